@@ -23,11 +23,13 @@ from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, 
 from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.attribute_table import TableFacts
 from walle.deploy.cloud.audit import read_records, verify
+from walle.deploy.cloud.dashboard.sessions import SESSION_S
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.signing import Signer
 from walle.protocol import Profile
 
+UNACCEPTED = "repos/shop.git/objects/incoming-1/pack/pack-1.pack"  # of a push under way
 PASSPHRASE = "correct horse battery"
 SECRETS = {
     "admin.token",
@@ -60,6 +62,9 @@ def home(tmp_path: Path) -> CloudHome:
     (home.folder / "inference" / "laid-out").write_text("again")
     (home.folder / "cloud.lock").touch()
     (home.folder / ".x.unfinished").touch()
+    pack = home.folder / UNACCEPTED
+    pack.parent.mkdir(parents=True)
+    pack.touch()
     return home
 
 
@@ -95,13 +100,16 @@ def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> 
         "audit/lock",
         "releases.db-wal",
         "releases.db-shm",
+        UNACCEPTED,
     }
     locks = {"repos/shop.git/walle.lock", "access.lock"}
-    assert after.keys() - {"audit/lock", "audit/head.json", "epoch"} == before.keys() - left_out - locks
-    for name in after.keys() - changed - {"epoch"}:
+    made = {"audit/lock", "audit/head.json", "epoch", "ended-sessions.json", "ended-sessions.lock"}
+    assert after.keys() - made == before.keys() - left_out - locks
+    for name in after.keys() - changed - made:
         assert after[name] == before[name], name
     assert (restored / "keys" / "release.pem").stat().st_mode & 0o777 == 0o600
     assert restored.stat().st_mode & 0o777 == 0o700
+    assert json.loads(after["ended-sessions.json"])["before_s"] == ManualClock().time() + SESSION_S  # all have ended
     assert CloudHome(restored).trusted_keys == home.trusted_keys
     record = read_records(restored / "audit")[-1]
     assert (record.action, record.details["sha256"]) == ("cloud.restore", manifest.sha256)

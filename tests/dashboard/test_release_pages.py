@@ -13,9 +13,12 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.dashboard.visitor import forms, visitor, words_of
+from tests.dashboard.visitor import forms, log_in, visitor, words_of
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
+from walle.clock import SystemClock
+from walle.cloud import Cloud, CloudConfig
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE
 from walle.deploy.cloud.release import ReleaseState
 
 HOSTILE = "\"'><img src=x onerror=alert(1)>\x1b[2J\u202e"
@@ -43,8 +46,8 @@ async def test_a_login_makes_a_session_that_scripts_and_other_sites_cannot_use(s
             answer = await http.get(path)
             assert (answer.status_code, answer.headers["location"].startswith("/dashboard/login?next=")) == (303, True)
         assert (await http.get("/dashboard/live", headers={"HX-Request": "true"})).status_code == 401
-        wrong = await http.post("/dashboard/login", data={"token": "walle_wrong"})
-        assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+        wrong = await log_in(http, "walle_wrong")
+        assert (wrong.status_code, COOKIE in wrong.headers.get("set-cookie", "")) == (401, False)
         token = shop.cloud.home.admin_token
         by_other = {"Sec-Fetch-Site": "cross-site"}
         assert (await http.post("/dashboard/login", data={"token": token}, headers=by_other)).status_code == 403
@@ -55,10 +58,11 @@ async def test_a_login_makes_a_session_that_scripts_and_other_sites_cannot_use(s
             ("/dashboard/\\evil\r\nX: y", "/dashboard"),
             ("/dashboard/logout", "/dashboard"),
         ):
-            answer = await http.post("/dashboard/login", data={"token": token, "next": came_from})
+            answer = await log_in(http, token, next=came_from)
             assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
-        cookie = answer.headers["set-cookie"].lower()
-        assert {"httponly", "samesite=strict", "path=/dashboard"} <= {one.strip() for one in cookie.split(";")}
+        for cookie in answer.headers.get_list("set-cookie"):
+            assert {"httponly", "samesite=strict"} <= {one.strip() for one in cookie.lower().split(";")}
+        assert [cookie.partition("=")[0] for cookie in answer.headers.get_list("set-cookie")] == [COOKIE, LOGIN_COOKIE]
         assert (await http.get("/dashboard/login")).status_code == 303
         policy = (await http.get("/dashboard")).headers["content-security-policy"]
         assert "unsafe" not in policy
@@ -71,6 +75,47 @@ async def test_a_login_makes_a_session_that_scripts_and_other_sites_cannot_use(s
         http.cookies.update(kept)
         assert (await http.get("/dashboard")).status_code == 303
     assert ("admin", "") in audited(shop, "dashboard.login")
+
+
+@pytest.mark.asyncio
+async def test_no_other_site_logs_a_browser_in(shop: ShopCloud) -> None:
+    """A form without Sec-Fetch-Site, of an older browser: only who has the page of the login can send its form."""
+    token, url = shop.cloud.home.admin_token, shop.cloud.address.url
+    async with httpx.AsyncClient(base_url=url) as http, httpx.AsyncClient(base_url=url) as other:
+        form = forms((await http.get("/dashboard/login")).text)["/dashboard/login"]
+        theirs = forms((await other.get("/dashboard/login")).text)["/dashboard/login"]
+        assert form["form_key"] != theirs["form_key"]
+        for data in ({}, {"form_key": ""}, {"form_key": theirs["form_key"]}, {"form_key": "é"}):
+            answer = await http.post("/dashboard/login", data={"token": token, "next": "/dashboard/tasks", **data})
+            assert (answer.status_code, COOKIE in http.cookies) == (403, False)
+            assert "nothing was done" in words_of(answer.text)
+            again = forms(answer.text)["/dashboard/login"]
+            assert (again["form_key"], again["next"]) == (form["form_key"], "/dashboard/tasks")
+        http.cookies.clear()  # a browser sends no cookie with SameSite=Strict from another site
+        assert (await http.post("/dashboard/login", data={"token": token, **form})).status_code == 403
+    assert audited(shop, "dashboard.login") == []
+
+
+@pytest.mark.asyncio
+async def test_a_session_that_was_logged_out_is_dead_after_a_restart_and_at_other_gateways(tmp_path: Path) -> None:
+    config = CloudConfig(folder=tmp_path / "cloud")
+    async with Cloud(config) as cloud, httpx.AsyncClient(base_url=cloud.address.url) as http:
+        token = cloud.home.admin_token
+        kept = []
+        for _ in range(2):
+            http.cookies.clear()
+            assert (await log_in(http, token)).status_code == 303
+            kept.append(dict(http.cookies))
+        form = forms((await http.get("/dashboard")).text)["/dashboard/logout"]
+        assert (await http.post("/dashboard/logout", data=form)).status_code == 303
+        elsewhere = cloud.home.sessions(SystemClock())  # another gateway or edge, of the same folder
+        found = [elsewhere.find(f"{COOKIE}={cookies[COOKIE]}") for cookies in kept]
+        assert [session is not None for session in found] == [True, False]
+    async with Cloud(config) as cloud, httpx.AsyncClient(base_url=cloud.address.url) as http:
+        for cookies, status in zip(kept, (200, 303), strict=True):
+            http.cookies.clear()
+            http.cookies.update(cookies)
+            assert (await http.get("/dashboard")).status_code == status
 
 
 @pytest.mark.asyncio
@@ -128,8 +173,7 @@ async def test_a_person_without_a_role_is_told_and_may_log_in_with_another_token
             assert (await person.http.get("/dashboard/login")).status_code == 303
             again = await person.get("/dashboard/login?again=1")
             assert "You are logged in as" in words_of(again)
-            token = {"token": shop.cloud.home.admin_token}
-            assert (await person.http.post("/dashboard/login", data=token)).status_code == 303
+            assert (await log_in(person.http, shop.cloud.home.admin_token)).status_code == 303
             assert "Releases" in words_of(await person.get("/dashboard"))
 
 

@@ -19,7 +19,7 @@ class Visitor:
         self.http = httpx.AsyncClient(base_url=shop.cloud.address.url, timeout=LIMIT_S)
 
     async def __aenter__(self) -> Self:
-        answer = await self.http.post("/dashboard/login", data={"token": self.token})
+        answer = await log_in(self.http, self.token)
         assert answer.status_code == 303, answer.text
         return self
 
@@ -39,6 +39,12 @@ class Visitor:
     async def act(self, release_id: str, verb: str, **fields: str) -> httpx.Response:
         address = f"/dashboard/releases/{release_id}"
         return await self.press(f"{address}/{verb}", f"{address}/confirm/{verb}", **fields)
+
+
+async def log_in(http: httpx.AsyncClient, token: str, **fields: str) -> httpx.Response:
+    """Send the form of the login's page with a token."""
+    page = await http.get("/dashboard/login?again=1")
+    return await http.post("/dashboard/login", data={**forms(page.text)["/dashboard/login"], "token": token, **fields})
 
 
 def visitor(shop: ShopCloud, name: str, roles: dict[str, Role] | None = None) -> Visitor:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
-from walle.feature_files import Export, ExportError, export, form_of
+from walle.feature_files import Export, ExportError, cell_of_text, export, form_of, text_of_cell
 from walle.feature_files.columns import FIXED, MAX_COLUMNS, Columns
 
 WHAT = {"source": "here", "task": "shop/visits"}
@@ -76,6 +78,54 @@ def test_csv_has_a_column_for_each_field(tmp_path: Path) -> None:
     assert [row["payload.large"] for row in rows[4:]] == [str(2**62), "0.5"]  # text: no float has both
     assert [row["payload.mixed"] for row in rows[4:]] == ["1", "text"]
     assert rows[5]["payload.empty"] == "{}"
+
+
+HOSTILE = [
+    "=cmd|'/C calc'!A0", "+1+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "@SUM(1+1)*cmd|' /C calc'!A0",
+    '=HYPERLINK("http://127.0.0.1/"&A1,"x")', "\t=1+1", "\r=1+1", "\n=1+1", "\ttext", "\rtext", "  =1+1", "\ufeff=1+1",
+    "\x00=1+1", "\u200b=1+1", "\xa0=1+1", "＝1+1", "＋1+1", "－1+1", "＠SUM(1)", "'\t=1", "-1.5", "+49 30 1234",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("place", ["payload", "field", "device", "page", "error", "mixed"])
+def test_no_text_begins_as_a_formula_in_csv(tmp_path: Path, text: str, place: str) -> None:
+    found = feature(1, {"payload": text, "field": {"name": text}, "mixed": {"name": text}}.get(place, {"name": 1}))
+    found |= {place: text} if place in ("device", "page", "error") else {}
+    others = [feature(2, {"name": -1})] if place == "mixed" else []
+    with write(tmp_path / "f.csv", [found, *others]).open(newline="") as file:
+        head, row, *rest = csv.reader(file)
+    column = {"payload": "payload", "field": "payload.name", "mixed": "payload.name"}.get(place, place)
+    cell = row[head.index(column)]
+    assert cell == f"'{text}"
+    assert text_of_cell(cell) == text
+    if rest:
+        assert rest[0][head.index(column)] == "-1"  # a number in a column of text
+
+
+def test_the_case_of_a_formula_is_a_text(tmp_path: Path) -> None:
+    case = Path(__file__).parents[3] / "shared" / "cases" / "security" / "csv_formula.json"
+    if not case.exists():
+        pytest.skip(f"{case} is not here: the folder of cases is beside the checkout")
+    payload = json.loads(case.read_text())
+    with write(tmp_path / "f.csv", [feature(1, payload)]).open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["payload.name"] == f"'{payload['name']}"
+
+
+def test_names_of_columns_are_no_formulas_and_numbers_stay_numbers(tmp_path: Path) -> None:
+    payload = {"=1+1": -1.5, "@x": -2, "\t=y": True, "plain": "a-b", "quoted": "'a"}
+    with write(tmp_path / "f.csv", [feature(1, payload)]).open(newline="") as file:
+        head, row = csv.reader(file)
+    assert not [name for name in head if name[:1] in "=+-@\t\r\n'"]
+    assert row[len(FIXED) - 1 :] == ["", "-1.5", "-2", "true", "a-b", "'a"]
+
+
+@given(st.text(alphabet=st.one_of(st.sampled_from("'=+-@\t\r\n ＝"), st.characters(codec="utf-8"))))
+def test_each_text_is_read_back_from_its_cell(text: str) -> None:
+    cell = cell_of_text(text)
+    assert text_of_cell(cell) == text
+    assert not cell.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
 
 
 def test_parquet_has_typed_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/v1/push-sightings"): ({"seen": []}, 200, "taken"),  # the registry is written later
     ("POST", "/v1/preview"): ({}, 422, "required"),  # nothing is written
     # A session writes nothing; what its forms do is what the routes above do.
-    ("POST", "/dashboard/login"): ({}, 401, "not accepted"),
+    ("POST", "/dashboard/login"): ({}, 403, "nothing was done"),
     ("POST", "/dashboard/logout"): ({}, 401, "session"),
     ("POST", "/dashboard/links/{release_id}"): ({}, 401, "session"),
     ("POST", "/dashboard/releases/{release_id}/{verb}"): ({}, 401, "session"),

@@ -114,6 +114,59 @@ def test_people_pin_the_authority_and_commands_and_git_trust_it(
     assert program.json("release", "status") == []
 
 
+HSTS = ["max-age=31536000"]
+
+
+def test_every_answer_over_https_has_strict_transport_security(cloud: tuple[Path, dict[str, Any]]) -> None:
+    """Pages, the API, files, git, redirects, refusals of the guard, of limits and of the parser itself."""
+    folder, said = cloud
+    context = ssl.create_default_context(cafile=said["ca_file"])
+    admin = {"Authorization": f"Bearer {(folder / 'admin.token').read_text().strip()}"}
+    with httpx.Client(base_url=said["url"], verify=context, timeout=LIMIT_S) as http:
+        for method, path, headers, status in (
+            ("GET", "/healthz", {}, 200),
+            ("GET", "/", {}, 303),
+            ("GET", "/dashboard/login", {}, 200),
+            ("GET", "/dashboard/static/walle.css", {}, 200),
+            ("GET", "/dashboard", {}, 303),
+            ("GET", "/v1/releases", {}, 401),
+            ("GET", "/v1/releases", admin, 200),
+            ("GET", "/v1/releases/none", admin, 404),
+            ("POST", "/v1/releases", admin, 422),
+            ("GET", "/git/shop.git/info/refs?service=git-upload-pack", admin, 200),
+            ("GET", "/git/shop.git/info/refs?service=git-upload-pack", {}, 401),
+            ("GET", "/cdn/none", {}, 403),
+            ("GET", "/cen/none", {}, 404),
+            ("GET", "/none", {}, 404),
+            ("GET", "/a%0Ab", {}, 400),
+            ("PUT", "/v1/checkin", {}, 413),
+            ("PUT", "/dashboard/login", {}, 413),
+        ):
+            answer = http.request(method, path, headers=headers, content=bytes(100_000) if method == "PUT" else None)
+            assert (path, answer.status_code) == (path, status)
+            assert (path, answer.headers.get_list("strict-transport-security")) == (path, HSTS)
+    port = int(said["url"].rpartition(":")[2])
+    with (
+        socket.create_connection(("127.0.0.1", port), LIMIT_S) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as tls,
+    ):
+        tls.sendall(b"no request of HTTP\r\n\r\n")
+        answer_head = tls.recv(4096)
+    assert answer_head.startswith(b"HTTP/1.1 400 ")
+    assert answer_head.count(b"strict-transport-security: max-age=31536000\r\n") == 1
+
+
+def test_an_answer_over_http_has_no_strict_transport_security(tmp_path: Path) -> None:
+    with Programs() as start:
+        words = ("--http-port=0", "--tunnel-port=0", "--json", "--plain-http", "--trust-proxy=127.0.0.1")
+        said = start("cloud", "up", str(tmp_path / "cloud"), *words).wait_for(lambda line: "url" in line)
+        for path in ("/healthz", "/dashboard/login", "/none", "/a%0Ab"):
+            over_http = httpx.get(f"{said['url']}{path}", timeout=LIMIT_S)
+            assert "strict-transport-security" not in over_http.headers
+            behind_proxy = httpx.get(f"{said['url']}{path}", headers={"X-Forwarded-Proto": "https"}, timeout=LIMIT_S)
+            assert behind_proxy.headers.get_list("strict-transport-security") == HSTS
+
+
 def test_a_device_joins_over_https(tmp_path: Path, cloud: tuple[Path, dict[str, Any]]) -> None:
     _, said = cloud
     with Programs() as start:

@@ -259,6 +259,22 @@ async def test_health_and_metrics_tell_strangers_nothing(asked: Asked) -> None:
 
 
 @pytest.mark.asyncio
+async def test_no_answer_to_a_person_is_taken_for_a_page_or_shown_in_a_frame(asked: Asked) -> None:
+    for rule in ROUTES:
+        if rule.caller not in (Caller.PERSON, Caller.SESSION):
+            continue
+        method, path, more = request_of(rule, asked.release_id)
+        for caller in ("nobody", "admin"):
+            token = {"Authorization": f"Bearer {asked.tokens[caller]}"} if caller in asked.tokens else {}
+            options = {**more, "headers": {**more.get("headers", {}), **token}}
+            async with asked.http.stream(method, path, **options) as answer:
+                assert (path, caller, answer.headers.get_list("x-content-type-options")) == (path, caller, ["nosniff"])
+                if answer.headers.get("content-type", "").startswith("text/html"):
+                    policy = answer.headers["content-security-policy"]
+                    assert (path, "frame-ancestors 'none'" in policy) == (path, True)
+
+
+@pytest.mark.asyncio
 async def test_a_password_that_a_browser_keeps_opens_pages_alone(asked: Asked) -> None:
     """Else any site could make the browser of someone who read /docs take a release back."""
     admin = ("me", asked.tokens["admin"])

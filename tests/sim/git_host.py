@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from dulwich.file import _GitFile
 
-from walle.deploy.cloud import git_http, quarantine
+from walle.deploy.cloud import git_http, git_push, quarantine
 from walle.deploy.cloud.access import Access, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp
 from walle.deploy.cloud.repo import TaskRepos
@@ -90,7 +90,8 @@ def _die(*_: object, **__: object) -> Any:
 
 def _rename_and_die(self: Path, target: Path) -> Path:
     os.rename(self, target)  # noqa: PTH104 - the method is this function
-    _die()
+    if target.suffix == ".pack":
+        _die()
     return target
 
 
@@ -100,7 +101,7 @@ def main(folder: str, sha256: str, dies: str) -> None:
     elif dies == "adopting":  # the first file of the pack has moved
         Path.rename = _rename_and_die  # type: ignore[method-assign,assignment]
     elif dies == "adopted":  # objects are stored, no ref is set
-        git_http._apply = _die
+        git_push._apply = _die
     elif dies == "ref":  # it lies in its lock file, which is never renamed
         close = _GitFile.close
 

@@ -119,11 +119,17 @@ def head(
 
 def _verified(folder: Path, heads: list[Path], key: str) -> "Verification":
     from walle.deploy.cloud.audit import AuditHead
+    from walle.deploy.ed25519_keys import KeyRefusedError, checked_key
 
     try:
         public_key = base64.b64decode(key, validate=True) if key else None
     except binascii.Error as error:
         raise typer.BadParameter(f"is not base64: {error}", param_hint="--key") from error
+    if public_key is not None:
+        try:
+            checked_key(public_key)
+        except KeyRefusedError as error:
+            raise typer.BadParameter(str(error), param_hint="--key") from error
     with _log_of(folder) as log:
         return log.verified(heads=tuple(map(AuditHead.load, heads)), public_key=public_key)
 

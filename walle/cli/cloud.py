@@ -172,6 +172,10 @@ def up(
     large_files_gb: Annotated[
         int, typer.Option(help="GiB of large files (Git LFS) that a scenario may have.", min=0)
     ] = 64,
+    git_gb: Annotated[int, typer.Option(help="GiB that the git repository of a scenario may have.", min=1)] = 16,
+    git_token_gb: Annotated[
+        int, typer.Option(help="GiB of a scenario's git repository that one token may have pushed.", min=1)
+    ] = 4,
     business_app: Annotated[
         str, typer.Option(help="Factory of your own ASGI app, package.module:function, served with the push answer.")
     ] = "",
@@ -402,6 +406,8 @@ def up(
             join_devices=join_devices,
             scenarios=tuple(scenario or ()),
             large_files_gb=large_files_gb,
+            git_gb=git_gb,
+            git_token_gb=git_token_gb,
             business_app=business_app,
             pythons=tuple(python or ()),
             untrusted_authors=untrusted_authors,

@@ -59,6 +59,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "s3_public": "s3_public",
         "scrub_mb_s": "scrub_mb_s",
         "large_files_gb": "large_files_gb",
+        "git_gb": "git_gb",
+        "git_token_gb": "git_token_gb",
     },
     "services": {
         "database": "database",

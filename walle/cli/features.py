@@ -197,6 +197,9 @@ def export(
     JSON lines are as those of `walle features tail --json`. In CSV and Parquet each field of a payload is a column:
     payload.item.price of {"item": {"price": 5}}, with a backslash before a dot in a key. Lists are JSON text. A column
     whose values have several kinds is text. Beyond 1,000 fields, the others are JSON text in the column `more`.
+
+    In CSV a text that a spreadsheet would compute has an apostrophe in front: it begins with = + - @, a tab or a line
+    break. `walle.feature_files.text_of_cell` gives the text without it.
     """
     from walle.feature_files import Export
 

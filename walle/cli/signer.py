@@ -57,7 +57,22 @@ def signing(key: Path | None, command: str) -> Callable[[bytes], bytes]:
 
 
 def public_key(text: str) -> bytes:
-    """Return the raw Ed25519 public key that an option names: 64 hex digits, or the path of a PEM public key."""
+    """Return the raw Ed25519 public key that an option names: 64 hex digits, or the path of a PEM public key.
+
+    Raises:
+        typer.BadParameter: it names none, or one that no role takes.
+    """
+    from walle.deploy.ed25519_keys import KeyRefusedError, checked_key
+
+    raw = _raw_key(text)
+    try:
+        checked_key(raw)
+    except KeyRefusedError as error:
+        raise typer.BadParameter(str(error), param_hint="--public-key") from error
+    return raw
+
+
+def _raw_key(text: str) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 

@@ -324,7 +324,8 @@ def _is_skipped(path: Path) -> bool:
         is_pack = "objects" in path.parts[:3] and path.name.startswith("tmp_")
         is_new = len(path.parts) > 1 and path.parts[1].startswith(".new.")
         is_incoming = path.parts[2:4] == ("lfs", "incoming") or (path.parts[2:3] == ("lfs",) and path.name[0] == ".")
-        return path.suffix == ".lock" or is_pack or is_new or is_incoming
+        is_unaccepted = path.parts[2:3] == ("objects",) and "".join(path.parts[3:4]).startswith("incoming-")
+        return path.suffix == ".lock" or is_pack or is_new or is_incoming or is_unaccepted
     return path.as_posix() in _SKIPPED or path.name.endswith(_SKIPPED_SUFFIXES) or path.parts[0] in _SKIPPED_FOLDERS
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from walle.cloud.http_limits import HttpLimits
+from walle.deploy.cloud.git_use import GitQuota
+from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.errors import ConfigError
 
 
@@ -29,7 +31,8 @@ class CloudConfig:
     run tasks in VM hosts, one child process for each
     without the cloud's files, keys and connections, unless `vm_host` is False. With `untrusted_authors` nothing starts
     where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. Large
-    files (Git LFS) of a scenario have `large_files_gb` GiB at most. `http_limits` are those
+    files (Git LFS) of a scenario have `large_files_gb` GiB at most, its repository `git_gb`, of which one token pushed
+    `git_token_gb`. `http_limits` are those
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
     their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
     number (`walle.deploy.cloud.pull_budget`). Devices are told to report their outcomes `reports_s` times a second in
@@ -84,6 +87,8 @@ class CloudConfig:
     untrusted_authors: bool = False
     simulation_s: float = 600.0
     large_files_gb: int = 64
+    git_gb: int = 16
+    git_token_gb: int = 4
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
     pulls_s: float = 0.0
     pull_mb_s: float = 0.0
@@ -97,6 +102,16 @@ class CloudConfig:
     service_labels: tuple[str, ...] = ()
     service_resources: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
+
+    @property
+    def git_quota(self) -> GitQuota:
+        """Bytes that a scenario and a token may keep in git."""
+        return GitQuota(scenario_bytes=self.git_gb << 30, token_bytes=self.git_token_gb << 30)
+
+    @property
+    def large_file_limits(self) -> LargeFileLimits:
+        """Bytes that a scenario may keep as large files."""
+        return LargeFileLimits(scenario_bytes=self.large_files_gb << 30)
 
 
 def parse_resources(texts: Iterable[str]) -> dict[str, float]:

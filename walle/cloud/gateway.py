@@ -25,6 +25,7 @@ from walle.cloud.disk_watch import DiskWatch
 from walle.cloud.epoch import read_epoch
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.feature_samples import FeatureSamples
+from walle.cloud.git_upkeep import GitUpkeep
 from walle.cloud.home import CloudHome
 from walle.cloud.http_limits import behind_edges
 from walle.cloud.http_server import HttpFront, serving, url_of
@@ -76,7 +77,6 @@ from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
 from walle.deploy.cloud.group_api import group_router
 from walle.deploy.cloud.http_durations import HttpDurations
-from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.outcome_api import device_router
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
@@ -228,6 +228,7 @@ class GatewayNode:
             await asyncio.to_thread(self._home.uploaded.read)
             self._answerer.swap_uploaded(self._home.uploaded.current)
             audit_watch = AuditWatch(self._home.audit, self._clock)
+            git_upkeep = GitUpkeep(self._home.repos, config.git_quota, self._space, self._clock)
             works: dict[str, Callable[[], Awaitable[None]]] = {
                 "renewal of the certificate": functools.partial(self._renew_daily, authority),
                 "watch of uploads": self._uploads_watch.run,
@@ -238,6 +239,7 @@ class GatewayNode:
                     self._home.uploaded.follow, self._clock, self._answerer.swap_uploaded
                 ),
                 "watch of the audit log": audit_watch.run,
+                "upkeep of repositories": git_upkeep.run,
                 "list of devices": functools.partial(self._note_devices, monitor),
                 "sizes of versions": self._learn_sizes,
                 "history of metrics": self._note_series,
@@ -271,6 +273,7 @@ class GatewayNode:
                 "tokens": access,
                 "stored files": ScrubWatch(self._home.folder),
                 "disk": DiskWatch(self._home.folder),
+                "git": git_upkeep,
                 "audit log": audit_watch,
                 "delays": self._delays,
                 "requests": self._durations,
@@ -492,7 +495,8 @@ class GatewayNode:
             space=space,
             audit=log,
             compile_sources=compiler(self._config),
-            large_file_limits=LargeFileLimits(scenario_bytes=self._config.large_files_gb << 30),
+            large_file_limits=self._config.large_file_limits,
+            quota=self._config.git_quota,
         )
         app.mount("/git", git)
         return app

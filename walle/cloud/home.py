@@ -19,7 +19,8 @@ from walle.deploy.cloud.access_file import AccessFile, UnknownTokenError
 from walle.deploy.cloud.audit import AuditStore
 from walle.deploy.cloud.audit_folder import AuditLog
 from walle.deploy.cloud.coded_files import CodedFiles
-from walle.deploy.cloud.dashboard import Sessions
+from walle.deploy.cloud.dashboard import EndedSessions, Sessions
+from walle.deploy.cloud.dashboard.sessions import SESSION_S
 from walle.deploy.cloud.exclusive_groups import GroupFiles, GroupKey
 from walle.deploy.cloud.exclusive_store import ExclusiveStore
 from walle.deploy.cloud.file_address import FileAddresses
@@ -56,6 +57,7 @@ class CloudHome:
         keys/group-files.key  encrypts exclusive files of groups
         keys/edge.key       marks requests of edge gateways  keys/edge.token  with which they follow the releases
         keys/dashboard.key  seals sessions of the dashboard and read-only links
+        ended-sessions.json  of the dashboard, by logout
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         groups.toml         groups of scenarios     authority/          the servers' certificate authority
         identity/           keys that make devices' identities, for the identity node alone
@@ -225,7 +227,11 @@ class CloudHome:
             raise ConfigError(f"{self._dashboard_key}: {what}") from error
         if len(key) < 32:
             raise ConfigError(f"{self._dashboard_key}: is too short; remove it and start the cloud again")
-        return Sessions(key, self.access, clock)
+        return Sessions(key, self.access, clock, self.ended_sessions(clock))
+
+    def ended_sessions(self, clock: Clock) -> EndedSessions:
+        """Return the sessions of the dashboard that have ended by logout, for all gateways."""
+        return EndedSessions(self.folder / "ended-sessions.json", clock, session_s=SESSION_S)
 
     @property
     def admin_token(self) -> str:

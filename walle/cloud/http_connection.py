@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from walle.cloud.http_files import EXTENSION, FileCycle
+from walle.cloud.http_files import EXTENSION, TRANSPORT_SECURITY, FileCycle
 from walle.cloud.http_limits import RETRY_AFTER_S
 from walle.cloud.http_parser import RequestError, RequestHeader, RequestParser
 
@@ -57,11 +57,13 @@ def _is_closing(transport: asyncio.Transport) -> bool:  # which parsing may chan
     return transport.is_closing()
 
 
-def refusal(status: int, message: str) -> bytes:
+def refusal(status: int, message: str, *, is_tls: bool = False) -> bytes:
     """Return a whole answer that closes the connection, for a request that no app sees."""
     body = f"{message}\n".encode()
     retry = f"retry-after: {RETRY_AFTER_S}\r\n" if status == 503 else ""
     head = f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: text/plain; charset=utf-8\r\n{retry}"
+    if is_tls:
+        head += f"{TRANSPORT_SECURITY[0].decode()}: {TRANSPORT_SECURITY[1].decode()}\r\n"
     return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
 
 
@@ -429,7 +431,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         cycle = self._protocol.cycle if self._protocol is not None else None
         if cycle is None or cycle.response_complete or not cycle.response_started:
-            transport.write(refusal(status, message))
+            transport.write(refusal(status, message, is_tls=self.front.is_tls))
         self.front.refused[kind] += 1
         self.front.forget(self)
         self._data = b""

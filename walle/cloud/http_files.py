@@ -6,7 +6,7 @@ aiofastnet do not hand a connection's keys to the kernel, so such answers read t
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -15,12 +15,20 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 EXTENSION = "http.response.zerocopysend"
 SLICE_BYTES = 1 << 20  # that a socket is given at most, before other connections have a turn
 
+TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
+"""Header of all answers over HTTPS: a browser uses nothing else for this host within a year of its last answer."""
+
+type Field = tuple[bytes, bytes]
+
 type NoteStall = Callable[[asyncio.Future[None] | None], None]
 """Called with a future when the client takes nothing; done at the end of the connection. None: it takes bytes again."""
 
 
 class FileCycle(RequestResponseCycle):
-    """An answer of uvicorn that may send files. `note_stall` is told when the client does not take them."""
+    """An answer of uvicorn that may send files, and has TRANSPORT_SECURITY where the client uses HTTPS.
+
+    `note_stall` is told when the client does not take them.
+    """
 
     def __init__(self, note_stall: NoteStall, **fields: Any) -> None:
         super().__init__(**fields)
@@ -28,6 +36,8 @@ class FileCycle(RequestResponseCycle):
 
     async def send(self, message: Any) -> None:
         if message["type"] != EXTENSION:
+            if message["type"] == "http.response.start" and self.scope["scheme"] == "https":
+                message = {**message, "headers": _with_transport_security(message.get("headers", ()))}
             await super().send(message)
             return
         if self.flow.write_paused and not self.disconnected:
@@ -96,3 +106,8 @@ def _is_cached(file: int, offset: int, size: int) -> bool:
         return all(os.preadv(file, [bytearray(1)], at, os.RWF_NOWAIT) for at in (offset, offset + size - 1))
     except OSError:  # they are not, or the file system does not tell
         return False
+
+
+def _with_transport_security(headers: Iterable[Field]) -> list[Field]:
+    """Return the headers of an answer with TRANSPORT_SECURITY once: an edge gateway has it of its gateway."""
+    return [*(field for field in headers if field[0].lower() != TRANSPORT_SECURITY[0]), TRANSPORT_SECURITY]

@@ -86,6 +86,7 @@ class HttpFront:
         self._large = Turns(self.loop, most=1, rest=2.0)  # for what an app does with a large body: 30 ms and more
         self.buffer = memoryview(bytearray(DECRYPTED_BYTES))
         self.refused = Counter[str]()
+        self.is_tls = False
         self.sends_files = False  # by the kernel; not with TLS
         self.stop_accepting: Callable[[], None] = _nothing  # connections under way go on
         self.newcomers: Callable[[], int] = int  # how many were accepted and have not begun
@@ -484,7 +485,8 @@ async def serving_on(
     front: HttpFront, listener: socket.socket, *, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
     """Serve within the block on a socket that listens, which is closed at its end."""
-    front.sends_files = tls is None
+    front.is_tls = tls is not None
+    front.sends_files = not front.is_tls
     front.max_connections = _connections_that_fit(front.limits.connections, front.files_each)
     front.max_newcomers = min(_NEWCOMERS, front.max_connections)
     send_at_once(listener)
@@ -565,6 +567,11 @@ def _no_body() -> Receive:
 
 async def _refuse(send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None) -> None:
     body = json.dumps({"error": message, "type": "HttpLimitError"}).encode()
-    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *(headers or [])]
+    fields = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-content-type-options", b"nosniff"),
+        *(headers or []),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body, "more_body": False})

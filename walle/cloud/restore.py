@@ -81,6 +81,7 @@ def restore_backup(
         home.move_left_file(home.identities_db)  # of a backup by a version before
         if home.database_url or home.identities_db.exists():
             home.identities(clock).follow_restore()
+        home.ended_sessions(clock).end_all()  # those that ended after the backup may be among them
         details = {"made_s": manifest.made_s, "sha256": manifest.sha256, "records": manifest.audit_number}
         home.audit.append("cloud.restore", who="operator", subject=str(backup), details=details)
         home.audit.head()

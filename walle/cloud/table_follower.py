@@ -12,6 +12,7 @@ from walle.cloud.identity.sessions import SessionRefusedError, SessionVerifier
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.table_feed import WAIT_S
+from walle.deploy.ed25519_keys import KeyRefusedError
 from walle.errors import WalleError
 from walle.identity import Revocations
 from walle.protocol import Directive
@@ -109,7 +110,7 @@ class TableFollower:
             raise TableFeedError(f"the other gateway refuses its table: {response.status_code} {response.text[:200]}")
         try:
             self._take(json.loads(response.content))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, KeyRefusedError) as error:
             raise TableFeedError(f"the table of the other gateway cannot be read, is it older? {error!r}") from error
         self._answered_s = self._clock.monotonic()
         self._error = ""

@@ -25,6 +25,7 @@ from typing import Any, Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from walle.deploy.ed25519_keys import KeyRefusedError, checked_key
 from walle.deploy.signing import MANIFEST_DOMAIN, SignatureError, key_id
 from walle.protocol import (
     MAX_EPOCH,
@@ -55,11 +56,18 @@ class RoleKeys:
     """The keys of one role, key id → raw Ed25519 public key, and how many of them must sign.
 
     Ids are those of the keys themselves: a key that metadata lists under two ids counts once.
+
+    Raises, from making one:
+        KeyRefusedError: a key has another than its canonical encoding, or is of small or mixed order.
     """
 
     threshold: int
     keys: Mapping[str, bytes]
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the metadata's name of a key → its id
+
+    def __post_init__(self) -> None:
+        for key in self.keys.values():
+            checked_key(key)
 
     @classmethod
     def of(cls, keys: Iterable[bytes], threshold: int = 1) -> Self:
@@ -398,8 +406,10 @@ def _keys(values: Mapping[str, Any], where: str) -> dict[str, bytes]:
             keys[name] = bytes.fromhex(public)
         except ValueError as error:
             raise ProtocolError(f"{here}.keyval.public", "is not hexadecimal") from error
-        if len(keys[name]) != 32:
-            raise ProtocolError(f"{here}.keyval.public", f"has {len(keys[name])} bytes, an Ed25519 key has 32")
+        try:
+            checked_key(keys[name])
+        except KeyRefusedError as error:
+            raise ProtocolError(f"{here}.keyval.public", error.fault) from error
     return keys
 
 

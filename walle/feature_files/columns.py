@@ -5,7 +5,7 @@ has a backslash before it. Lists, and tables without fields, are JSON text. Any 
 `payload`. Beyond MAX_COLUMNS, fields are together in one more column, `more`, as a JSON object by column name.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from walle.plain_json import BYTES_KEY, FLOAT_KEY, dumps
@@ -66,9 +66,13 @@ class Columns:
         """The name and kind of each column, in order."""
         return {**FIXED, **self._kinds, **({OTHERS: "text"} if self._has_others else {})}
 
-    def row(self, feature: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a feature by column; columns without one are absent."""
+    def row(self, feature: Mapping[str, Any], text: Callable[[str], str] = str) -> dict[str, Any]:
+        """Return the values of a feature by column; columns without one are absent.
+
+        `text` is what becomes of each value that is a text, but not of numbers and lists in columns of text.
+        """
         found = {name: feature[name] for name in FIXED if name in feature}
+        found = {name: text(value) if isinstance(value, str) else value for name, value in found.items()}
         others = {}
         for name, value in _fields(feature["payload"]):
             kind = self._kinds.get(name)
@@ -78,6 +82,8 @@ class Columns:
                 others[name] = value
             elif kind == "text" and not isinstance(value, str):
                 found[name] = dumps(value)
+            elif isinstance(value, str):
+                found[name] = text(value)
             else:
                 found[name] = _float_of(value) if kind == "float" else value
         return {**found, OTHERS: dumps(others)} if others else found

@@ -17,6 +17,7 @@ from walle.durable_file import sync_folder, write_all
 from walle.errors import ConfigError
 from walle.extras import install_hint
 from walle.feature_files.columns import Columns
+from walle.feature_files.csv_cells import cell_of_text
 from walle.plain_json import dumps
 
 type FileForm = Literal["jsonl", "csv", "parquet"]
@@ -204,10 +205,11 @@ def _columns_of(read: _Read) -> Columns:
 def _write_csv(file: IO[bytes], read: _Read) -> None:
     columns = _columns_of(read)
     text = _Utf8(file)
-    writer = csv.DictWriter(text, list(columns.kinds), restval="", lineterminator="\n")
-    writer.writeheader()
+    names = list(columns.kinds)
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writerow({name: cell_of_text(name) for name in names})
     for feature in read():
-        writer.writerow({name: _cell(value) for name, value in columns.row(feature).items()})
+        writer.writerow({name: _cell(value) for name, value in columns.row(feature, cell_of_text).items()})
 
 
 def _cell(value: Any) -> Any:

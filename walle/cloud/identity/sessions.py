@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from walle.cloud.certificates import AuthorityError
 from walle.deploy.cloud.api import AccessError
+from walle.deploy.ed25519_keys import checked_key
 from walle.durable_file import write_new_file
 from walle.identity import MAX_GENERATION, DeviceIdentity, Revocations
 from walle.protocol import DEVICE_HEADER, MAX_ID_CHARS, canonical_json
@@ -64,6 +65,9 @@ class SessionVerifier:
     """Verifies tokens with a public key, and keeps the latest ones that were valid: those cost a look-up.
 
     `revocations` are asked each time. `now` returns seconds since the epoch.
+
+    Raises, from making one:
+        KeyRefusedError: the public key is of small or mixed order, or not canonical.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class SessionVerifier:
     ) -> None:
         self.verified = 0  # signatures that were checked and are valid
         self.refused = 0
-        self._key = Ed25519PublicKey.from_public_bytes(public_key)
+        self._key = checked_key(public_key)
         self._revocations = revocations
         self._now = now
         # Ordered: the first key of a dict is found by a search through what was deleted before it.

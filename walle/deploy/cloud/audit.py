@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from walle.deploy.cloud.store_threads import StoreThreads
+from walle.deploy.ed25519_keys import KeyRefusedError, checked_key
 from walle.deploy.signing import key_id
 from walle.errors import DeployError
 from walle.protocol import printable
@@ -161,8 +161,8 @@ class AuditHead:
         data = self.signed_bytes(self.number, self.hash, self.at_s)
         try:
             signature = base64.b64decode(self.signature, validate=True)
-            Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
-        except (ValueError, InvalidSignature):
+            checked_key(public_key).verify(signature, data)
+        except (ValueError, InvalidSignature, KeyRefusedError):
             return False
         return True
 

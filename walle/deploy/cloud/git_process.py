@@ -38,12 +38,16 @@ _CONFIGURATION = (
 
 
 class GitProcessError(DeployError):
-    """git refused, or was ended at a limit. `why` is for the person who pushed or fetched."""
+    """git refused, or was ended at a limit. `why` is for the person who pushed or fetched.
 
-    def __init__(self, command: str, why: str) -> None:
+    `is_oversized`: it wrote a file of more bytes than it may.
+    """
+
+    def __init__(self, command: str, why: str, *, is_oversized: bool = False) -> None:
         super().__init__(command, why)
         self.command = command
         self.why = why
+        self.is_oversized = is_oversized
 
     def __str__(self) -> str:
         return f"git {self.command}: {self.why}"
@@ -134,7 +138,8 @@ def run_git(
                 os.killpg(child.pid, signal.SIGKILL)  # upload-pack has a child of its own
             child.wait()
         if child.returncode:
-            raise GitProcessError(arguments[0], _why(child.returncode, errors, limits))
+            why, is_oversized = _why(child.returncode, errors, limits)
+            raise GitProcessError(arguments[0], why, is_oversized=is_oversized)
         if stdout is not None:
             return b""
         output.seek(0)
@@ -159,7 +164,8 @@ def _limited(command: Sequence[str], limits: GitLimits) -> list[str]:
     return ["/bin/sh", "-c", f'{script} && exec nice -n {_NICE} "$@"', "sh", *command]
 
 
-def _why(status: int, errors: IO[bytes], limits: GitLimits) -> str:
+def _why(status: int, errors: IO[bytes], limits: GitLimits) -> tuple[str, bool]:
+    """Return why git ended with a status, and whether it wrote too large a file."""
     size_bytes = errors.seek(0, os.SEEK_END)
     errors.seek(max(0, size_bytes - _MAX_MESSAGE_BYTES))
     said = errors.read().decode("utf-8", "replace")
@@ -169,12 +175,10 @@ def _why(status: int, errors: IO[bytes], limits: GitLimits) -> str:
     if died is not None:
         status = -int(died[1])
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        return f"took more than {limits.cpu_s} s of CPU time"
+        return f"took more than {limits.cpu_s} s of CPU time", False
     if status == -signal.SIGXFSZ:
-        return f"wrote a file of more than {limits.file_bytes >> 20} MiB"
+        return f"wrote a file of more than {limits.file_bytes >> 20} MiB", True
     if re.search(r"out of memory|malloc failed|cannot allocate|mmap failed", said, re.IGNORECASE):
-        return (
-            f"took more than {limits.memory_bytes >> 20} MiB of memory; large files are sent whole after:"
-            " git config core.bigFileThreshold 16m"
-        )
-    return text or f"ended with status {status}"
+        what = f"took more than {limits.memory_bytes >> 20} MiB of memory; large files are sent whole after:"
+        return f"{what} git config core.bigFileThreshold 16m", False
+    return text or f"ended with status {status}", False

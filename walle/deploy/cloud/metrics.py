@@ -18,6 +18,7 @@ FURTHER_GATEWAYS = "Further gateways"  # the part that `walle cloud gateway` alo
 DATABASE = "Database"  # the part that a cloud with its state in PostgreSQL has
 EDGE_GATEWAYS = "Edge gateways"  # the part that edge gateways alone have
 MAX_RELEASES = 500  # releases with series of their own
+MAX_SCENARIOS = 200
 
 
 class MetricType(enum.StrEnum):
@@ -359,6 +360,15 @@ _ALL = [
         (_GAUGE, "disk_free_bytes", "Free space of the cloud's disk"),
         (_GAUGE, "disk_size_bytes", "Size of the cloud's disk"),
         (_GAUGE, "disk_reserve_bytes", "Free space below which pushes and new releases are refused"),
+        (
+            _GAUGE,
+            "git_bytes",
+            "Objects of a scenario's git repository on the disk",
+            {"scenario": f"the {MAX_SCENARIOS} with the largest repositories, `*` for all others"},
+        ),
+        (_GAUGE, "git_limit_bytes", "The most that such a repository may have"),
+        (_COUNTER, "git_freed_bytes", "Bytes that repacking has freed: objects to which no branch or version led"),
+        (_GAUGE, "git_repack_errors", "Repositories that could not be repacked"),
         (_GAUGE, "stored_file_faults", "Stored files of releases that are damaged or missing"),
         (_COUNTER, "stored_file_repairs", "Stored files that were repaired, since the cloud was made"),
         (_GAUGE, "stored_file_checked_bytes", "Bytes that the present pass has checked"),

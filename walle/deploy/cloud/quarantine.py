@@ -108,16 +108,30 @@ class Quarantine:
             return False
         return True
 
+    @property
+    def packs(self) -> Path:
+        """The folder of the packs."""
+        return self._folder / "pack"
+
+    @property
+    def lock(self) -> int:
+        """The descriptor of the folder's lock, which a child process that writes here inherits."""
+        return self._lock
+
+    def sync(self) -> list[Path]:
+        """Make the objects durable here, and return their files. Raises OSError."""
+        files = list(self.packs.iterdir())
+        for file in files:
+            sync_file(file)
+        return files
+
     def adopt(self) -> None:
         """Move the objects to the repository, durably. A pack is seen once its index is there: that moves last.
 
-        Raises:
-            OSError: the disk is full or cannot be written.
+        The caller holds the repository's lock, and has called `sync`. Raises OSError.
         """
         target = self._repository / "objects" / "pack"
-        files = sorted((self._folder / "pack").iterdir(), key=lambda file: file.suffix == ".idx")
-        for file in files:
-            sync_file(file)
+        for file in sorted(self.packs.iterdir(), key=lambda file: file.suffix == ".idx"):
             file.rename(target / file.name)
         sync_folder(target)
 

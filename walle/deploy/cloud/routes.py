@@ -17,10 +17,12 @@ from typing import Protocol
 from starlette.routing import BaseRoute, Mount, compile_path
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
-from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.http_durations import HttpDurations, route_class
 from walle.errors import ConfigError
 
+_FOR_PEOPLE = ((b"x-content-type-options", b"nosniff"),)  # a browser takes no text of somebody for a page
+_UNFRAMED = (b"content-security-policy", b"base-uri 'none'; frame-ancestors 'none'")
 _REFUSED = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>No access – Walle</title></head>
@@ -352,8 +354,22 @@ class RouteGuard:
                 await _refuse(send, 403, what, [], is_page=rule.is_page)
                 return "refused"
         app = self._business if rule is BUSINESS and self._business is not None else self._app
+        if rule.caller is Caller.PERSON:
+            is_docs = scope["path"] == "/docs" or scope["path"].startswith("/docs/")
+            send = _with_fields(send, (*_FOR_PEOPLE, _UNFRAMED) if is_docs else _FOR_PEOPLE)
         await app(scope, receive, send)
         return rule.duration_class
+
+
+def _with_fields(send: Send, fields: Sequence[tuple[bytes, bytes]]) -> Send:
+    """Return `send` with these header fields in each answer."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), *fields]}
+        await send(message)
+
+    return sending
 
 
 def _authorization(scope: Scope) -> str:
@@ -398,6 +414,7 @@ async def _refuse_person(send: Send, scope: Scope, what: str, person: Identity) 
     headers = [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(page)).encode()),
+        *_FOR_PEOPLE,
         (b"content-security-policy", b"default-src 'none'; base-uri 'none'; frame-ancestors 'none'"),
         (b"cache-control", b"no-store"),
     ]
@@ -420,6 +437,11 @@ async def _refuse(send: Send, status: int, what: str, headers: Sequence[tuple[by
     """Answer with the reason: as text to git and browsers, which show it, and as the API's JSON to others."""
     text = f"{what}\n" if is_page else json.dumps({"error": what, "type": "AccessError"})
     kind = b"text/plain; charset=utf-8" if is_page else b"application/json"
-    fields = [(b"content-type", kind), (b"content-length", str(len(text.encode())).encode()), *headers]
+    fields = [
+        (b"content-type", kind),
+        (b"content-length", str(len(text.encode())).encode()),
+        *_FOR_PEOPLE,
+        *headers,
+    ]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": text.encode(), "more_body": False})

@@ -274,6 +274,10 @@ class DeviceTrust:
             root = Root.trusted(base64.b64decode(body["root"]))
             scenarios = Scenarios.stored(base64.b64decode(body["scenarios"])) if body["scenarios"] else None
             timestamp = Timestamp.from_header(body["timestamp"]) if body["timestamp"] else None
+            retired = {
+                scenario: dict(RoleKeys.of(bytes.fromhex(key) for key in keys).keys)
+                for scenario, keys in body["retired"].items()
+            }
         except (SignatureError, ProtocolError) as error:
             raise ValueError(str(error)) from error
         if root.fleet != self.root.fleet:
@@ -286,10 +290,7 @@ class DeviceTrust:
             self.timestamp = timestamp
         self.scenarios = scenarios
         self._known_at_s = self._clock.monotonic()
-        self._retired = {
-            scenario: dict(RoleKeys.of(bytes.fromhex(key) for key in keys).keys)
-            for scenario, keys in body["retired"].items()
-        }
+        self._retired = retired
         self._forget_replaced_scenarios()  # those of a root before the pinned one, whose keys it may not have
 
 

@@ -1,18 +1,26 @@
 """Login and logout at the dashboard, and its static files."""
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from walle.deploy.cloud.api import AccessError
+from walle.deploy.cloud.api import AccessError, error_status
 from walle.deploy.cloud.audit import Audit
 from walle.deploy.cloud.dashboard.pages import HEADERS
-from walle.deploy.cloud.dashboard.sessions import COOKIE, SESSION_S
+from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, LOGIN_S, SESSION_S
 from walle.deploy.cloud.dashboard.shell import Shell, read_form
+from walle.deploy.cloud.disk_space import DiskFullError
+from walle.errors import ConfigError
 
 _HOME = "/dashboard"
+_LOGIN = f"{_HOME}/login"
 _ENDED = "Your session has ended, and nothing was done. Log in to go back to the page, and do it there again."
+_OLD_FORM = (
+    "This form is not of your browser, or is older than an hour, and nothing was done. Log in with this one;"
+    " your browser must accept cookies of this host."
+)
 
 
 def login_router(shell: Shell, log: Audit) -> APIRouter:
@@ -38,39 +46,53 @@ def login_router(shell: Shell, log: Audit) -> APIRouter:
         if session is not None and not again:
             return _lead(came_from)
         text = _ENDED if ended else f"You are logged in as {session.identity.name}." if session is not None else ""
-        return shell.page("login.html", None, {"came_from": _inside(came_from), "text": text, "here": ""})
+        return _login_form(shell, request, came_from, text, 200)
 
     @router.post("/login")
     async def login(request: Request) -> Response:
         fields = await read_form(request)
-        came_from = _inside(fields.get("next", ""))
+        came_from = fields.get("next", "")
+        if not shell.sessions.is_own_login(request.headers.get("cookie", ""), fields.get("form_key", "")):
+            return _login_form(shell, request, came_from, _OLD_FORM, 403)
         begun = shell.sessions.begin(fields.get("token", "").strip())
         if begun is None:
             text = "This token is not accepted: it is unknown, revoked or has expired."
-            return shell.page("login.html", None, {"came_from": came_from, "text": text, "here": ""}, status=401)
+            return _login_form(shell, request, came_from, text, 401)
         session, cookie = begun
         await log.record("dashboard.login", who=session.identity.name, must=False)
         answer = _lead(came_from)
-        answer.set_cookie(
-            COOKIE,
-            cookie,
-            max_age=int(SESSION_S),
-            path=_HOME,
-            secure=request.url.scheme == "https",
-            httponly=True,
-            samesite="strict",
-        )
+        answer.set_cookie(COOKIE, cookie, max_age=int(SESSION_S), path=_HOME, **_kind(request))
+        answer.delete_cookie(LOGIN_COOKIE, path=_LOGIN, **_kind(request))
         return answer
 
     @router.post("/logout")
     async def logout(request: Request) -> Response:
         session, _ = await shell.form(request)
-        shell.sessions.end(session)
-        answer = RedirectResponse("/dashboard/login", 303, headers=HEADERS)
-        answer.delete_cookie(COOKIE, path=_HOME)
+        answer: Response
+        try:
+            await asyncio.to_thread(shell.sessions.end, session)
+            answer = RedirectResponse(_LOGIN, 303, headers=HEADERS)
+        except (DiskFullError, ConfigError) as error:
+            text = f"You are logged out here. A copy of your session may be valid until it expires: {error}"
+            answer = shell.error(request, error_status(error), text)
+        answer.delete_cookie(COOKIE, path=_HOME, **_kind(request))
         return answer
 
     return router
+
+
+def _login_form(shell: Shell, request: Request, came_from: str, text: str, status: int) -> Response:
+    """Return the page with the form of the login, which only the browser that gets it can send."""
+    form_key, cookie = shell.sessions.login_form(request.headers.get("cookie", ""))
+    values = {"came_from": _inside(came_from), "text": text, "here": "", "form_key": form_key}
+    page = shell.page("login.html", None, values, status=status)
+    page.set_cookie(LOGIN_COOKIE, cookie, max_age=int(LOGIN_S), path=_LOGIN, **_kind(request))
+    return page
+
+
+def _kind(request: Request) -> dict[str, Any]:
+    """Return the attributes that all cookies have: no script reads them, and no other site has them sent."""
+    return {"secure": request.url.scheme == "https", "httponly": True, "samesite": "strict"}
 
 
 def _inside(address: str) -> str:
