@@ -1,0 +1,199 @@
+"""Reset of library objects and of state in C: a later task is unharmed, or gets another interpreter.
+
+`ACTIONS` are what one hostile task does; each must be undone or cost the interpreter.
+"""
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.engine_ext.vm.test_reset_types import Tenants
+from walle.engine_ext.vm.host import VmHost
+
+ACTIONS = '''
+class Taker:
+    """The other side of a comparison, which a mappingproxy gives its dict."""
+
+    def __eq__(self, other):
+        self.dict = other
+        return True
+
+def dict_of(one):
+    taker = Taker()
+    one.__dict__ == taker
+    found = getattr(taker, "dict", None)
+    return found if type(found) is dict else gc.get_referents(one.__dict__)[0]
+
+def refuse_new():
+    string.Template.__new__ = refuse
+
+def refuse_new_and_delete():
+    for one in (string.Template, collections.UserDict, fractions.Fraction, statistics.NormalDist, random.Random):
+        one.__new__ = refuse
+        del one.__new__
+
+def change_bases():
+    class Other:
+        __slots__ = ()
+        def __iter__(self):
+            return iter(["of the attacker"])
+    collections.ChainMap.__bases__ = (Other, collections.abc.MutableMapping)
+
+def change_bases_and_back():
+    class Other(collections.abc.MutableMapping):
+        __slots__ = ()
+    before = collections.ChainMap.__bases__
+    collections.ChainMap.__bases__ = (Other,)
+    collections.ChainMap.__bases__ = before
+
+def change_class_of_module():
+    class Module(types.ModuleType):
+        def __getattribute__(self, name):
+            return refuse if name == "dumps" else super().__getattribute__(name)
+    load("json").__class__ = Module
+
+def change_metaclass():
+    class Meta(abc.ABCMeta):
+        def __call__(cls, *args, **options):
+            return refuse()
+    collections.ChainMap.__class__ = Meta
+
+def change_class_of_encoder():
+    class Encoder(type(load("json")._default_encoder)):
+        def encode(self, o):
+            return "of the attacker"
+    load("json")._default_encoder.__class__ = Encoder
+
+def change_dict_of_builtin_class():
+    dict_of(str)["upper"] = refuse
+    "a".upper
+
+def change_dict_of_dict():
+    dict_of(dict)["__len__"] = refuse
+    dict_of(list)["canary"] = refuse
+
+def change_dict_of_library_class():
+    dict_of(string.Template)["substitute"] = refuse
+    string.Template("").substitute
+
+def register_library_class():
+    collections.abc.Sequence.register(collections.UserDict)
+
+def register_own_class():
+    class Own:
+        pass
+    collections.abc.Mapping.register(Own)
+    json.JSONEncoder.default(json.JSONEncoder(), Own()) if False else isinstance({}, collections.abc.Mapping)
+
+def change_code_and_defaults():
+    textwrap.fill.__code__ = (lambda text, width=70, **options: "of the attacker").__code__
+    textwrap.dedent.__defaults__ = ("of the attacker",)
+    load("json").dumps.__kwdefaults__["indent"] = 7
+    load("dataclasses").dataclass.__kwdefaults__["order"] = True
+
+def change_closures():
+    for one in gc.get_objects():
+        if isinstance(one, types.FunctionType) and one.__closure__ and "main" not in str(one.__module__):
+            for cell in one.__closure__:
+                if isinstance(cell.cell_contents, types.FunctionType):
+                    cell.cell_contents = refuse
+
+def initialise_descriptors_again():
+    property.__init__(string.Formatter.__dict__.get("x") or fractions.Fraction.__dict__["numerator"], refuse)
+    classmethod.__init__(fractions.Fraction.__dict__["from_float"], refuse)
+
+def change_tables():
+    load("copyreg").pickle(Taker, refuse)
+    load("copy")._deepcopy_dispatch[dict] = refuse
+    load("copy")._copy_dispatch.clear()
+    load("json").encoder.c_make_encoder = None
+    load("json").encoder.ESCAPE_DCT["a"] = "b"
+    load("functools").singledispatch(refuse)
+    load("typing")._cleanups.clear()
+    load("re")._cache.clear()
+    load("dataclasses").fields = refuse
+    random.Random.VERSION = 0
+
+def change_template_compiler():
+    load("re")._compile_template = load("re").compile
+
+def hold_lock():
+    sys.modules["_strptime"]._cache_lock.acquire()
+
+def close_output():
+    sys.modules["walle.engine_ext.vm.dispatch"]._stdout.close()
+
+def detach_output():
+    sys.modules["walle.engine_ext.vm.dispatch"]._stdout.detach()
+
+def reconfigure_output():
+    sys.modules["walle.engine_ext.vm.dispatch"]._stdout.reconfigure(encoding="utf-16")
+
+def change_settings():
+    sys.setrecursionlimit(60)
+    sys.setdlopenflags(1)
+    gc.disable()
+    gc.set_threshold(1)
+    gc.unfreeze()
+    decimal.getcontext().prec = 2
+    decimal.DefaultContext.prec = 2
+    random.seed(1)
+    load("warnings" if "warnings" in sys.modules else "_warnings").filters.insert(0, ("error", None, Warning, None, 0))
+    load("codecs").register_error("backslashreplace", lambda error: ("of the attacker", error.end))
+    load("codecs").register(lambda name: refuse)
+
+def freeze_garbage():
+    load("json").garbage = [Taker() for _ in range(10)]
+    gc.freeze()
+
+def remove_setters():
+    names = [("_imp", "_override_multi_interp_extensions_check"), ("_imp", "_override_frozen_modules_for_tests"),
+             ("sys", "activate_stack_trampoline"), ("time", "clock_settime"), ("time", "clock_settime_ns")]
+    return [name for module, name in names if hasattr(sys.modules[module], name)]
+
+def rename_files():
+    load("_imp")._fix_co_filename(textwrap.fill.__code__, "attacker.py")
+    assert textwrap.fill.__code__.co_filename != "attacker.py"
+
+def unavailable():
+    found = []
+    for name in ("ctypes", "_ctypes", "_testcapi", "_testinternalcapi", "_interpreters", "_xxsubinterpreters", "signal",
+                 "_signal", "faulthandler", "_tracemalloc", "_locale", "_posixsubprocess", "_socket", "mmap"):
+        try:
+            load(name)
+        except ImportError:
+            continue
+        found.append(name)
+    return found
+'''
+NAMES = [line.split()[1].partition("(")[0] for line in ACTIONS.splitlines() if line.startswith("def ")]
+NO_ATTACKS = ("dict_of", "remove_setters", "unavailable")
+DISCARDED = {
+    "refuse_new", "refuse_new_and_delete", "change_bases", "change_bases_and_back", "change_class_of_module",
+    "change_metaclass", "change_class_of_encoder", "change_dict_of_builtin_class", "change_dict_of_dict",
+    "register_library_class", "initialise_descriptors_again", "hold_lock", "close_output", "detach_output",
+    "reconfigure_output",
+}  # fmt: skip
+
+
+@pytest_asyncio.fixture
+async def tenants(tmp_path: Path, host: VmHost) -> Tenants:
+    both = Tenants(tmp_path, host, ACTIONS)
+    await both.start()
+    return both
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("action", [name for name in NAMES if name not in NO_ATTACKS])
+async def test_no_action_harms_a_later_task(tenants: Tenants, action: str) -> None:
+    result, reset_failure = await tenants.run(tenants.attacker, action)
+    assert result is None, result  # the attack took place
+    assert bool(reset_failure) == (action in DISCARDED), reset_failure
+    await tenants.check_victim(action)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("function", ["remove_setters", "unavailable"])
+async def test_settings_that_no_reset_can_see_are_out_of_reach(tenants: Tenants, function: str) -> None:
+    assert await tenants.run(tenants.attacker, function) == ([], "")
