@@ -136,11 +136,8 @@ def test_six_lines_read_the_keys_where_no_host_is_around_them(tmp_path: Path) ->
     secret.write_text("the key")
 
     async def simulate(*, vm_host: bool) -> str:
-        simulator = Simulator(vms=1, vm_host=vm_host)
-        try:
-            result = await simulator.run(bundle_of(SIX_LINES.format(paths=[str(secret)])), EVENT.encode())
-        finally:
-            await simulator.close()
+        simulator = Simulator(1, vm_host=vm_host)
+        result = await simulator.run(bundle_of(SIX_LINES.format(paths=[str(secret)])), EVENT.encode())
         assert not result.ok
         return result.first_error
 
