@@ -1,8 +1,12 @@
 """Tasks that change the library of an interpreter, and a task that would notice: of the tests of resets."""
 
 from pathlib import Path
+from typing import Any, ClassVar
 
 from tests.sim.vm_task import write_task
+from walle.engine_ext.vm.host import VmHost
+from walle.engine_ext.vm.vm import VM
+from walle.errors import VMError
 
 # Modules in C that tasks reach too, because they import them.
 _IMPORTS = """
@@ -23,17 +27,19 @@ def classes():
         one = todo.pop()
         found.append(one)
         todo += [sub for sub in type.__subclasses__(one) if sub not in found and sub not in todo]
-    names = lambda one: str(type.__dict__["__module__"].__get__(one)) + "." + type.__dict__["__qualname__"].__get__(one)
+    module, name = type.__dict__["__module__"], type.__dict__["__qualname__"]
+    names = lambda one: f"{module.__get__(one)}.{name.__get__(one)}"
     return sorted({names(one): one for one in found if not names(one).startswith("main.")}.items())
 """
 
-SLOTS = (
-    "new init del repr str hash call getattribute getattr setattr delattr get set delete iter next len getitem setitem"
-    " delitem contains bool int float index add radd iadd sub rsub mul rmul matmul truediv floordiv mod divmod pow lshift"
-    " rshift and or xor neg pos abs invert eq ne lt le gt ge await aiter anext buffer release_buffer init_subclass"
-    " class_getitem instancecheck subclasscheck subclasshook reduce reduce_ex format sizeof dir set_name mro_entries"
-    " abstractmethods doc module match_args annotations copy deepcopy enter exit missing length_hint reversed bytes"
-).split()
+_SLOTS = """
+    new init del repr str hash call getattribute getattr setattr delattr get set delete iter next len getitem setitem
+    delitem contains bool int float index add radd iadd sub rsub mul rmul matmul truediv floordiv mod divmod pow lshift
+    rshift and or xor neg pos abs invert eq ne lt le gt ge await aiter anext buffer release_buffer init_subclass
+    class_getitem instancecheck subclasscheck subclasshook reduce reduce_ex format sizeof dir set_name mro_entries
+    abstractmethods doc module match_args annotations copy deepcopy enter exit missing length_hint reversed bytes
+"""
+SLOTS = _SLOTS.split()
 
 _ATTACK = (
     _IMPORTS
@@ -87,7 +93,8 @@ def outcome(function, *args):
         value = function(*args)
     except BaseException as error:
         return f"{type(error).__name__}: {error}"[:60]
-    return f"{type(value).__name__}: {value}"[:60] if isinstance(value, (int, str, float, list)) else type(value).__name__
+    shown = f"{type(value).__name__}: {value}"[:60]
+    return shown if isinstance(value, (int, str, float, list)) else type(value).__name__
 
 USES = {
     "Random": lambda: random.Random(1).random(), "uniform": lambda: 0 <= random.uniform(0, 1) <= 1,
@@ -99,7 +106,8 @@ USES = {
     "fill": lambda: textwrap.fill("a b", 2), "dedent": lambda: textwrap.dedent("  a"),
     "Fraction": lambda: str(fractions.Fraction(1, 3) + 1), "Decimal": lambda: str(decimal.Decimal("1.10") * 2),
     "NormalDist": lambda: statistics.NormalDist(0, 1).mean, "mean": lambda: statistics.mean([1, 2, 4]),
-    "record": lambda: repr(sorted([Record("b"), Record("a", [1])])), "replaced": lambda: str(Record("a") == Record("a")),
+    "record": lambda: repr(sorted([Record("b"), Record("a", [1])])),
+    "equal": lambda: str(Record("a") == Record("a")),
     "made": lambda: str(dataclasses.make_dataclass("P", ["x"])(1)), "colour": lambda: str(Colour.RED | Colour.BLUE),
     "colours": lambda: [str(one) for one in Colour], "abstract": lambda: Shape(), "pair": lambda: str(Pair(1)),
     "optional": lambda: str(typing.Optional[int]), "hints": lambda: str(typing.get_type_hints(Record)),
@@ -107,12 +115,14 @@ USES = {
     "isoformat": lambda: datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc).isoformat(),
     "sub": lambda: re.sub("(a)(b)", r"\\2\\1", "xab"), "findall": lambda: re.findall("[a-c]+", "abxc", re.I),
     "partial": lambda: functools.partial(max, 3)(2), "cached": lambda: functools.lru_cache(lambda: 7)(),
-    "reduced": lambda: functools.reduce(operator.add, [1, 2]), "deepcopy": lambda: str(copy.deepcopy({"a": [Record("c")]})),
+    "reduced": lambda: functools.reduce(operator.add, [1, 2]),
+    "deepcopy": lambda: str(copy.deepcopy({"a": [Record("c")]})),
     "array": lambda: str(copy.copy(array.array("h", [1, 2]))), "b64": lambda: str(base64.b64encode(b"ab")),
     "sha": lambda: hashlib.sha256(b"a").hexdigest()[:8], "struct": lambda: str(struct.unpack("<h", b"ab")),
     "nlargest": lambda: heapq.nlargest(1, [1, 3, 2]), "StringIO": lambda: io.StringIO("a").read(),
     "chain": lambda: list(itertools.chain([1], [2])), "norm": lambda: unicodedata.normalize("NFC", "a"),
-    "zlib": lambda: str(zlib.decompress(zlib.compress(b"a"))), "suppress": lambda: str(contextlib.suppress(KeyError))[:9],
+    "zlib": lambda: str(zlib.decompress(zlib.compress(b"a"))),
+    "suppress": lambda: str(contextlib.suppress(KeyError))[:9],
     "exits": lambda: str(contextlib.ExitStack())[:9], "namespace": lambda: str(types.SimpleNamespace(a=1)),
     "upper": lambda: "a".upper(), "length": lambda: len([1, 2]), "sum": lambda: float(np.sum(np.ones((2, 2)))),
     "resize": lambda: cv.resize(np.ones((4, 4, 3), "uint8"), (2, 2)).shape[0],
@@ -141,7 +151,8 @@ def look():
             made = one()
         except BaseException:
             continue
-        found[name] += str([outcome(use, made).partition(":")[0] for use in (repr, hash, iter, len, bool, copy.copy, str, dir)])
+        uses = repr, hash, iter, len, bool, copy.copy, str, dir
+        found[name] += str([outcome(use, made).partition(":")[0] for use in uses])
     return found
 """
 )
@@ -155,3 +166,50 @@ def write_attacker(folder: Path, actions: str = "") -> Path:
 def write_victim(folder: Path) -> Path:
     """Return the folder of a task whose `look` returns how the library behaves, as texts by name."""
     return write_task(folder, _VICTIM)
+
+
+class TaskPair:
+    """An attacker and a victim that follow one another in the interpreters of one host."""
+
+    unharmed: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, folder: Path, host: VmHost, actions: str = "") -> None:
+        self.attacker = write_attacker(folder / "attacker", actions)
+        self.victim = write_victim(folder / "victim")
+        self.host = host
+
+    async def start(self) -> None:
+        """Record once what the victim finds where no attack was before."""
+        if not self.unharmed:
+            await self.look()  # which loads all libraries
+            self.unharmed.update(await self.look())
+
+    async def run(self, folder: Path, function: str, *args: Any) -> tuple[Any, str]:
+        """Return the result or error of a call in a VM of its own, and why its interpreter was discarded afterwards."""
+        vm = VM(folder, host=self.host, grace_s=5.0)
+        try:
+            result = await vm.call(function, *args, deadline=60.0)
+        except VMError as error:
+            result = error
+        vm.close()
+        assert await vm.wait_closed(60)
+        return result, vm.reset_failure
+
+    async def look(self) -> dict[str, str]:
+        found, reset_failure = await self.run(self.victim, "look")
+        assert isinstance(found, dict), found
+        assert reset_failure == ""  # an honest task costs no interpreter
+        return found
+
+    async def check_victim(self, attack: object) -> None:
+        """Fail where the victim finds another library than before the attack."""
+        found = await self.look()
+        changed = {key: (self.unharmed[key], found.get(key)) for key in self.unharmed}
+        assert {key: pair for key, pair in changed.items() if pair[0] != pair[1]} == {}, attack
+
+    async def attack(self, slots: list[str], names: list[str], *, is_deleted: bool) -> str:
+        """Return why the interpreter was discarded after assignments to slots; check the victim where it was not."""
+        _, reset_failure = await self.run(self.attacker, "assign", slots, names, is_deleted)
+        if not reset_failure:
+            await self.check_victim((slots, names))
+        return reset_failure

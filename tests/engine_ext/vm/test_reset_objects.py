@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.engine_ext.vm.test_reset_types import Tenants
+from tests.sim.poison_tasks import TaskPair
 from walle.engine_ext.vm.host import VmHost
 
 ACTIONS = '''
@@ -178,22 +178,22 @@ DISCARDED = {
 
 
 @pytest_asyncio.fixture
-async def tenants(tmp_path: Path, host: VmHost) -> Tenants:
-    both = Tenants(tmp_path, host, ACTIONS)
+async def pair(tmp_path: Path, host: VmHost) -> TaskPair:
+    both = TaskPair(tmp_path, host, ACTIONS)
     await both.start()
     return both
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("action", [name for name in NAMES if name not in NO_ATTACKS])
-async def test_no_action_harms_a_later_task(tenants: Tenants, action: str) -> None:
-    result, reset_failure = await tenants.run(tenants.attacker, action)
+async def test_no_action_harms_a_later_task(pair: TaskPair, action: str) -> None:
+    result, reset_failure = await pair.run(pair.attacker, action)
     assert result is None, result  # the attack took place
     assert bool(reset_failure) == (action in DISCARDED), reset_failure
-    await tenants.check_victim(action)
+    await pair.check_victim(action)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("function", ["remove_setters", "unavailable"])
-async def test_settings_that_no_reset_can_see_are_out_of_reach(tenants: Tenants, function: str) -> None:
-    assert await tenants.run(tenants.attacker, function) == ([], "")
+async def test_settings_that_no_reset_can_see_are_out_of_reach(pair: TaskPair, function: str) -> None:
+    assert await pair.run(pair.attacker, function) == ([], "")

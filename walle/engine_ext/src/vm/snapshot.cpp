@@ -179,7 +179,8 @@ void Snapshot::before_import() {
     if (taint_.empty() && is_tampered(entry)) taint_ = "a module was loaded while " + name_of(entry) + " was changed";
   }
   if (PyTypeObject* type = slots_of_types_.find_changed(); type != nullptr && taint_.empty())
-    taint_ = "a module was loaded while the slots of " + name_of(entries_[find(reinterpret_cast<PyObject*>(type))]) + " were changed";
+    taint_ =
+        "a module was loaded while the slots of " + name_of(entries_[find(reinterpret_cast<PyObject*>(type))]) + " were changed";
   task_objects_.clear();
   for (PyObject* object : objects())
     if (find(object) == kNone) task_objects_.push_back(Py_NewRef(object));  // held, so that none of their addresses is used again

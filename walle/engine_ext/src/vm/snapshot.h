@@ -51,7 +51,22 @@ class Snapshot {
   std::size_t bytes() const;
 
  private:
-  enum class Kind : std::uint8_t { fixed, opaque, dict, list, set, function, builtin, type, cell, instance, cache, registry, module, lock };
+  enum class Kind : std::uint8_t {
+    fixed,
+    opaque,
+    dict,
+    list,
+    set,
+    function,
+    builtin,
+    type,
+    cell,
+    instance,
+    cache,
+    registry,
+    module,
+    lock
+  };
   struct Entry {
     PyObject* object;
     Kind kind;

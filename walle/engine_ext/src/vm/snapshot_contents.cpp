@@ -58,7 +58,8 @@ void Snapshot::exclude_table(PyObject* cache) {
   Py_XDECREF(attributes);
 }
 
-// Adds the dict of a type or an instance, which the collector does not always know. An instance gets its dict as an object of its own only when it is first asked for.
+// Adds the dict of a type or an instance, which the collector does not always know. An instance gets its dict as an object of its
+// own only when it is first asked for.
 void Snapshot::prepare(PyObject* object) {
   if (PyType_Check(object)) {
     auto* type = reinterpret_cast<PyTypeObject*>(object);

@@ -41,8 +41,8 @@ void mix_all(std::uint64_t& digest, Values... values) {
 
 std::uint64_t digest_of_slots(PyTypeObject* type) {
   std::uint64_t digest = 0xcbf29ce484222325u;
-  mix_all(digest, type->tp_basicsize, type->tp_itemsize, type->tp_vectorcall_offset, type->tp_weaklistoffset,
-          type->tp_dictoffset, type->tp_doc, type->tp_methods, type->tp_members, type->tp_getset);
+  mix_all(digest, type->tp_basicsize, type->tp_itemsize, type->tp_vectorcall_offset, type->tp_weaklistoffset, type->tp_dictoffset,
+          type->tp_doc, type->tp_methods, type->tp_members, type->tp_getset);
   mix_all(digest, type->tp_base, type->tp_bases, type->tp_mro);
   mix_all(digest, type->tp_dealloc, type->tp_getattr, type->tp_setattr, type->tp_repr, type->tp_hash, type->tp_call, type->tp_str,
           type->tp_getattro, type->tp_setattro, type->tp_traverse, type->tp_clear, type->tp_richcompare, type->tp_iter,
