@@ -93,8 +93,9 @@ def outcome(function, *args):
         value = function(*args)
     except BaseException as error:
         return f"{type(error).__name__}: {error}"[:60]
-    shown = f"{type(value).__name__}: {value}"[:60]
-    return shown if isinstance(value, (int, str, float, list)) else type(value).__name__
+    if not isinstance(value, (int, str, float, list)):
+        return type(value).__name__
+    return f"{type(value).__name__}: {value}"[:60]
 
 USES = {
     "Random": lambda: random.Random(1).random(), "uniform": lambda: 0 <= random.uniform(0, 1) <= 1,
@@ -124,7 +125,9 @@ USES = {
     "zlib": lambda: str(zlib.decompress(zlib.compress(b"a"))),
     "suppress": lambda: str(contextlib.suppress(KeyError))[:9],
     "exits": lambda: str(contextlib.ExitStack())[:9], "namespace": lambda: str(types.SimpleNamespace(a=1)),
-    "upper": lambda: "a".upper(), "length": lambda: len([1, 2]), "sum": lambda: float(np.sum(np.ones((2, 2)))),
+    "print": lambda: print(end=""),
+    "upper": lambda: "a".upper(), "length": lambda: len([1, 2]),
+    "sum": lambda: float(np.sum(np.ones((2, 2)))),
     "resize": lambda: cv.resize(np.ones((4, 4, 3), "uint8"), (2, 2)).shape[0],
     "is_sequence": lambda: isinstance(collections.UserDict(), collections.abc.Sequence),
     "is_mapping": lambda: isinstance({}, collections.abc.Mapping),

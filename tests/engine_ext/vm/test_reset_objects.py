@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.sim.poison_tasks import TaskPair
+from tests.sim.poison_tasks import TaskPair, write_attacker
+from tests.sim.vm_task import write_task
+from walle.engine_ext.vm.discards import MAX_VERSIONS, OTHERS, Discards
 from walle.engine_ext.vm.host import VmHost
+from walle.vm import VMPool
 
 ACTIONS = '''
 class Taker:
@@ -197,3 +200,141 @@ async def test_no_action_harms_a_later_task(pair: TaskPair, action: str) -> None
 @pytest.mark.parametrize("function", ["remove_setters", "unavailable"])
 async def test_settings_that_no_reset_can_see_are_out_of_reach(pair: TaskPair, function: str) -> None:
     assert await pair.run(pair.attacker, function) == ([], "")
+
+
+HONEST = {
+    "classes": """
+import abc, collections, collections.abc, dataclasses, enum, functools, json, typing
+
+class Base(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+
+@Base.register
+class Square:
+    @functools.cached_property
+    def side(self): return 2
+
+@functools.singledispatch
+def area(shape): return 0
+
+@area.register
+def _(shape: Square): return shape.side ** 2
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Point:
+    x: int
+    y: float = 0.0
+
+class Kind(enum.StrEnum):
+    A = enum.auto()
+
+@typing.runtime_checkable
+class Sized(typing.Protocol):
+    def __len__(self): ...
+
+class Box(collections.UserList):
+    def __class_getitem__(cls, item): return cls
+
+def run(x):
+    assert isinstance(Square(), Base) and isinstance([], Sized) and isinstance(Box(), collections.abc.MutableSequence)
+    collections.abc.Sequence.register(Square)
+    typing.get_type_hints(Point)
+    return [area(Square()), str(sorted([Point(2), Point(1)])[0]), Kind.A, json.dumps({"k": Kind.A})]
+""",
+    "patches": """
+import decimal, json, random, re, string, textwrap, time, typing
+from array import array
+import copy
+
+time.strptime("2026", "%Y")  # loads a module, which must not be while library classes are changed
+
+class Encoder(json.JSONEncoder):
+    def default(self, o): return str(o)
+
+def run(x):
+    json.JSONEncoder.default = lambda self, o: "patched"
+    string.Template.delimiter = "%"
+    textwrap.TextWrapper.__repr__ = lambda self: "patched"
+    json.JSONDecoder.__eq__ = lambda self, other: True
+    decimal.getcontext().prec = 4
+    decimal.setcontext(decimal.Context(prec=3))
+    random.seed(3)
+    re.compile("a+b").sub(r"\\\\g<0>", "ab")
+    copy.deepcopy(array("h", [1, 2]))
+    typing.Optional[typing.List[int]]
+    return [json.dumps(object, cls=Encoder)[:3], str(decimal.Decimal(1) / 3)]
+""",
+    "engine": """
+import walle.np as np
+import walle.cv as cv
+
+def run(x):
+    image = np.random.default_rng(1).random((16, 16, 3)).astype("float32")
+    half = cv.resize(image, (8, 8))
+    return [int(half.shape[0]), float(np.linalg.norm(np.ones((2, 2)))), float(np.fft.fft(np.ones(4)).real[0])]
+""",
+    "generators": """
+import contextlib, itertools, functools, collections
+
+@contextlib.contextmanager
+def entered():
+    yield 1
+
+@functools.lru_cache
+def squared(x): return x * x
+
+kept = (squared(one) for one in itertools.count())
+
+def run(x):
+    with entered(), contextlib.suppress(KeyError), contextlib.ExitStack() as stack:
+        stack.callback(print, end="")
+        next(kept), next(kept)
+        return [collections.Counter("aab")["a"], squared(3)]
+""",
+}
+
+
+@pytest.mark.asyncio
+async def test_honest_tasks_cost_no_interpreter(tmp_path: Path, host: VmHost) -> None:
+    pool = VMPool(1, host=host)  # so that each task evicts the one before
+    folders = [write_task(tmp_path / name, main) for name, main in HONEST.items()]
+    first = [await pool.call(folder, "run", 1) for folder in folders]
+    for _ in range(5):
+        assert [await pool.call(folder, "run", 1) for folder in folders] == first
+    assert pool.discarded() == {}
+    pool.close()
+
+
+@pytest.mark.asyncio
+async def test_a_pool_counts_discarded_interpreters_by_task_and_logs_them(
+    tmp_path: Path, host: VmHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile = write_attacker(tmp_path / "hostile", ACTIONS)
+    honest = write_task(tmp_path / "honest", "def run(): return 1")
+    pool = VMPool(1, host=host)
+    await pool.call(hostile, "refuse_new")
+    (vm,) = pool.vms()
+    assert await pool.call(honest, "run") == 1
+    assert await vm.wait_closed(60)
+    ((name, found),) = pool.discarded().items()
+    assert (name, found.count) == ("hostile", 1)
+    assert found.leaked_bytes > 2 << 20
+    assert found.reason == "string.Template has other slots in C, which cannot be restored"
+    logged = [one.getMessage() for one in caplog.records if one.name == "walle.engine_ext.vm.discards"]
+    assert [line.partition(" (")[0] for line in logged] == ["hostile changed its interpreter, which was discarded"]
+    await pool.call(hostile, "refuse_new")
+    assert pool.vms() == []  # it runs alone: its process ends with each use
+    assert await pool.call(honest, "run") == 1
+    pool.close()
+
+
+def test_the_record_of_discards_is_bounded_and_printable() -> None:
+    discards = Discards()
+    for number in range(MAX_VERSIONS + 50):
+        discards.add(f"shop/task v{number}", "a \x1b[2J" + "x" * 1000, 5)
+    found = discards.by_version()
+    assert len(found) == MAX_VERSIONS
+    assert found[OTHERS].count == 51
+    assert sum(one.leaked_bytes for one in found.values()) == 5 * (MAX_VERSIONS + 50)
+    assert all(one.reason.isprintable() and len(one.reason) <= 300 for one in found.values())

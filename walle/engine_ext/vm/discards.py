@@ -41,7 +41,7 @@ class Discards:
                 "%s changed its interpreter, which was discarded (%d so far, %.1f MB leaked now): %s",
                 version, count, leaked_bytes / 2**20, reason,
             )  # fmt: skip
-        if len(self._by_version) > MAX_VERSIONS:
+        while len(self._by_version) > MAX_VERSIONS:
             oldest = next(name for name in self._by_version if name != OTHERS)
             self._merge(OTHERS, self._by_version.pop(oldest))
 
