@@ -125,7 +125,7 @@ USES = {
     "zlib": lambda: str(zlib.decompress(zlib.compress(b"a"))),
     "suppress": lambda: str(contextlib.suppress(KeyError))[:9],
     "exits": lambda: str(contextlib.ExitStack())[:9], "namespace": lambda: str(types.SimpleNamespace(a=1)),
-    "print": lambda: print(end=""),
+    "true": lambda: bool(np.True_), "false": lambda: bool(np.False_), "print": lambda: print(end=""),
     "upper": lambda: "a".upper(), "length": lambda: len([1, 2]),
     "sum": lambda: float(np.sum(np.ones((2, 2)))),
     "resize": lambda: cv.resize(np.ones((4, 4, 3), "uint8"), (2, 2)).shape[0],

@@ -3,6 +3,7 @@
 `ACTIONS` are what one hostile task does; each must be undone or cost the interpreter.
 """
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,40 @@ def remove_setters():
              ("sys", "activate_stack_trampoline"), ("time", "clock_settime"), ("time", "clock_settime_ns")]
     return [name for module, name in names if hasattr(sys.modules[module], name)]
 
+def write_to_constants():
+    for one in (np.True_, np.False_):
+        try:
+            one[()] = not one
+        except TypeError:
+            pass
+
+def change_default_factory():
+    (one,) = [one for one in gc.get_objects() if type(one) is collections.defaultdict]
+    one.default_factory = refuse
+
+def watch_code_of_library():
+    events = sys.monitoring.events
+    sys.monitoring.use_tool_id(3, "attacker")
+    sys.monitoring.register_callback(3, events.LINE, refuse)
+    sys.monitoring.set_local_events(3, textwrap.fill.__code__, events.LINE)
+
+def kinds_of_library_objects():
+    "Return the classes, made in C, of all objects that modules refer to, without those that cannot change."
+    seen, todo, found = {}, [*sys.modules.values(), *gc.get_objects()], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen or one is todo or one is seen or getattr(one, "__name__", "") == "main":
+            continue
+        seen[id(one)] = one
+        todo += gc.get_referents(one)
+        kind = type(one)
+        is_python = kind.__flags__ & 1 << 9 and not kind.__flags__ & 1 << 8 and "__module__" in vars(kind)
+        if not is_python or kind.__module__ in ("_thread", "itertools", "collections", "walle.engine_ext._core"):
+            found.add(f"{kind.__module__}.{kind.__qualname__}")
+        if kind is np.ndarray and one.flags.writeable:
+            found.add(f"a writable array {one!r}")
+    return sorted(found)
+
 def rename_files():
     load("_imp")._fix_co_filename(textwrap.fill.__code__, "attacker.py")
     assert textwrap.fill.__code__.co_filename != "attacker.py"
@@ -171,12 +206,27 @@ def unavailable():
     return found
 '''
 NAMES = [line.split()[1].partition("(")[0] for line in ACTIONS.splitlines() if line.startswith("def ")]
-NO_ATTACKS = ("dict_of", "remove_setters", "unavailable")
+NO_ATTACKS = ("dict_of", "remove_setters", "unavailable", "kinds_of_library_objects")
 DISCARDED = {
     "refuse_new", "refuse_new_and_delete", "change_bases", "change_bases_and_back", "change_class_of_module",
     "change_metaclass", "change_class_of_encoder", "change_dict_of_builtin_class", "change_dict_of_dict",
     "register_library_class", "initialise_descriptors_again", "hold_lock", "close_output", "detach_output",
-    "reconfigure_output",
+    "reconfigure_output", "change_default_factory",
+}  # fmt: skip
+
+# Classes in C of what library modules hold, Python's own values aside: what a task can change of an object is in its
+# references, which a snapshot has, or named here.
+REVIEWED = {
+    "_contextvars.Context", "_contextvars.ContextVar", "_sre.SRE_Template", "collections._tuplegetter",
+    "collections.defaultdict", "datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta",
+    "datetime.timezone", "functools._lru_list_elem", "functools.partial", "re.Pattern", "types.GenericAlias",
+    "types.SimpleNamespace", "types.UnionType", "typing.TypeAliasType", "typing.TypeVar", "unicodedata.UCD",
+    "weakref.ReferenceType",
+    "decimal.Context",  # restored by walle.engine_ext.vm.reset
+    "functools._lru_cache_wrapper",  # cleared
+    "itertools.count",  # of weakref.finalize: only ever larger
+    "_thread.lock",  # recorded as held or free
+    "_io.BufferedReader", "_io.BufferedWriter", "_io.FileIO", "_io.TextIOWrapper",  # the process's output: see dispatch
 }  # fmt: skip
 
 
@@ -200,6 +250,14 @@ async def test_no_action_harms_a_later_task(pair: TaskPair, action: str) -> None
 @pytest.mark.parametrize("function", ["remove_setters", "unavailable"])
 async def test_settings_that_no_reset_can_see_are_out_of_reach(pair: TaskPair, function: str) -> None:
     assert await pair.run(pair.attacker, function) == ([], "")
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 13), reason="the list was reviewed for Python 3.13")
+@pytest.mark.asyncio
+async def test_state_in_c_of_all_that_library_modules_hold_is_reviewed(pair: TaskPair) -> None:
+    found, _ = await pair.run(pair.attacker, "kinds_of_library_objects")
+    unknown = set(found) - REVIEWED
+    assert {name for name in unknown if not name.startswith(("builtins.", "sys.", "pybind11_builtins."))} == set()
 
 
 HONEST = {
