@@ -222,6 +222,7 @@ REVIEWED = {
     "datetime.timezone", "functools._lru_list_elem", "functools.partial", "re.Pattern", "types.GenericAlias",
     "types.SimpleNamespace", "types.UnionType", "typing.TypeAliasType", "typing.TypeVar", "unicodedata.UCD",
     "weakref.ReferenceType",
+    "walle.engine_ext._core.dtype", "walle.engine_ext._core.ndarray",  # read-only
     "decimal.Context",  # restored by walle.engine_ext.vm.reset
     "functools._lru_cache_wrapper",  # cleared
     "itertools.count",  # of weakref.finalize: only ever larger
