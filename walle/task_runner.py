@@ -16,6 +16,7 @@ from typing import Any
 
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.discards import Discarded
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainError, TaskError
@@ -538,10 +539,17 @@ class TaskRunner:
                 error.message = _place_in_task(error.message)
             raise
 
-    async def close(self) -> None:
-        """Stop every VM."""
+    def discarded(self) -> dict[str, Discarded]:
+        """Return the interpreters that tasks changed beyond repair, by version: see `VMPool.discarded`."""
+        return self._pool.discarded()
+
+    async def close(self, *, wait_s: float = 0.0) -> None:
+        """Stop every VM, and wait for the reset of their interpreters, `wait_s` at most."""
+        vms = self._pool.vms()
         replacing = list(self._replacing.values())
         for task in replacing:
             task.cancel()
         await asyncio.gather(*replacing, return_exceptions=True)
         self._pool.close()
+        if wait_s > 0:
+            await asyncio.gather(*(vm.wait_closed(wait_s) for vm in vms))

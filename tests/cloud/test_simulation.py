@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 import json
 import logging
 import os
@@ -18,12 +19,12 @@ from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
 from tests.sim.vm_hosts import CRASHES
 from walle import cv
+from walle.cloud.isolation import probe_layers
 from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
-from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import StreamEngine
@@ -46,9 +47,7 @@ def bundle(main: str, config: str = TASK_CONFIG, version: str = "v1", more: dict
 @pytest_asyncio.fixture
 async def simulator() -> AsyncIterator[Simulator]:
     with no_task_left():
-        simulator = Simulator(vms=1)
-        yield simulator
-        await simulator.close()
+        yield Simulator(1)
 
 
 @pytest.mark.asyncio
@@ -177,9 +176,8 @@ async def test_what_is_logged_is_handed_over_with_device_and_event() -> None:
     def on_log(device: str, position: int | None, lines: Sequence[LogLine]) -> None:
         got.extend((device, position, *line) for line in lines)
 
-    simulator = Simulator(vms=1, on_log=on_log)
+    simulator = Simulator(1, on_log=on_log)
     result = await simulator.run(bundle(main), b"".join(LOG.splitlines(keepends=True)[:6]))
-    await simulator.close()
     assert (result.runs, result.failures) == (4, 4)
     assert result.first_error.endswith("(shop/count/v1/main.py:4 in execute)")
     assert got == [
@@ -202,9 +200,8 @@ def execute(ctx, n):
     return n
 """
     got: list[SimulatedRun] = []
-    simulator = Simulator(vms=1, on_run=got.append)
+    simulator = Simulator(1, on_run=got.append)
     result = await simulator.run(bundle(main), LOG, DEVICE_KINDS[:1])
-    await simulator.close()
     assert (result.ok, result.runs, result.failures, result.events) == (False, VISITS, 1, VISITS * 3)
     assert [run.trigger.position for run in got] == [2, 5, 8, 11]
     good = [run.output for run in got if run.output is not None]
@@ -366,28 +363,84 @@ async def test_a_task_reads_neither_the_clouds_files_nor_its_environment(
     key = tmp_path / "key"
     key.write_text("the cloud's own")
     runs: list[SimulatedRun] = []
-    simulator = Simulator(vms=1, on_run=runs.append)
+    simulator, layers = Simulator(1, on_run=runs.append), probe_layers()
     for paths in ([str(key)], ["/proc/self/environ"], [f"/proc/{os.getpid()}/environ"]):
         result = await simulator.run(bundle(READS.replace("{paths}", repr(paths))), LOG)
-        if shared_host().report().layers["landlock"]:
+        if layers["landlock"]:
             assert not result.ok
             assert "PermissionError" in result.first_error
         elif paths[0] == "/proc/self/environ":  # without the kernel's layer it may read what its user may
             assert "WALLE_TEST_SECRET" not in repr([run.output for run in runs])
-    await simulator.close()
 
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_task_that_crashes_its_interpreter_fails_its_version_and_nothing_else() -> None:
     main = CRASHES + "def execute(ctx, trigger): run()\n"
-    simulator = Simulator(vms=1)
+    simulator = Simulator(1)
     result = await simulator.run(bundle(main), LOG)
     assert not result.ok
     assert "VM host" in result.first_error
     honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n", version="v2"), LOG)
     assert (honest.ok, honest.runs) == (True, RUNS), honest
-    await simulator.close()
+
+
+HOSTILE = """\
+import string
+
+def execute(ctx, trigger):
+    string.Template.__new__ = lambda *args, **options: None
+    del string.Template.__new__
+    return 1
+"""
+
+HONEST = """\
+import dataclasses, json, random, string, textwrap
+
+@dataclasses.dataclass
+class Visit:
+    page: str
+
+def execute(ctx, trigger):
+    text = string.Template("$page").substitute(page=Visit("home").page)
+    return textwrap.fill(json.dumps([text, random.Random(1).random()]), 20)
+"""
+
+
+@pytest.mark.parametrize("is_hosted", [pytest.param(True, marks=pytest.mark.vm_host), False])
+@pytest.mark.asyncio
+async def test_a_version_that_poisons_its_interpreter_fails_alone_and_is_named(
+    is_hosted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulator = Simulator(1, vm_host=is_hosted)
+    hostile = await simulator.run(bundle(HOSTILE), LOG)
+    assert not hostile.ok
+    assert re.search(r"^it changed its interpreter, .*string\.Template has other slots in C", hostile.first_error), (
+        hostile.first_error
+    )
+    warned = [record.getMessage() for record in caplog.records if record.name.endswith(".discards")]
+    assert len(warned) == 1
+    assert warned[0].startswith("shop/count v1 changed its interpreter, which was discarded (1 so far, ")
+    for number in range(5):
+        honest = await simulator.run(bundle(HONEST, version=f"v{number + 2}"), LOG)
+        assert (honest.ok, honest.runs, honest.first_error) == (True, RUNS, "")
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_each_simulation_has_a_process_of_its_own_and_a_scenario_one_at_a_time() -> None:
+    main = """\
+import json
+
+def execute(ctx, trigger):
+    return json.dumps.__globals__["__builtins__"]["__import__"]("posix").getpid()
+"""
+    runs: list[SimulatedRun] = []
+    simulator = Simulator(2, on_run=runs.append)
+    await asyncio.gather(*(simulator.run(bundle(main), LOG) for _ in range(3)))
+    processes = [run.output.output for run in runs if run.output]
+    assert [len(list(found)) for _, found in itertools.groupby(processes)] == [RUNS] * 3  # none overlaps another
+    assert len(set(processes)) == 3
 
 
 @pytest.mark.asyncio
@@ -426,13 +479,10 @@ def execute(ctx, trigger):
     tree = TaskTree(scenario="shop", task="count", version="v1", commit="c" * 40, files=files)
     version = TaskVersion.parse(tree)
     got: list[SimulatedRun] = []
-    simulator = Simulator(vms=1, on_run=got.append)
-    try:
-        bundle = build_bundle(version, Signer.generate())
-        named = EventFiles.of(version.simulation_files)
-        result = await simulator.run(bundle, version.simulation_events, files=named)
-    finally:
-        await simulator.close()
+    simulator = Simulator(1, on_run=got.append)
+    bundle = build_bundle(version, Signer.generate())
+    named = EventFiles.of(version.simulation_files)
+    result = await simulator.run(bundle, version.simulation_events, files=named)
     assert (result.ok, result.runs, result.events) == (True, 2 * len(DEVICE_KINDS), 4)
     assert [position for position, _ in result.refused] == [1, 2]
     assert result.refused[0][1].startswith("contents.image: file 'frames/missing.png' does not exist")
@@ -498,6 +548,6 @@ async def test_a_version_that_fails_in_one_group_fails_and_names_it(simulator: S
 @pytest.mark.asyncio
 async def test_a_group_for_which_no_time_is_left_is_not_played(simulator: Simulator) -> None:
     main = "def execute(ctx, trigger):\n    return 1\n"
-    result = await simulator.run(bundle(main), LOG, groups=[ANDROID], limit_s=0.0)
+    result = await simulator.run(bundle(main), LOG, groups=[ANDROID], group_limit_s=0.0)
     assert (result.ok, result.runs) == (True, RUNS)
     assert result.groups == (GroupResult("10.1", "android", 70, played=False),)

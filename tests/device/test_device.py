@@ -527,6 +527,38 @@ async def test_a_live_device_drops_late_events_and_duplicates_and_counts_them(tm
 
 
 @pytest.mark.asyncio
+async def test_interpreters_that_a_task_cost_are_in_the_summary(tmp_path: Path) -> None:
+    main = """\
+import string
+
+def execute(ctx, trigger):
+    if ctx.device["id"] == "d0":  # not in simulation, which would fail the version
+        string.Template.__new__ = lambda *args, **options: None
+    return 1
+"""
+    honest = 'import string\n\ndef execute(ctx, trigger):\n    return string.Template("$a").substitute(a=1)\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0", vms=1) as device:
+        user = User(device)
+        await shop.push("v1", main=main)
+        release = await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.tasks == {"shop/count": "v1"})
+        await user.visit()
+        await shop.releases.rollback(release)
+        await user.until(lambda: device.tasks == {})
+        await shop.push("v2", main=honest)
+        await shop.release("v2", beta=["d0"])
+        await user.until(lambda: device.tasks == {"shop/count": "v2"})
+        await user.visit()  # in the one VM: that of v1 is closed
+        summary = await device.summary()
+        async with asyncio.timeout(LIMIT_S):
+            while not summary.discarded:
+                await asyncio.sleep(0.02)
+                summary = await device.summary()
+        assert summary.discarded == {"shop/count v1": 1}
+        assert summary.runs_failed == 0
+
+
+@pytest.mark.asyncio
 async def test_events_that_a_tasks_history_lost_are_in_the_summary(tmp_path: Path) -> None:
     history_config = f"{TASK_CONFIG}[history]\nrows = 1000\n"
     async with shop_cloud(tmp_path) as shop:

@@ -1,8 +1,10 @@
 """Attacks by task code in simulation, before anybody has released it, on a real cloud (docs/security.md)."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,32 @@ GREEDY = {
     "giant-error": 'def execute(ctx, trigger):\n    raise ValueError("\\x1b[2J\\u202e\\r\\n" + "x" * 10_000_000)\n',
 }
 HONEST = "def execute(ctx, trigger):\n    return 1\n"
+POISON = """\
+import collections, contextlib, dataclasses, fractions, json, random, statistics, string, textwrap, types
+
+def execute(ctx, trigger):
+    for one in (string.Template, string.Formatter, textwrap.TextWrapper, collections.UserDict, collections.ChainMap,
+                json.JSONEncoder, json.JSONDecoder, fractions.Fraction, statistics.NormalDist, random.Random):
+        one.__new__ = lambda *args, **options: "of the attacker"
+        if one is not string.Template:
+            del one.__new__
+    return 1
+"""
+USER_OF_LIBRARY = """\
+import collections, dataclasses, fractions, json, random, statistics, string, textwrap
+
+@dataclasses.dataclass
+class Record:
+    name: str
+
+def execute(ctx, trigger):
+    assert repr(Record("a")).endswith("Record(name='a')")
+    assert string.Template("$a").substitute(a=1) == "1" and textwrap.fill("a b", 2) == "a\\nb"
+    assert json.loads(json.dumps({"a": [1.5, "b"]})) == {"a": [1.5, "b"]}
+    assert dict(collections.UserDict(a=1)) == dict(collections.ChainMap({"a": 1})) == {"a": 1}
+    assert fractions.Fraction(1, 3) * 3 == 1 and statistics.NormalDist(0, 1).mean == 0
+    return random.Random(1).random()
+"""
 
 
 def bundle_of(main: str) -> Bundle:
@@ -136,11 +164,8 @@ def test_six_lines_read_the_keys_where_no_host_is_around_them(tmp_path: Path) ->
     secret.write_text("the key")
 
     async def simulate(*, vm_host: bool) -> str:
-        simulator = Simulator(vms=1, vm_host=vm_host)
-        try:
-            result = await simulator.run(bundle_of(SIX_LINES.format(paths=[str(secret)])), EVENT.encode())
-        finally:
-            await simulator.close()
+        simulator = Simulator(1, vm_host=vm_host)
+        result = await simulator.run(bundle_of(SIX_LINES.format(paths=[str(secret)])), EVENT.encode())
         assert not result.ok
         return result.first_error
 
@@ -161,6 +186,16 @@ def test_six_lines_publish_no_key_and_no_token(attacked_cloud: AttackedCloud) ->
 
 @pytest.mark.system
 @pytest.mark.vm_host
+def test_a_version_that_poisons_its_interpreter_fails_and_five_honest_ones_pass(attacked_cloud: AttackedCloud) -> None:
+    hostile = attacked_cloud.release("poison", POISON)
+    assert hostile["state"] == "failed"
+    assert "it changed its interpreter, which had to be discarded" in hostile["reason"]
+    honest = [attacked_cloud.release(f"user-{n}", USER_OF_LIBRARY, scenario="bank") for n in range(5)]
+    assert {(release["state"], release["reason"]) for release in honest} == {("gray", "")}
+
+
+@pytest.mark.system
+@pytest.mark.vm_host
 def test_no_attempt_to_read_write_or_reach_out_works(attacked_cloud: AttackedCloud) -> None:
     before = attacked_cloud.secrets
     main = ATTEMPTS.format(folder=str(attacked_cloud.folder), parent=str(attacked_cloud.said["pid"]))
@@ -176,9 +211,24 @@ def test_no_attempt_to_read_write_or_reach_out_works(attacked_cloud: AttackedClo
 
 @pytest.mark.system
 @pytest.mark.vm_host
-def test_simulation_and_inference_have_a_process_each_with_nothing_of_the_cloud(attacked_cloud: AttackedCloud) -> None:
-    hosts = hosts_of(attacked_cloud.said["pid"])
-    assert len(hosts) == 2, "one for simulation and one for fallback inference"
+def test_each_simulation_and_inference_have_a_process_with_nothing_of_the_cloud(attacked_cloud: AttackedCloud) -> None:
+    main = "import time\ndef execute(ctx, trigger):\n    time.sleep(5)\n    return 1\n"
+    config = CONFIG + "[limits]\ndeadline_ms = 20000\n"
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        releasing = threads.submit(attacked_cloud.release, "slow", main, config=config)
+        hosts: list[int] = []
+        while not releasing.done() and len(hosts) < 2:
+            hosts = hosts_of(attacked_cloud.said["pid"])
+            time.sleep(0.02)
+        assert len(hosts) == 2, "one for the simulation and one for fallback inference"
+        time.sleep(0.5)  # for the new one to enter its layers
+        check_processes(attacked_cloud, hosts)
+        assert releasing.result()["state"] == "gray"
+    assert len(hosts_of(attacked_cloud.said["pid"])) == 1, "a simulation's process ends with it"
+
+
+def check_processes(attacked_cloud: AttackedCloud, hosts: list[int]) -> None:
+    """Fail where a VM host lacks a limit or has something of the cloud."""
     for host in hosts:
         proc = Path(f"/proc/{host}")
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)

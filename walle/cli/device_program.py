@@ -324,6 +324,7 @@ class DeviceProgram:
             "duplicates": summary.duplicates,
             "clock_jumps": summary.clock_jumps,
             "history_dropped": summary.history_dropped,
+            "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
             "lost_uploads": summary.lost_uploads,
@@ -361,6 +362,7 @@ _COUNTED = (
     ("duplicates", "duplicate events"),
     ("clock_jumps", "clock jumps"),
     ("history_dropped", "events missing from the longer history"),
+    ("interpreters_discarded", "interpreters discarded"),
 )
 
 

@@ -102,11 +102,7 @@ def _features(folder: Path, events: Path | None, mapping: Path | None, limit: in
             found.append(Upload(len(found) + 1, topic, plain.encode(payload), now_ms + len(found) * 1000))
 
     async def play() -> None:
-        simulator = Simulator(vms=1, on_run=keep)
-        try:
-            result = await simulator.run(bundle, played, DEVICE_KINDS[:1], files=files)
-        finally:
-            await simulator.close()
+        result = await Simulator(1, on_run=keep).run(bundle, played, DEVICE_KINDS[:1], files=files)
         if not result.ok:
             raise ConfigError(f"{folder}: the task fails on these events: {result.first_error}; mend it first")
 

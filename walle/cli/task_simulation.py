@@ -256,15 +256,10 @@ async def _simulate(
     from walle.pipeline.event_files import EventFiles
 
     bundle = build_bundle(TaskVersion.parse(tree), Signer.generate())
-    simulator = Simulator(vms=1, on_log=record.add_log, on_run=record.add_run)
-    try:
-        data = None if played is None else played.data
-        kinds = [group.device] if group.app_version or group.os else DEVICE_KINDS
-        return await simulator.run(
-            bundle, data, kinds, files=None if played is None else EventFiles.beside(played.path)
-        )
-    finally:
-        await simulator.close()
+    simulator = Simulator(1, on_log=record.add_log, on_run=record.add_run)
+    data = None if played is None else played.data
+    kinds = [group.device] if group.app_version or group.os else DEVICE_KINDS
+    return await simulator.run(bundle, data, kinds, files=None if played is None else EventFiles.beside(played.path))
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

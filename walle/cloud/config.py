@@ -27,12 +27,12 @@ class CloudConfig:
     seconds.
     Fallback inference keeps the versions that were asked for last loaded, in `inference_vms` VMs and with
     `inference_mb` MiB of files; with Ray in each of `inference_processes`, which each take the `inference_resources` of
-    their node (`parse_resources`), which has the `inference_labels` (`parse_labels`). Simulation and fallback inference
-    run tasks in VM hosts, one child process for each
-    without the cloud's files, keys and connections, unless `vm_host` is False. With `untrusted_authors` nothing starts
-    where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. Large
-    files (Git LFS) of a scenario have `large_files_gb` GiB at most, its repository `git_gb`, of which one token pushed
-    `git_token_gb`. `http_limits` are those
+    their node (`parse_resources`), which has the `inference_labels` (`parse_labels`). Each simulation and fallback
+    inference run tasks in a VM host, a child process without the cloud's files, keys and connections, unless `vm_host`
+    is False. With `untrusted_authors` nothing starts where the kernel lacks a layer around them. At most
+    `simulation_vms` simulations run at once, and each ends after `simulation_s` seconds. Large files (Git LFS) of a
+    scenario have `large_files_gb` GiB at most, its repository `git_gb`, of which one token pushed `git_token_gb`.
+    `http_limits` are those
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
     their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
     number (`walle.deploy.cloud.pull_budget`). Devices are told to report their outcomes `reports_s` times a second in

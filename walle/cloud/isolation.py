@@ -1,4 +1,4 @@
-"""VM hosts of the cloud: a process for simulation and one for fallback inference, and the kernel's layers around them.
+"""VM hosts of the cloud: a process for each simulation and one for fallback inference, and the kernel's layers.
 
 A version runs in simulation before anybody has released it, and phases of released ones see what users do: neither
 shares a process with the other, nor with keys, tokens or databases.
@@ -33,6 +33,11 @@ def task_host(config: CloudConfig) -> VmHost | None:
     return VmHost(max_memory_bytes=_memory_bytes()) if config.vm_host else None
 
 
+def simulation_host(config: CloudConfig) -> VmHost:
+    """Return a new VM host for one simulation, which the caller closes; all at once have a VM host's memory."""
+    return VmHost(max_memory_bytes=_memory_bytes() // config.simulation_vms)
+
+
 def compiler(config: CloudConfig) -> Compile:
     """Return how the sources of versions are compiled: apart from this process, unless it may start no VM hosts."""
     return compile_apart if config.vm_host else compile_here
@@ -52,6 +57,20 @@ async def check_layers(config: CloudConfig, host: VmHost | None) -> None:
     missing = missing_layers(layers)
     if missing:
         raise IsolationError(missing)
+
+
+async def check_simulation_layers(config: CloudConfig) -> None:
+    """Return where a host of a simulation would have all layers that the configuration asks for.
+
+    Raises:
+        IsolationError: as `check_layers`.
+    """
+    host = task_host(config)
+    try:
+        await check_layers(config, host)
+    finally:
+        if host is not None:
+            await asyncio.to_thread(host.close)
 
 
 def missing_layers(layers: Mapping[str, int]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.epoch import read_epoch
 from walle.cloud.home import CloudHome
-from walle.cloud.isolation import check_layers, compiler, task_host
+from walle.cloud.isolation import check_simulation_layers, compiler, simulation_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.scrubbing import Scrubbing
 from walle.cloud.simulation import Simulator
@@ -67,9 +67,12 @@ class ReleaseNode:
         """
         home = self._home
         others = await asyncio.to_thread(other_pythons, self._config.pythons)
-        host = task_host(self._config)  # which nothing else uses
         compile_sources = compiler(self._config)
-        simulator = Simulator(self._config.simulation_vms, host=host, vm_host=self._config.vm_host)
+        simulator = Simulator(
+            self._config.simulation_vms,
+            new_host=functools.partial(simulation_host, self._config),
+            vm_host=self._config.vm_host,
+        )
 
         async def check_version(scenario: str, task: str, version: str) -> None:
             await asyncio.to_thread(home.repos.check_version, scenario, task, version)
@@ -119,11 +122,15 @@ class ReleaseNode:
             if events is not None:
                 targeted = await _targeted(monitor, policy)
             try:
-                async with asyncio.timeout(limit_s):
-                    result = await simulator.run(
-                        bundle, events, files=EventFiles.of(files), groups=targeted.groups, limit_s=limit_s / 2
-                    )
-                    return dataclasses.replace(result, other_groups=targeted.others)
+                result = await simulator.run(
+                    bundle,
+                    events,
+                    files=EventFiles.of(files),
+                    groups=targeted.groups,
+                    limit_s=limit_s,
+                    group_limit_s=limit_s / 2,
+                )
+                return dataclasses.replace(result, other_groups=targeted.others)
             except TimeoutError:
                 what = f"the simulation took more than {self._config.simulation_s:g} s"
                 raise DeployError(f"{what}; push fewer simulation events, or make the task faster") from None
@@ -163,10 +170,7 @@ class ReleaseNode:
         )
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(home.close)
-            if host is not None:
-                undo.push_async_callback(asyncio.to_thread, host.close)
-            undo.push_async_callback(simulator.close)
-            await check_layers(self._config, host)
+            await check_simulation_layers(self._config)
             state = await undo.enter_async_context(node_state(home, RELEASES, clock, is_successor=is_successor))
             self._hurry = state.hurry
             cdn_url, restamp_s = home.file_addresses.prefix, life_s / 4

@@ -11,6 +11,7 @@ import hashlib
 import math
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
-from walle.engine_ext.vm.host import VmHost, shared_host
+from walle.engine_ext.vm.host import VmHost
 from walle.errors import DeployError, VMError, WalleError
 from walle.event_play import EventPlay, PlayedRun
 from walle.image_decoder import ImageDecoder, resolve_apart
@@ -39,6 +40,7 @@ DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
     {"id": "simulated-low", "app_version": "1.0", "os": "android", "performance": "low"},
     {"id": "simulated-high", "app_version": "1.0", "os": "ios", "performance": "high"},
 )
+_RESET_S = 5.0  # for the reset of interpreters at the end, which says whether one was discarded
 _MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at every event
 
 type OnSimulatedLog = Callable[[str, int | None, Sequence[LogLine]], None]
@@ -58,9 +60,11 @@ class SimulatedRun:
 
 
 class Simulator:
-    """A runner of bundles in VMs of its own; at most `vms` at once. They are in `host`, else in this process's VM host,
-    or, without `vm_host`, in this process itself: not for versions of others, before whose release this is the first to
-    run them.
+    """A runner of bundles, at most `runs` at once, of which one scenario has one.
+
+    Each simulation has VMs of its own, in a VM host of its own, which `new_host` makes and which ends with it: what one
+    version does to its interpreters, or to their process, reaches no other. Without `vm_host` the VMs are in this
+    process: not for versions of others, before whose release this is the first to run them.
 
     `on_log` gets the lines of each load and run, with the id of the simulated device and the position of the event,
     None for a load. Without it they go into the log of this process. `on_run` gets each run when it has ended.
@@ -68,22 +72,18 @@ class Simulator:
 
     def __init__(
         self,
-        vms: int,
+        runs: int,
         *,
-        host: VmHost | None = None,
+        new_host: Callable[[], VmHost] = VmHost,
         vm_host: bool = True,
         on_log: OnSimulatedLog | None = None,
         on_run: Callable[[SimulatedRun], None] | None = None,
     ) -> None:
-        self._task_log = TaskLog("simulation")
-        if host is None and vm_host:
-            host = shared_host()
-        self._images = ImageDecoder(host) if host is not None else None
-        self._device = TaskRunner(vms, task_log=self._task_log, host=host)
-        self._cloud = TaskRunner(vms, task_log=self._task_log, host=host)
+        self._turns = asyncio.Semaphore(runs)
+        self._turns_of_scenarios: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._new_host = new_host if vm_host else None
         self._on_log = on_log
         self._on_run = on_run
-        self._share_arrays = vm_host
 
     async def run(
         self,
@@ -94,22 +94,69 @@ class Simulator:
         files: EventFiles | None = None,
         groups: Sequence[DeviceGroup] = (),
         limit_s: float = math.inf,
+        group_limit_s: float = math.inf,
     ) -> SimulationResult:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device, and of each group.
 
-        A group for which `limit_s` from the call on would not be enough, by the slowest so far, is not played.
+        A group for which `group_limit_s` from the start on would not be enough, by the slowest so far, is not played.
 
         `files` are those that events may name (`walle.pipeline.event_files`); an event whose file is missing or wrong
         is refused. Those below `exclusive/` stand for exclusive files.
 
-        A version fails if it does not load or if a run fails; after ten failures no further event is played. Without
-        events it passes by loading. Events that a device refuses are not played, and listed in the result.
+        A version fails if it does not load, if a run fails, or if no reset could undo what it did in its interpreter;
+        after ten failures no further event is played. Without events it passes by loading. Events that a device refuses
+        are not played, and listed in the result.
+
+        Raises:
+            TimeoutError: it takes more than `limit_s`, without the wait for its turn.
         """
+        scenario = bundle.manifest.name.partition("/")[0]
+        turn = self._turns_of_scenarios.setdefault(scenario, asyncio.Lock())
+        async with turn, self._turns, asyncio.timeout(None if math.isinf(limit_s) else limit_s):
+            simulation = _Simulation(bundle, files or EventFiles.of({}), self._new_host, self._on_log, self._on_run)
+            try:
+                result = await simulation.run(events, kinds, groups, group_limit_s)
+            finally:
+                reset_failure = await simulation.close()
+        if result.ok and reset_failure:
+            error = f"it changed its interpreter, which had to be discarded: {reset_failure}"
+            result = dataclasses.replace(result, ok=False, failures=1, first_error=error)
+        return result
+
+
+class _Simulation:
+    """One bundle's simulation, with its VMs. `close` must be called."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        files: EventFiles,
+        new_host: Callable[[], VmHost] | None,
+        on_log: OnSimulatedLog | None,
+        on_run: Callable[[SimulatedRun], None] | None,
+    ) -> None:
+        self._bundle = bundle
+        self._files = files
+        self._on_log = on_log
+        self._on_run = on_run
+        self._host = None if new_host is None else new_host()
+        self._images = ImageDecoder(self._host) if self._host is not None else None
+        task_log = TaskLog("simulation")
+        self._device = TaskRunner(1, task_log=task_log, host=self._host)
+        self._cloud = TaskRunner(1, task_log=task_log, host=self._host)
+
+    async def run(
+        self,
+        events: bytes | None,
+        kinds: Sequence[Mapping[str, Attribute]],
+        groups: Sequence[DeviceGroup],
+        group_limit_s: float,
+    ) -> SimulationResult:
+        bundle = self._bundle
         began_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="walle-simulation-") as folder:
             folder_of_task = Path(folder) / "task"
             on_cloud = Path(folder) / "cloud"
-            named = files or EventFiles.of({})
             await asyncio.to_thread(unpack, bundle.manifest, bundle.blobs, folder_of_task, large=bundle.large)
             blobs, large = {**bundle.blobs, **bundle.cloud_blobs}, {**bundle.large, **bundle.cloud_large}
             await asyncio.to_thread(unpack, bundle.manifest, blobs, on_cloud, large=large, on_cloud=True)
@@ -126,7 +173,7 @@ class Simulator:
             for number, (kind, group) in enumerate(
                 [*((kind, None) for kind in kinds), *((g.device, g) for g in groups)]
             ):
-                is_late = time.monotonic() - began_s + 2 * slowest_s > limit_s
+                is_late = time.monotonic() - began_s + 2 * slowest_s > group_limit_s
                 if group is not None and (is_late or play.is_cut):
                     results.append(GroupResult(group.app_version, group.os, group.devices, played=False))
                     continue
@@ -136,7 +183,7 @@ class Simulator:
                     time.monotonic(),
                     Path(folder) / f"device-{number}",
                 )
-                await self._play(bundle, places, EventLog(log), own, kind, play, named)
+                await self._play(places, EventLog(log), own, kind, play)
                 slowest_s = max(slowest_s, time.monotonic() - begin_s)
                 if group is not None:
                     runs, failures = play.runs - before[0], len(play.failures) - before[1]
@@ -162,20 +209,18 @@ class Simulator:
 
     async def _play(
         self,
-        bundle: Bundle,
         places: tuple[Path, Path],
         log: EventLog,
         folder: Path,
         kind: Mapping[str, Attribute],
         play: "_Play",
-        named: EventFiles,
     ) -> None:
         """Play the events on one kind of device, and count what happens in `play`.
 
         `places` are where the version's files are on the device, and on the cloud; `folder` becomes the
         device's.
         """
-        manifest = bundle.manifest
+        manifest, named = self._bundle.manifest, self._files
         files, on_cloud = places
 
         async def run_on_cloud(phase: str, payload: Any, on_log: OnLog | None) -> Any:
@@ -217,7 +262,7 @@ class Simulator:
             callbacks=callbacks,
             on_end=on_end,
             on_log=functools.partial(self._on_log_of, str(kind["id"])),
-            share_arrays=self._share_arrays,
+            share_arrays=self._host is not None,
             timed=self._on_run is not None,
         ) as device:
             for position, event in log:
@@ -225,24 +270,30 @@ class Simulator:
                     play.is_cut = True
                     break
                 try:
-                    await device.play(await self._resolved(named, event), position)
+                    await device.play(await self._resolved(event), position)
                 except EventError as error:  # a device refuses and skips it too
                     play.refused.append((position, str(error)))
             play.runs += device.counts.triggers
             play.without_visit = device.counts.without_visit
 
-    async def _resolved(self, named: EventFiles, event: Event) -> Event:
+    async def _resolved(self, event: Event) -> Event:
         """Return the event with the files that it names, of which images are decoded apart from this process."""
-        return await resolve_apart(named, event, self._images)
+        return await resolve_apart(self._files, event, self._images)
 
     def _on_log_of(self, device: str, position: int | None) -> OnLog | None:
         return None if self._on_log is None else functools.partial(self._on_log, device, position)
 
-    async def close(self) -> None:
+    async def close(self) -> str:
+        """End the VMs and their host; return why an interpreter was discarded, "" where none was."""
         if self._images is not None:
             self._images.close()
-        await self._device.close()
-        await self._cloud.close()
+        reasons = []
+        for runner in (self._device, self._cloud):
+            await runner.close(wait_s=_RESET_S)
+            reasons += [one.reason for one in runner.discarded().values()]
+        if self._host is not None:
+            await asyncio.to_thread(self._host.close)
+        return reasons[0] if reasons else ""
 
 
 @dataclasses.dataclass

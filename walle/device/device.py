@@ -82,7 +82,7 @@ class Device:
             undo.push_async_callback(history.aclose)
             task_log = TaskLog(config.device_id, clock)
             host = shared_host() if config.vm_host else None
-            runner = TaskRunner(config.vms, task_log=task_log, host=host)
+            runner = self._runner = TaskRunner(config.vms, task_log=task_log, host=host)
             undo.push_async_callback(runner.close)
             http = await undo.enter_async_context(
                 httpx.AsyncClient(
@@ -409,6 +409,7 @@ class Device:
             visits_cut=self.stream.events.counters()["evicted"],
             **dataclasses.asdict(self._intake.live_counts),
             history_dropped=self._history.dropped,
+            discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),
             lost_uploads=self.store.report.lost_uploads,
         )

@@ -26,6 +26,7 @@ from walle.cloud.inference.replica_address import Connection, PeerKey, TlsAddres
 from walle.cloud.inference.replica_server import ReplicaServer
 from walle.cloud.inference.scheduler import Scheduler
 from walle.cloud.inference.version_source import HomeSource
+from walle.cloud.inference.watch import InferenceWatch
 
 ROOT = Path(__file__).parents[3]
 BATCHES = "[cloud]\nmax_batch = 4\nreplicas = 8\n[limits]\ndeadline_ms = 5000\noutput_kb = 4096\n"
@@ -331,3 +332,35 @@ async def test_why_a_process_cannot_be_reached_is_said_once(
     await engine.close()
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == ['replica process 1 cannot be reached: OSError("the cache\'s folder cannot be made")']
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_version_that_poisons_a_replica_costs_an_interpreter_which_is_counted(tmp_path: Path) -> None:
+    poison = """\
+import string
+
+def execute(ctx, x):
+    string.Template.__new__ = lambda *args, **options: None
+    return x
+"""
+    honest = """\
+import string
+
+def execute(ctx, x):
+    return string.Template("$a").substitute(a=x)
+"""
+    async with engine_of(tmp_path, 1) as (engine, replicas):  # with one VM
+        hostile = released(replicas.home, poison, name="hostile")
+        others = [released(replicas.home, honest, name=f"honest-{number}") for number in range(2)]
+        assert decoded(await engine.run(hostile, [request(1)])) == [1]
+        for version in others:
+            assert decoded(await engine.run(version, [request(2)])) == ["2"]
+        await until(lambda: bool(engine.state().discarded))
+        assert engine.state().discarded == {"shop/hostile v1": 1}
+        watch = InferenceWatch(Scheduler(engine, SystemClock()), engine)
+        samples = [sample for metric in watch.metrics() for sample in metric.samples if "discarded" in sample.name]
+        assert [(sample.labels, sample.value) for sample in samples] == [({"version": "shop/hostile v1"}, 1)]
+        replicas.signal(0, signal.SIGKILL)
+        await until(lambda: engine.state().up == 0)
+        assert engine.state().discarded == {"shop/hostile v1": 1}  # a counter does not go back

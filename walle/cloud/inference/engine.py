@@ -1,7 +1,7 @@
 """The interface to what runs batches: in this process, or in others."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from walle.cloud.inference.request import PhaseRequest
@@ -49,10 +49,14 @@ class ProcessState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineState:
-    """The processes of an engine by number, and how many were `lost` so far."""
+    """The processes of an engine by number, and how many were `lost` so far.
+
+    `discarded` are the interpreters that could not be reset after a version, by its name: see `VMPool.discarded`.
+    """
 
     processes: tuple[ProcessState, ...]
     lost: int = 0
+    discarded: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def up(self) -> int:

@@ -44,6 +44,7 @@ class _Link:
     stream: FrameStream | None = None
     vms: int = 0
     loaded: dict[str, LoadedVersion] = dataclasses.field(default_factory=dict)
+    discarded: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # by version
     loading: dict[int, asyncio.Future[None]] = dataclasses.field(default_factory=dict)
     quiet_s: float = 0.0  # without a frame, while this process was running itself
     running: dict[int, "_Batch"] = dataclasses.field(default_factory=dict)
@@ -76,6 +77,7 @@ class ProcessEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
         self._lost = 0
+        self._discarded = collections.Counter[str]()  # of connections that have ended
         self._joined = asyncio.Event()  # at least once a process
         self._kept: list[str] = []
         self._used: collections.OrderedDict[str, None] = collections.OrderedDict()  # versions, last used last
@@ -86,7 +88,8 @@ class ProcessEngine:
 
     def state(self) -> EngineState:
         processes = [ProcessState(link.vms > 0, len(link.running), tuple(link.loaded.values())) for link in self._links]
-        return EngineState(tuple(processes), self._lost)
+        discarded = sum((link.discarded for link in self._links), self._discarded)
+        return EngineState(tuple(processes), self._lost, discarded)
 
     def is_loaded(self, version: ReleasedVersion) -> bool:
         return all(version.sha256 in link.loaded for link in self._links if link.vms)
@@ -238,8 +241,9 @@ class ProcessEngine:
                 if len(results) != batch.size:
                     raise WireError(f"{len(results)} answers of a batch of {batch.size}")
                 batch.answers.set_result([_answer(kind, part) for (kind, _), part in zip(ends, results, strict=True)])
-            case ["loaded", list(versions)]:
+            case ["loaded", list(versions), dict(discarded)]:
                 link.loaded = {sha256: LoadedVersion(sha256, *rest) for sha256, *rest in versions}
+                link.discarded = collections.Counter({str(name): int(count) for name, count in discarded.items()})
             case ["load", int(number), str(kind), str(text)]:
                 loaded = link.loading.pop(number, None)
                 if loaded is None or loaded.done():
@@ -272,7 +276,8 @@ class ProcessEngine:
             *(batch.answers for batch in link.running.values()),
             *link.loading.values(),
         ]
-        link.stream, link.vms, link.loaded = None, 0, {}
+        self._discarded += link.discarded
+        link.stream, link.vms, link.loaded, link.discarded = None, 0, {}, collections.Counter()
         link.running.clear()
         link.loading.clear()
         for sending in link.sending:

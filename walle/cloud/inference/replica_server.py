@@ -210,8 +210,10 @@ class ReplicaServer:
         vms = self._engine.vms
         if self._sent_loads.get(stream) != vms.loads:
             self._sent_loads[stream] = vms.loads
-            (process,) = vms.state().processes
-            stream.send(["loaded", [[one.sha256, one.name, one.vms, one.size_bytes] for one in process.loaded]])
+            state = vms.state()
+            (process,) = state.processes
+            loaded = [[one.sha256, one.name, one.vms, one.size_bytes] for one in process.loaded]
+            stream.send(["loaded", loaded, dict(state.discarded)])
 
     async def _version(self, sha256: str) -> ReleasedVersion:
         version = self._versions.get(sha256)

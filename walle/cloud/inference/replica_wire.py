@@ -11,7 +11,8 @@ again. Both ends are the same version of walle, and nobody else can connect (`re
     from the replica     ["hello", vms]
                          ["ran", number, max_batch, [[kind, length], ...]] and results
                          ["load", number, kind, error text]
-                         ["loaded", [[sha256, name, vms, bytes], ...]], when what is loaded has changed
+                         ["loaded", [[sha256, name, vms, bytes], ...], {name: discarded interpreters}], when what is
+                         loaded has changed
                          ["pong"]
                          ["fetch", number, sha256, offset], on a node without the cloud's folder
 

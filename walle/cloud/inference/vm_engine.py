@@ -71,7 +71,8 @@ class VmEngine:
         sizes = {sha256: (one.version.name, one.size_bytes) for (sha256, _), one in ready.items()}
         loaded = tuple(LoadedVersion(key, name, vms[key], vms[key] * size) for key, (name, size) in sizes.items())
         running = sum(one.is_used for one in self._loaded.values())
-        return EngineState((ProcessState(True, running, loaded),))
+        discarded = {name: one.count for name, one in self._runner.discarded().items()}
+        return EngineState((ProcessState(True, running, loaded),), discarded=discarded)
 
     def is_loaded(self, version: ReleasedVersion) -> bool:
         return any(one.is_ready for key, one in self._loaded.items() if key[0] == version.sha256)

@@ -78,7 +78,10 @@ class InferenceWatch:
         loads = counter(f"{_PREFIX}loads_total")
         for result in ("loaded", "room", "failed"):
             loads.add_metric([result], self.loads.get(result, 0))
-        return [*found, refused, lost, loads]
+        discarded = counter(f"{_PREFIX}discarded_interpreters_total")
+        for name, count in self._engine.state().discarded.items():
+            discarded.add_metric([name], count)
+        return [*found, refused, lost, loads, discarded]
 
     def _histograms(self) -> list[Metric]:
         found: list[Metric] = []

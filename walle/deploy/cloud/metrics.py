@@ -334,6 +334,12 @@ _ALL = [
             "Versions to be loaded before a device asks",
             {"result": "loaded, room, failed"},
         ),
+        (
+            _COUNTER,
+            "inference_discarded_interpreters",
+            "Interpreters that were discarded, because what a version did in them could not be undone",
+            {"version": "task and version, the 200 latest, `*` for all others"},
+        ),
         (_HISTOGRAM, "inference_batch_requests", "Requests of a batch", _VERSION),
         (_HISTOGRAM, "inference_wait_seconds", "Time from a request's arrival to the start of its batch", _VERSION),
         (_HISTOGRAM, "inference_latency_seconds", "Time from a request's arrival to its result", _VERSION),

@@ -128,9 +128,20 @@ class Output:
         self.line, self._partial_line, self.spent_chars, self.max_chars = None, "", 0, 0
 
 
+def _stdout_state() -> tuple[object, ...]:
+    """Return what a task could change of the process's output, which is an object in C."""
+    stream = _stdout
+    if stream is None or stream.closed:
+        return ()
+    return (
+        stream.fileno(), stream.encoding, stream.errors, stream.newlines, stream.line_buffering, stream.write_through,
+    )  # fmt: skip
+
+
 _exceed_limit = _core.vm_exceed_limit
 enter_phase = _core.vm_enter_phase  # (phase, code): what the device reads where the VM's process ends
 _stdout: Any = sys.stdout
+_stdout_at_boot = _stdout_state()
 output = Output()
 
 _functions: dict[str, Callable[..., Any]] = {}  # that calls have named so far
@@ -247,7 +258,12 @@ def start(config: Mapping[str, Any]) -> None:
 
 
 def reset() -> None:
-    """Release all that is the task's; its finalizers run here, and may be stopped. C++ restores the rest."""
+    """Release all that is the task's; its finalizers run here, and may be stopped. C++ restores the rest.
+
+    Raises:
+        RuntimeError: the task closed or changed the process's output.
+        ValueError: it detached it.
+    """
     output.clear()
     reset_c_state()  # first, because it removes the task's hooks from what follows
     _functions.clear()
@@ -255,6 +271,8 @@ def reset() -> None:
         one.clear()
     _tasks.clear()
     gc.collect()
+    if _stdout_state() != _stdout_at_boot:
+        raise RuntimeError("the task closed or changed the output of its VM")
 
 
 def prepare() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from walle.engine_ext import rates
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.discards import Discarded, Discards
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import VMClosedError
 from walle.engine_ext.vm.sources import TaskFiles, TaskLike, task_files
@@ -186,6 +187,7 @@ class VMPool:
         self._size = size
         self._host = host
         self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity
+        self._discards = Discards()
         self._is_closed = False
         self._init_state()
         _pools.add(self)
@@ -249,14 +251,18 @@ class VMPool:
         """Return the VMs of tasks that ended with their host, or whose host is retired; the last used one first."""
         return [vm for vm in self.vms() if not vm.alive and not vm.abandoned and not vm.crashed]
 
+    def discarded(self) -> dict[str, Discarded]:
+        """Return the interpreters that were discarded after a task, by its version, of VMs that have ended."""
+        with self._locked():
+            self._count_closing()
+            return self._discards.by_version()
+
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""
         with self._locked():
             self._is_closed = True
-            for entry in self._entries.values():
-                if entry.vm is not None:
-                    entry.vm.close()
-            self._entries.clear()
+            for key in list(self._entries):
+                self._evict(key)
             while self._waiters:
                 self._wake(self._waiters.popleft())
 
@@ -307,7 +313,7 @@ class VMPool:
         return entry
 
     def _evict(self, key: tuple[str | int, int]) -> None:
-        """Close the VM of an entry without users. Under the lock."""
+        """Close an entry's VM; its calls fail. Under the lock."""
         evicted = self._entries.pop(key)
         if evicted.vm is not None:
             evicted.vm.close()
@@ -389,6 +395,8 @@ class VMPool:
         for _ in range(len(self._closing)):
             entry = self._closing.popleft()
             has_ended = entry.vm is None or entry.vm.ended  # read first: from then on nothing changes
+            if has_ended and entry.vm is not None and entry.vm.reset_failure:
+                self._discards.add(entry.files.name, entry.vm.reset_failure, entry.vm.leaked_bytes)
             if not self._count(entry, has_ended=has_ended) and not has_ended:
                 self._closing.append(entry)
 

@@ -57,6 +57,7 @@ def reset_c_state() -> None:
     sys.setrecursionlimit(_recursion_limit)
     sys.set_int_max_str_digits(_int_digits)
     sys.setswitchinterval(_switch_s)
+    sys.setdlopenflags(_dlopen_flags)
     gc.enable()
     gc.set_debug(0)
     gc.set_threshold(*_THRESHOLDS)
@@ -85,6 +86,17 @@ def _struct(struct: Any) -> Callable[[], object]:
     return struct._clearcache  # type: ignore[no-any-return]
 
 
+def _re(re: Any) -> Callable[[], object]:
+    re.sub("(.)", r"\1", "a")  # `_sre` keeps the function that it calls first, which no task may choose
+    re.purge()
+    return _nothing
+
+
+def _array(array: Any) -> Callable[[], object]:
+    array.array("b").__reduce_ex__(3)  # the module keeps the function that it calls first
+    return _nothing
+
+
 def _decimal(decimal: Any) -> Callable[[], object]:
     names = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
     saved = [
@@ -109,14 +121,17 @@ def _typing(typing: Any) -> Callable[[], object]:
 
 
 def _nothing() -> None:
-    """Do nothing: the module holds nothing in C."""
+    """Do nothing: the module holds nothing in C that a task can change."""
 
 
-_RESET_MAKERS = {"random": _random, "_struct": _struct, "decimal": _decimal, "typing": _typing}
+_RESET_MAKERS = {
+    "random": _random, "_struct": _struct, "decimal": _decimal, "typing": _typing, "re": _re, "array": _array,
+}  # fmt: skip
 
 _recursion_limit = sys.getrecursionlimit()
 _int_digits = sys.get_int_max_str_digits()
 _switch_s = sys.getswitchinterval()
+_dlopen_flags = sys.getdlopenflags()
 _load = _core.vm_module_loader(_prepare_resets)
 # The second one is always exceeded, so that a collection that `_core` requests in a C function takes place (see
 # src/vm/task_vm_stop.cpp). Each then covers the first two generations, which costs nothing where the second is empty.

@@ -35,6 +35,13 @@ _LOADABLE = frozenset(
 # Functions of `_thread` that act on the main thread or outlive the task.
 _THREAD_REMOVED = ("interrupt_main", "stack_size", "set_name")
 
+# Functions that change settings of the interpreter or the process which no reset could see or undo.
+_SETTINGS_REMOVED = {
+    "_imp": ("_override_frozen_modules_for_tests", "_override_multi_interp_extensions_check"),
+    "sys": ("activate_stack_trampoline", "deactivate_stack_trampoline"),
+    "time": ("clock_settime", "clock_settime_ns"),
+}
+
 # Names of the native core that create or end VMs, take long, or belong to the process: rates of backends, counts.
 _CORE_REMOVED = (
     "VM", "HostClient", "HostServer", "ReplyQueue", "enter_sandbox", "live_storage_bytes", "measure_rates",
@@ -48,13 +55,21 @@ def install() -> None:
     _prune(sys.modules["posix"])
     for name in _THREAD_REMOVED:
         vars(sys.modules["_thread"]).pop(name, None)
+    for module, names in _SETTINGS_REMOVED.items():
+        for name in names:
+            vars(sys.modules[module]).pop(name, None)
     importer = sys.modules["_imp"]
+    importer._fix_co_filename = _keep_file_name  # type: ignore[attr-defined]
     for loader in ("create_builtin", "create_dynamic"):
         setattr(importer, loader, _core.vm_restrict_loader(getattr(importer, loader), _LOADABLE))
     _core.vm_protect_types()
     for name in list(vars(_core)):
         if name in _CORE_REMOVED or (name.startswith("vm_") and name not in _CORE_KEPT):
             delattr(_core, name)
+
+
+def _keep_file_name(code: object, path: str) -> None:
+    """Do nothing: the library's code keeps the file that it was compiled from, and no task can give it another."""
 
 
 def _prune(posix: ModuleType) -> None:

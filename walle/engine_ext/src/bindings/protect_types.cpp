@@ -53,7 +53,7 @@ void protect_types(const py::module_& module) {
     make_immutable(type);
   }
   if (base != nullptr) {
-    base->tp_new = new_when_called;
+    base->tp_new = refuse_new;  // pybind11 aborts the process for a type without a C++ class
     make_immutable(base);
     metatype->tp_call = call;
     metatype->tp_new = refuse_new;

@@ -152,9 +152,8 @@ bool Interpreter::boot(std::string& error) {
 std::string Interpreter::verify_reset() {
   if (!snapshot.taint().empty()) return snapshot.taint();
   std::string difference = snapshot.difference();
-  if (!difference.empty() || frozen_ == snapshot.size()) return difference;
-  frozen_ = snapshot.size();
-  PyObject* done = PyObject_CallNoArgs(freeze_);  // collections then skip the permanent objects
+  if (!difference.empty()) return difference;
+  PyObject* done = PyObject_CallNoArgs(freeze_);  // collections then skip the permanent objects, which a task may have unfrozen
   Py_XDECREF(done);
   PyErr_Clear();
   return difference;

@@ -52,7 +52,6 @@ class Interpreter {
   InterpreterPool& pool_;
   PyObject* reset_function_ = nullptr;
   PyObject* freeze_ = nullptr;       // gc.freeze
-  std::size_t frozen_ = 0;           // objects when it was last called
   PyObject* context_ = nullptr;      // of contextvars
   std::shared_ptr<TaskVm> next_vm_;  // this one and the next two are guarded by the pool's mutex
   bool is_releasing_ = false;        // counted by the pool

@@ -58,8 +58,14 @@ bool Snapshot::add(PyObject* object) {
 
 void Snapshot::add_referents(PyObject* object, std::vector<PyObject*>& found) {
   referents_of(object, found);
+  // The collector knows no static types, and objects do not refer to them.
+  found.push_back(reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  if (PyType_Check(object)) {
+    PyObject* order = reinterpret_cast<PyTypeObject*>(object)->tp_mro;
+    for (Py_ssize_t i = 0; order != nullptr && i < PyTuple_GET_SIZE(order); ++i) found.push_back(PyTuple_GET_ITEM(order, i));
+  }
   for (PyObject* one : found)
-    if (PyObject_IS_GC(one) && !PyFrame_Check(one)) add(one);
+    if ((PyType_Check(one) || PyObject_IS_GC(one)) && !PyFrame_Check(one)) add(one);
 }
 
 // Adds all objects that the entries from `first` on refer to, and records the contents of all these.
@@ -108,14 +114,19 @@ int Snapshot::restore(PyObject* trash) {
 
 std::string Snapshot::name_of(const Entry& entry) const {
   PyObject* object = entry.object;
+  // Without looking up attributes, which may run a task's code.
   std::string text = std::string("a ") + Py_TYPE(object)->tp_name;
   PyObject* name = nullptr;
   if (const auto type = type_of_dict_.find(object); type != type_of_dict_.end()) {
-    name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type->second), "__qualname__");
+    name = PyType_GetFullyQualifiedName(type->second);
   } else if (entry.kind == Kind::dict) {
     if (PyDict_GetItemString(object, "__spec__") != nullptr) name = Py_XNewRef(PyDict_GetItemString(object, "__name__"));
-  } else if (PyFunction_Check(object) || PyType_Check(object)) {
-    name = PyObject_GetAttrString(object, "__qualname__");
+  } else if (PyType_Check(object)) {
+    name = PyType_GetFullyQualifiedName(reinterpret_cast<PyTypeObject*>(object));
+  } else if (entry.kind == Kind::module) {
+    name = PyModule_GetNameObject(object);
+  } else if (PyFunction_Check(object)) {
+    name = Py_XNewRef(reinterpret_cast<PyFunctionObject*>(object)->func_qualname);
   }
   if (const char* utf8 = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr) text = utf8;
   Py_XDECREF(name);
@@ -126,6 +137,8 @@ std::string Snapshot::name_of(const Entry& entry) const {
 std::string Snapshot::difference() {
   for (const Entry& entry : entries_)
     if (!is_unchanged(entry)) return name_of(entry) + " is changed and cannot be restored";
+  if (PyTypeObject* type = slots_of_types_.find_changed())
+    return name_of(entries_[find(reinterpret_cast<PyObject*>(type))]) + " has other slots in C, which cannot be restored";
   std::size_t extra = 0;
   std::string first;
   for (PyObject* object : objects()) {
@@ -144,6 +157,7 @@ bool Snapshot::is_tampered(const Entry& entry) {
     return *parts[0] != entry.contents[0] || *parts[1] != entry.contents[1] || *parts[2] != entry.contents[2];
   }
   if (entry.kind == Kind::opaque || entry.kind == Kind::type) return true;
+  if (entry.kind == Kind::module) return reinterpret_cast<PyObject*>(Py_TYPE(entry.object)) != entry.contents[0];
   if (entry.kind != Kind::dict) return false;
   const bool is_type_dict = type_of_dict_.contains(entry.object);
   const bool is_module_dict = PyDict_GetItemString(entry.object, "__spec__") != nullptr;
@@ -164,6 +178,9 @@ void Snapshot::before_import() {
     changed_[number] = true;
     if (taint_.empty() && is_tampered(entry)) taint_ = "a module was loaded while " + name_of(entry) + " was changed";
   }
+  if (PyTypeObject* type = slots_of_types_.find_changed(); type != nullptr && taint_.empty())
+    taint_ =
+        "a module was loaded while the slots of " + name_of(entries_[find(reinterpret_cast<PyObject*>(type))]) + " were changed";
   task_objects_.clear();
   for (PyObject* object : objects())
     if (find(object) == kNone) task_objects_.push_back(Py_NewRef(object));  // held, so that none of their addresses is used again
@@ -190,11 +207,13 @@ void Snapshot::after_import() {
     if (taint_.empty() && std::binary_search(task_objects_.begin(), task_objects_.end(), entries_[number].object))
       taint_ = "a module was loaded that refers to the task's " + name_of(entries_[number]);
   }
+  for (const Entry& entry : entries_)  // an import may register classes with abstract ones
+    if (PyType_Check(entry.object)) slots_of_types_.record(reinterpret_cast<PyTypeObject*>(entry.object));
   for (PyObject* object : std::exchange(task_objects_, {})) Py_DECREF(object);
 }
 
 std::size_t Snapshot::bytes() const {
-  std::size_t total = entries_.capacity() * sizeof(Entry) + table_.capacity() * sizeof(std::uint32_t);
+  std::size_t total = entries_.capacity() * sizeof(Entry) + table_.capacity() * sizeof(std::uint32_t) + slots_of_types_.bytes();
   for (const Entry& entry : entries_) total += entry.count * sizeof(PyObject*);
   return total;
 }

@@ -8,14 +8,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "vm/type_slots.h"
+
 namespace walle::vm {
 
 // All methods run under the GIL of the one interpreter that the snapshot belongs to.
 //
 // What Python code can change is recorded by kind: the items of dicts, lists and sets, the attributes of types, the parts of
 // functions, cells and slots. Of any other object a digest of its references is recorded; a change of that cannot be restored.
-// State that an object holds in C alone (a random generator's state, a decimal context's flags) is not seen here;
-// walle.engine_ext.vm.reset resets it.
+// Of a type, a static one included, the slots in C are recorded (vm/type_slots.h); of any object whose class can be assigned to,
+// the class. A lock is recorded as held or free. Other state that an object holds in C alone (a random generator's state, a
+// decimal context's flags) is not seen here; walle.engine_ext.vm.reset resets it.
 class Snapshot {
  public:
   Snapshot() = default;
@@ -48,7 +51,22 @@ class Snapshot {
   std::size_t bytes() const;
 
  private:
-  enum class Kind : std::uint8_t { fixed, opaque, dict, list, set, function, builtin, type, cell, instance, cache, registry };
+  enum class Kind : std::uint8_t {
+    fixed,
+    opaque,
+    dict,
+    list,
+    set,
+    function,
+    builtin,
+    type,
+    cell,
+    instance,
+    cache,
+    registry,
+    module,
+    lock
+  };
   struct Entry {
     PyObject* object;
     Kind kind;
@@ -71,7 +89,8 @@ class Snapshot {
 
   // snapshot_contents.cpp
   static Kind kind_of(PyObject* object);
-  static bool has_digest(Kind kind);
+  static bool has_digest(PyObject* object, Kind kind);
+  static bool is_digest_unchanged(const Entry& entry);
   const std::vector<Py_ssize_t>& slots_of(PyTypeObject* type);
   void prepare(PyObject* object);
   void exclude_table(PyObject* cache);
@@ -90,6 +109,7 @@ class Snapshot {
   std::vector<std::uint32_t> table_;  // open addressing; 0 is empty, else an entry's index + 1
   std::unordered_map<PyObject*, PyTypeObject*> type_of_dict_;
   std::unordered_map<PyTypeObject*, std::vector<Py_ssize_t>> slots_;
+  TypeSlots slots_of_types_;             // verified, not restored
   PyObject* interned_ = nullptr;         // see objects()
   std::vector<PyObject*> contents_;      // scratch
   std::vector<bool> changed_;            // by entry, before an import

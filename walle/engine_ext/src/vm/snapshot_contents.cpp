@@ -8,9 +8,8 @@
 namespace walle::vm {
 
 Snapshot::Kind Snapshot::kind_of(PyObject* object) {
-  // The collector does not see what a module keeps in C; the module's dict has an entry of its own.
-  if (PyTuple_CheckExact(object) || PyFrozenSet_CheckExact(object) || PyCode_Check(object) || PyModule_Check(object))
-    return Kind::fixed;
+  if (PyTuple_CheckExact(object) || PyFrozenSet_CheckExact(object) || PyCode_Check(object)) return Kind::fixed;
+  if (PyModule_Check(object)) return Kind::module;
   if (PyDict_Check(object)) return Kind::dict;
   if (PyList_Check(object)) return Kind::list;
   if (PySet_Check(object)) return Kind::set;
@@ -19,6 +18,7 @@ Snapshot::Kind Snapshot::kind_of(PyObject* object) {
   if (PyCFunction_Check(object)) return Kind::builtin;
   if (PyType_Check(object) && is_heap_type(reinterpret_cast<PyTypeObject*>(object))) return Kind::type;
   if (std::strcmp(Py_TYPE(object)->tp_name, "_abc._abc_data") == 0) return Kind::registry;
+  if (is_lock(object)) return Kind::lock;
   if (std::strcmp(Py_TYPE(object)->tp_name, "functools._lru_cache_wrapper") == 0) return Kind::cache;
   if (!PyType_Check(object) && is_heap_type(Py_TYPE(object))) return Kind::instance;
   return Kind::opaque;
@@ -58,9 +58,10 @@ void Snapshot::exclude_table(PyObject* cache) {
   Py_XDECREF(attributes);
 }
 
-// Adds the dict of a type or an instance. An instance gets its dict as an object of its own only when it is first asked for.
+// Adds the dict of a type or an instance, which the collector does not always know. An instance gets its dict as an object of its
+// own only when it is first asked for.
 void Snapshot::prepare(PyObject* object) {
-  if (PyType_Check(object) && is_heap_type(reinterpret_cast<PyTypeObject*>(object))) {
+  if (PyType_Check(object)) {
     auto* type = reinterpret_cast<PyTypeObject*>(object);
     if (PyObject* dict = PyType_GetDict(type)) {
       add(dict);
@@ -116,6 +117,8 @@ void Snapshot::read(PyObject* object, Kind kind, std::vector<PyObject*>& content
       for (const Py_ssize_t offset : slots_of(Py_TYPE(object)))
         contents.push_back(*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset));
       break;
+    case Kind::module: contents.push_back(reinterpret_cast<PyObject*>(Py_TYPE(object))); break;
+    case Kind::lock: contents.push_back(is_locked(object) == 0 ? Py_False : Py_True); break;
     case Kind::fixed:
     case Kind::opaque:
     case Kind::cache:
@@ -123,9 +126,26 @@ void Snapshot::read(PyObject* object, Kind kind, std::vector<PyObject*>& content
   }
 }
 
-// Returns whether a digest of the object's references is recorded, besides the contents that can be restored.
-bool Snapshot::has_digest(Kind kind) {
-  return kind == Kind::opaque || kind == Kind::cache || kind == Kind::instance || kind == Kind::type || kind == Kind::builtin;
+// Returns whether a digest of the object's references is recorded, besides the contents that can be restored. A dict, list or set
+// of a class of its own has further state: its class, a default_factory.
+bool Snapshot::has_digest(PyObject* object, Kind kind) {
+  switch (kind) {
+    case Kind::opaque:
+    case Kind::cache:
+    case Kind::instance:
+    case Kind::type:
+    case Kind::builtin:
+    case Kind::module:
+    case Kind::lock: return true;
+    case Kind::dict: return !PyDict_CheckExact(object);
+    case Kind::list: return !PyList_CheckExact(object);
+    case Kind::set: return !PySet_CheckExact(object);
+    case Kind::fixed:
+    case Kind::function:
+    case Kind::cell:
+    case Kind::registry: return false;
+  }
+  return true;
 }
 
 void Snapshot::record(Entry& entry) {
@@ -136,9 +156,14 @@ void Snapshot::record(Entry& entry) {
   entry.count = static_cast<std::uint32_t>(contents_.size());
   entry.contents = contents_.empty() ? nullptr : new PyObject*[contents_.size()];
   for (std::uint32_t i = 0; i < entry.count; ++i) entry.contents[i] = Py_XNewRef(contents_[i]);
-  if (has_digest(entry.kind)) entry.digest = digest_of(entry.object);
+  if (PyType_Check(entry.object)) slots_of_types_.record(reinterpret_cast<PyTypeObject*>(entry.object));
+  if (has_digest(entry.object, entry.kind)) entry.digest = digest_of(entry.object, entry.kind == Kind::set);
   for (std::uint32_t i = 0; i < old_count; ++i) Py_XDECREF(old[i]);
   delete[] old;
+}
+
+bool Snapshot::is_digest_unchanged(const Entry& entry) {
+  return !has_digest(entry.object, entry.kind) || digest_of(entry.object, entry.kind == Kind::set) == entry.digest;
 }
 
 bool Snapshot::is_unchanged(const Entry& entry) {
@@ -157,12 +182,12 @@ bool Snapshot::is_unchanged(const Entry& entry) {
       std::uint32_t i = 0;
       for (Py_ssize_t position = 0; PyDict_Next(entry.object, &position, &key, &value); i += 2)
         if (i >= entry.count || key != entry.contents[i] || value != entry.contents[i + 1]) return false;
-      return true;
+      return is_digest_unchanged(entry);
     }
     default:
       read(entry.object, entry.kind, contents_);
       return contents_.size() == entry.count && std::equal(contents_.begin(), contents_.end(), entry.contents) &&
-             (!has_digest(entry.kind) || digest_of(entry.object) == entry.digest);
+             is_digest_unchanged(entry);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "vm/snapshot_objects.h"
 
+#include <string_view>
+
 namespace walle::vm {
 
 namespace {
@@ -15,6 +17,13 @@ int mix(PyObject* object, void* digest) {
   return 0;
 }
 
+int add_hash(PyObject* object, void* digest) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  mix(object, &hash);
+  *static_cast<std::uint64_t*>(digest) += hash * hash;
+  return 0;
+}
+
 bool is_traversable(PyObject* object) { return Py_TYPE(object)->tp_traverse != nullptr && PyObject_IS_GC(object); }
 
 }  // namespace
@@ -24,9 +33,10 @@ void referents_of(PyObject* object, std::vector<PyObject*>& found) {
   if (is_traversable(object)) Py_TYPE(object)->tp_traverse(object, collect, &found);
 }
 
-std::uint64_t digest_of(PyObject* object) {
+std::uint64_t digest_of(PyObject* object, bool in_any_order) {
   std::uint64_t digest = 0xcbf29ce484222325u;
-  if (is_traversable(object)) Py_TYPE(object)->tp_traverse(object, mix, &digest);
+  mix(reinterpret_cast<PyObject*>(Py_TYPE(object)), &digest);
+  if (is_traversable(object)) Py_TYPE(object)->tp_traverse(object, in_any_order ? add_hash : mix, &digest);
   return digest;
 }
 
@@ -45,6 +55,20 @@ std::vector<PyObject**> parts_of(PyObject* object) {
 std::array<PyObject**, 2> names_of(PyObject* type) {
   auto* heap_type = reinterpret_cast<PyHeapTypeObject*>(type);
   return {&heap_type->ht_name, &heap_type->ht_qualname};
+}
+
+bool is_lock(PyObject* object) {
+  const std::string_view name = Py_TYPE(object)->tp_name;
+  return name == "_thread.lock" || name == "_thread.RLock";
+}
+
+int is_locked(PyObject* lock) {
+  const bool is_plain = std::string_view(Py_TYPE(lock)->tp_name) == "_thread.lock";
+  PyObject* answer = PyObject_CallMethod(lock, is_plain ? "locked" : "_is_owned", nullptr);
+  const int held = answer != nullptr ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  PyErr_Clear();
+  return held;
 }
 
 void clear_lru_cache(PyObject* cache) {

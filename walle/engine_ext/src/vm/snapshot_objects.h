@@ -12,13 +12,19 @@ inline bool is_heap_type(PyTypeObject* type) { return (type->tp_flags & Py_TPFLA
 
 // Sets `found` to the objects that the collector finds from this one, borrowed.
 void referents_of(PyObject* object, std::vector<PyObject*>& found);
-// Returns a digest of the same.
-std::uint64_t digest_of(PyObject* object);
+// Returns a digest of the object's class and of the same; in the order of the references, unless `in_any_order` is set. Without a
+// type's slots in C.
+std::uint64_t digest_of(PyObject* object, bool in_any_order = false);
 
 // The parts of a function that Python code can change, in the order in which they are recorded.
 std::vector<PyObject**> parts_of(PyObject* function);
 // What Python code can change of a heap type besides its dict and what the collector sees.
 std::array<PyObject**, 2> names_of(PyObject* type);
+
+// Returns whether the object is a lock of `_thread`, whose state only its methods tell.
+bool is_lock(PyObject* object);
+// Returns 1 where the lock is held, 0 where it is not, -1 where it does not say.
+int is_locked(PyObject* lock);
 
 void clear_lru_cache(PyObject* cache);
 

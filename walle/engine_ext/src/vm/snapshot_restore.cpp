@@ -44,7 +44,10 @@ void Snapshot::restore_entry(Entry& entry, PyObject* trash) {
       for (PyObject* item : contents_) discard(trash, item);
       PySet_Clear(entry.object);
       for (std::uint32_t i = 0; i < entry.count; ++i) PySet_Add(entry.object, entry.contents[i]);
-      return record(entry);  // the same members, perhaps in another order
+      const auto digest = entry.digest;  // which tells that its class was changed
+      record(entry);                     // the same members, perhaps in another order
+      entry.digest = digest;
+      return;
     }
     case Kind::cell: {
       discard(trash, PyCell_GET(entry.object));
@@ -59,15 +62,20 @@ void Snapshot::restore_entry(Entry& entry, PyObject* trash) {
     }
     case Kind::cache: return clear_lru_cache(entry.object);
     case Kind::fixed:
-    case Kind::opaque: return;  // cannot be restored, which difference() reports
+    case Kind::opaque:
+    case Kind::module:
+    case Kind::lock: return;  // cannot be restored, which difference() reports
   }
 }
 
 void Snapshot::restore_dict(Entry& entry, PyObject* trash) {
   PyObject* dict = entry.object;
+  const auto owner = type_of_dict_.find(dict);
+  // CPython forbids assignments to a static type, so that its caches do not follow its dict.
+  if (owner != type_of_dict_.end() && !is_heap_type(owner->second)) return;
   read(dict, Kind::dict, contents_);
   for (PyObject* one : contents_) discard(trash, one);
-  if (const auto owner = type_of_dict_.find(dict); owner != type_of_dict_.end()) {
+  if (owner != type_of_dict_.end()) {
     // Through the type, whose slots and caches follow its dict, and by `type` itself, because a metatype may forbid it.
     auto* type = reinterpret_cast<PyObject*>(owner->second);
     PyObject* keys = PyDict_Keys(dict);
