@@ -138,7 +138,7 @@ def sync_file(path: Path) -> None:
     _sync(path, 0)
 
 
-def write_all(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes | memoryview) -> None:
     """Write all of `data` to an open file, in pieces."""
     view = memoryview(data)
     while view:

@@ -214,7 +214,7 @@ class GraphBuilder:
         return self.raw(name, *tensor_bytes(value, dtype))
 
     def raw(self, name: str, dtype: str, shape: Sequence[int], data: Bytes) -> Value:
-        """Return a new constant from its row-major little-endian bytes; a view of bytes is read when the file is written."""
+        """Return a new constant from its row-major little-endian bytes; a view is read when the file is written."""
         head = struct.pack(f"<BBB{len(shape)}q", _CONSTANT, DTYPES[dtype][0], len(shape), *shape)
         return self._value(name, head + struct.pack("<QQ", self._data.add(data), len(data)))
 
