@@ -12,12 +12,13 @@ from onnx import defs
 
 from walle.engine_ext.errors import ModelError
 from walle.engine_ext.onnx_import.limits import ConvertLimits
+from walle.engine_ext.onnx_import.weights import Weights
 
 type Protos = onnx.NodeProto | onnx.GraphProto | onnx.FunctionProto
 
 MAIN = ("", "ai.onnx")
 _MAX_DEPTH = 32  # of subgraphs within subgraphs, after functions are inlined
-_MAX_CALLS = 64  # of functions within functions
+_MAX_CALLS = 100  # of functions within functions
 _MOST = 1 << 31  # larger attributes overflow where sizes are computed from them
 # The least value of attributes that count, divide or measure; and of those that may be zero.
 _LEAST: Mapping[str, int] = {
@@ -31,14 +32,15 @@ _SIGNED = frozenset({"pads", "axis", "axes", "border", "perm"})  # of which the 
 
 
 class _Size(NamedTuple):
-    """Size of a graph after inlining: its nodes, and how deep its subgraphs are nested."""
+    """Size of a graph after inlining: its nodes, and how deep its subgraphs and calls are nested."""
 
     nodes: int
     depth: int
+    calls: int  # of functions within functions
 
 
-def check_model(model: onnx.ModelProto, limits: ConvertLimits) -> None:
-    """Check versions, attributes, names and calls of functions.
+def check_model(model: onnx.ModelProto, weights: Weights, limits: ConvertLimits) -> None:
+    """Check names, attributes, weights, inputs and calls of functions.
 
     Raises:
         ModelError: names the node and what is wrong with it.
@@ -47,11 +49,14 @@ def check_model(model: onnx.ModelProto, limits: ConvertLimits) -> None:
     for where, graph in _graphs(model.graph, "the graph"):
         _check_names(graph, where)
         for index, node in enumerate(graph.node):
-            _check_attributes(node, title(node, index), versions)
+            _check_node(node, title(node, index), versions)
+        for one in graph.initializer:
+            weights.check(one, one.name)
+        _check_inputs(graph)
     for function in model.functions:
         own = {("" if one.domain in MAIN else one.domain): one.version for one in function.opset_import}
         for index, node in _all_nodes(function.node):
-            _check_attributes(node, f"{title(node, index)} of function {function.name!r}", own)
+            _check_node(node, f"{title(node, index)} of function {function.name!r}", own)
     _Calls(model, limits.nodes).check()
 
 
@@ -111,7 +116,12 @@ def _check_names(graph: onnx.GraphProto, where: str) -> None:
         if name in made:
             raise ModelError(f"{where} has two initializers {name!r}")
         made.add(name)
-    made.update(one.name for one in graph.input)
+    inputs: set[str] = set()
+    for one in graph.input:
+        if one.name in inputs:
+            raise ModelError(f"{where} has two inputs {one.name!r}")
+        inputs.add(one.name)
+    made |= inputs
     for index, node in enumerate(graph.node):
         for name in node.output:
             if name and name in made:
@@ -119,34 +129,74 @@ def _check_names(graph: onnx.GraphProto, where: str) -> None:
             made.add(name)
 
 
-def _check_attributes(node: onnx.NodeProto, where: str, versions: Mapping[str, int]) -> None:
-    types = _types(node, versions)
+def _check_inputs(graph: onnx.GraphProto) -> None:
+    for one in graph.input:
+        if one.type.HasField("tensor_type"):
+            for dim in one.type.tensor_type.shape.dim:
+                if dim.dim_value == -1:  # some exporters write an open dimension so
+                    dim.ClearField("value")
+                elif dim.dim_value < 0:
+                    raise ModelError(f"input {one.name!r} has the dimension {dim.dim_value}; it must be 0 or more")
+
+
+def _check_node(node: onnx.NodeProto, where: str, versions: Mapping[str, int]) -> None:
+    if not node.op_type:
+        raise ModelError(f"{where} names no operator")
+    schema = _schema(node, versions)
+    if schema is None:
+        return
+    for what, count, least, most in (
+        ("inputs", len(node.input), schema.min_input, schema.max_input),
+        ("outputs", len(node.output), schema.min_output, schema.max_output),
+    ):
+        if not least <= count <= most:
+            allowed = str(least) if least == most else f"{least} to {most}"
+            raise ModelError(f"{where} has {count} {what}; ONNX has {allowed}")
+    types = {name: int(one.type.value) for name, one in schema.attributes.items()}  # type: ignore[attr-defined]
+    given = {one.name for one in node.attribute}
+    missing = next((name for name, one in schema.attributes.items() if one.required and name not in given), "")
+    if missing:
+        raise ModelError(f"{where} lacks the attribute {missing!r}")
+    _check_bodies(node, where)
     for one in node.attribute:
         if one.ref_attr_name:
             continue
-        kind = types.get(one.name) if types else None
+        kind = types.get(one.name)
         if kind is not None and kind != one.type:
             names = onnx.AttributeProto.AttributeType.Name
             found = names(one.type) if one.type in onnx.AttributeProto.AttributeType.values() else str(one.type)
             raise ModelError(f"{where}: attribute {one.name!r} has the type {found}; ONNX has {names(kind)}")
-        least = _LEAST.get(one.name)
-        if types is None or (least is None and one.name not in _SIGNED):
+        lowest = _LEAST.get(one.name)
+        if lowest is None and one.name not in _SIGNED:
             continue
-        low = -_MOST if least is None else least
+        low = -_MOST if lowest is None else lowest
         for value in (*one.ints, *([one.i] if one.type == onnx.AttributeProto.INT else [])):
             if not low <= value < _MOST:
                 allowed = f"{low} or more" if value < low else f"less than {_MOST}"
                 raise ModelError(f"{where}: attribute {one.name!r} has {value}; it must be {allowed}")
 
 
-def _types(node: onnx.NodeProto, versions: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the types of an operator's attributes, None for one that ONNX does not define."""
+def _check_bodies(node: onnx.NodeProto, where: str) -> None:
+    """Check the numbers of inputs and outputs of the subgraphs of If and Loop."""
+    bodies = {one.name: one.g for one in node.attribute if one.HasField("g")}
+    if node.op_type == "If":
+        counts = [len(one.output) for one in bodies.values()]
+        if len(set(counts)) > 1 or any(count < len(node.output) for count in counts):
+            raise ModelError(f"{where} has {len(node.output)} outputs, and its branches have {counts}")
+    for name, body in bodies.items() if node.op_type == "Loop" else ():
+        if len(body.input) != len(node.input) or len(body.output) <= len(node.output):
+            raise ModelError(
+                f"{where} has {len(node.input)} inputs and {len(node.output)} outputs; its {name} has {len(body.input)}"
+                f" and {len(body.output)}, and must have as many inputs and more outputs"
+            )
+
+
+def _schema(node: onnx.NodeProto, versions: Mapping[str, int]) -> defs.OpSchema | None:
     domain = "" if node.domain in MAIN else node.domain
     try:
-        schema = defs.get_schema(node.op_type, versions.get(domain, 1), domain)
+        return defs.get_schema(node.op_type, versions.get(domain, 1), domain)
     except defs.SchemaError:
         return None
-    return {name: int(one.type.value) for name, one in schema.attributes.items()}  # type: ignore[attr-defined]
 
 
 class _Calls:
@@ -168,8 +218,6 @@ class _Calls:
         if key in self._path:
             names = " → ".join(repr(one[1]) for one in (*self._path[self._path.index(key) :], key))
             raise ModelError(f"function {key[1]!r} calls itself ({names}); a function of ONNX must not")
-        if len(self._path) > _MAX_CALLS:
-            raise ModelError(f"function {key[1]!r}: calls of functions are nested more than {_MAX_CALLS} deep")
         if key not in self._sizes:
             self._path.append(key)
             self._sizes[key] = self._size(self._functions[key].node, 0)
@@ -179,17 +227,21 @@ class _Calls:
     def _size(self, nodes: Protos, depth: int) -> _Size:
         if depth > _MAX_DEPTH:
             raise ModelError(f"subgraphs are nested more than {_MAX_DEPTH} deep")
-        count, deepest = 0, depth
+        count, deepest, calls = 0, depth, 0
         for index, node in enumerate(nodes):
             key = (node.domain, node.op_type, node.overload)
-            one = self._function(key) if key in self._functions else _Size(1, 0)
+            one = self._function(key) if key in self._functions else _Size(1, 0, -1)
+            calls = max(calls, one.calls + 1)
             deepest = max(deepest, depth + one.depth)
             count += one.nodes
             for inner in subgraphs(node):
                 found = self._size(inner.node, depth + 1)
                 count, deepest = count + found.nodes, max(deepest, depth + 1 + found.depth)
+                calls = max(calls, found.calls)
             if count > self._most_nodes:
                 raise ModelError(f"{title(node, index)}: with it, functions have more than {self._most_nodes} nodes")
             if deepest > _MAX_DEPTH:
                 raise ModelError(f"{title(node, index)}: with it, subgraphs are nested more than {_MAX_DEPTH} deep")
-        return _Size(count, deepest - depth)
+            if max(calls, len(self._path)) > _MAX_CALLS:
+                raise ModelError(f"{title(node, index)}: calls of functions are nested more than {_MAX_CALLS} deep")
+        return _Size(count, deepest - depth, calls)

@@ -44,7 +44,7 @@ def run(job: Job, source: int, out: int, report: Callable[[str, str, int], None]
     last = checks.title(model.graph.node[-1], count - 1) if count else ""
     opsets = checks.opsets(model)
     read.check_versions(opsets)
-    checks.check_model(model, job.limits)
+    checks.check_model(model, weights, job.limits)
     known = {one.name for one in operators()}
     report(limits.FUNCTIONS, last, count)
     model = inlining.inline(model, known | lowering.LOWERED)

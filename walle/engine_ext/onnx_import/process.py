@@ -62,12 +62,12 @@ class _Server:
     def _answer(self, one: Job, source: int, out: int) -> dict[str, Any]:
         answer = self._run(one, source, out)
         if answer.get("signal") and answer["stage"] in (limits.FUNCTIONS, limits.SHAPES):
-            answer["node"] = self._search(one, source, out, answer["nodes"])
+            answer["node"] = self._search(one, source, out, answer)
         return answer
 
-    def _search(self, one: Job, source: int, out: int, count: int) -> str:
-        """Return the first node of the graph with which a child ends, "" where that is not found."""
-        low, high, found = 0, count, ""  # the first `low` nodes end no child, the first `high` do
+    def _search(self, one: Job, source: int, out: int, answer: Mapping[str, Any]) -> str:
+        """Return the first node of the graph with which a child ends, as the child of `answer` did with all nodes."""
+        low, high, found = 0, int(answer["nodes"]), str(answer["node"])  # the node that is found is the last of `high`
         until_s = time.monotonic() + _SEARCH_S
         while low < high and time.monotonic() < until_s:
             middle = (low + high) // 2

@@ -59,30 +59,47 @@ class Weights:
 
         Raises:
             ModelError: its type or dimensions are unknown, or its data are missing or of another size.
+            UnsupportedError: the installed package onnx does not have its element type.
         """
-        where = f"tensor {name!r}"
-        dtype = dtype_name(proto.data_type, where)
-        dims = tuple(proto.dims)
-        if dtype is None:
-            raise ModelError(f"{where} has no element type")
-        if any(dim < 0 for dim in dims) or prod(dims) > _MAX_ELEMENTS:
-            raise ModelError(
-                f"{where} has the dimensions {list(dims)}; they must be 0 or more, and their product small"
-            )
-        if dtype == "string":
+        where, dims = f"tensor {name!r}", tuple(proto.dims)
+        data = self._checked(proto, where)
+        if proto.data_type == onnx.TensorProto.STRING:
             return _texts(proto, dims, where)
-        kind = _numpy_type(proto.data_type, where)
-        data = self._data(proto, _size(kind, dims), where)
         if data is None:
-            return _decoded(proto, dtype, dims, where)
-        if dtype in _BITS:
+            return _decoded(proto, where)
+        kind = _numpy_type(proto.data_type, where)
+        if str(kind) in _BITS:
             packed = onnx.TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(data))
             return np.asarray(numpy_helper.to_array(packed))
         if not data:
             return np.zeros(dims, dtype=kind)
         return np.frombuffer(data, dtype=kind).reshape(dims)
 
-    def _data(self, proto: onnx.TensorProto, size: int, where: str) -> Any:
+    def check(self, proto: onnx.TensorProto, name: str) -> None:
+        """Check what `array` does, without reading the value; raises the same."""
+        self._checked(proto, f"tensor {name!r}")
+
+    def _checked(self, proto: onnx.TensorProto, where: str) -> bytes | memoryview | None:
+        """Return the bytes of a tensor, None where its elements are in one of the message's typed fields."""
+        dims = tuple(proto.dims)
+        if any(dim < 0 for dim in dims) or prod(dims) > _MAX_ELEMENTS:
+            raise ModelError(
+                f"{where} has the dimensions {list(dims)}; each must be 0 or more, with"
+                f" {_MAX_ELEMENTS} elements at most"
+            )
+        if proto.data_type == onnx.TensorProto.UNDEFINED:
+            raise ModelError(f"{where} has no element type")
+        if proto.data_type == onnx.TensorProto.STRING:
+            if len(proto.string_data) != prod(dims):
+                raise ModelError(f"{where} has {len(proto.string_data)} texts; its dimensions need {prod(dims)}")
+            return None
+        kind = _numpy_type(proto.data_type, where)
+        data = self._data(proto, _size(kind, dims), where)
+        if data is None:
+            _check_count(proto, str(kind), dims, where)
+        return data
+
+    def _data(self, proto: onnx.TensorProto, size: int, where: str) -> bytes | memoryview | None:
         """Return the `size` bytes of a tensor that is not in the message's typed fields."""
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             data: bytes | memoryview = self._external(proto, size, where)
@@ -169,8 +186,6 @@ def _size(dtype: "np.dtype[Any]", dims: tuple[int, ...]) -> int:
 
 
 def _texts(proto: onnx.TensorProto, dims: tuple[int, ...], where: str) -> Array:
-    if len(proto.string_data) != prod(dims):
-        raise ModelError(f"{where} has {len(proto.string_data)} texts; its dimensions need {prod(dims)}")
     try:
         texts = [one.decode() for one in proto.string_data]
     except UnicodeDecodeError as error:
@@ -180,13 +195,17 @@ def _texts(proto: onnx.TensorProto, dims: tuple[int, ...], where: str) -> Array:
     return found.reshape(dims)
 
 
-def _decoded(proto: onnx.TensorProto, dtype: str, dims: tuple[int, ...], where: str) -> Array:
-    """Return the value of a tensor from the typed field of its element type."""
+def _check_count(proto: onnx.TensorProto, dtype: str, dims: tuple[int, ...], where: str) -> None:
+    """Check the number of elements in the typed field of the element type."""
     field = helper.tensor_dtype_to_field(proto.data_type)
     numbers = len(getattr(proto, field))
     needed = -(-prod(dims) // _PER_NUMBER.get(dtype, 1)) * (2 if dtype.startswith("complex") else 1)
     if numbers != needed:
         raise ModelError(f"{where}: its {field} has {numbers} numbers; its type and dimensions need {needed}")
+
+
+def _decoded(proto: onnx.TensorProto, where: str) -> Array:
+    """Return the value of a tensor from the typed field of its element type."""
     try:
         return np.asarray(numpy_helper.to_array(proto))
     except Exception as error:  # numpy's and protobuf's own families
@@ -195,7 +214,7 @@ def _decoded(proto: onnx.TensorProto, dtype: str, dims: tuple[int, ...], where: 
 
 def _whole(entries: dict[str, str], key: str, default: int, where: str) -> int:
     text = entries.get(key, str(default))
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
         raise ModelError(f"{where}: {key} of its external data is {text[:40]!r}, not a whole number")
     return int(text)
 
