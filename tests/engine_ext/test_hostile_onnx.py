@@ -170,7 +170,7 @@ def test_an_idle_process_ends_by_itself(tmp_path: Path) -> None:
         convert(converter, tmp_path / "m.onnx")
 
 
-def test_a_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_without_a_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.onnx")
     for path in (tmp_path / "pipe.onnx", tmp_path):
         with pytest.raises(ModelError, match=r"cannot read|not a file"):

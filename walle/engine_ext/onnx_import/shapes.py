@@ -20,7 +20,7 @@ class Inferred(NamedTuple):
 def infer(model: onnx.ModelProto, value_bytes: int) -> Inferred:
     """Return the model with the types and shapes of its values.
 
-    The engine checks shapes itself when it plans: what onnx refuses is no reason to refuse the model.
+    The engine checks shapes itself when it plans: what onnx refuses, the engine may compute.
 
     Raises:
         ModelError: a value has more than `value_bytes`; names its node.
