@@ -3,10 +3,11 @@
 from collections.abc import Collection, Iterator
 
 import onnx
-from onnx import defs, helper, inliner
+from onnx import defs, helper, inliner, shape_inference
 
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.onnx_import.checks import subgraphs, title
+from walle.engine_ext.onnx_import.shapes import bare
 
 
 def inline(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
@@ -46,7 +47,31 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
         _state_types(graph)
         for node in graph.node:
             _state_defaults(node, versions)
+    inner = (node for _, node in _nodes(said.graph) for graph in subgraphs(node) for node in graph.node)
+    if any((schema := _schema(node, versions)) is not None and _is_function(schema) for node in inner):
+        _state_inner_types(said)
     return said
+
+
+def _state_inner_types(model: onnx.ModelProto) -> None:
+    """State the types of the values of subgraphs in the main graph: onnx's inliner looks for them there alone.
+
+    A name that two subgraphs have for values of different types is left out.
+    """
+    try:
+        inferred = shape_inference.infer_shapes(bare(model))
+    except Exception:  # noqa: BLE001 -- the inliner then says which type it lacks
+        return
+    found: dict[str, onnx.TypeProto | None] = {}
+    for graph in _graphs(inferred.graph):
+        for one in (*graph.input, *graph.value_info):
+            known = found.setdefault(one.name, one.type)
+            if known is not None and known != one.type:
+                found[one.name] = None
+    stated = {one.name for one in (*model.graph.input, *model.graph.value_info)}
+    for name, kind in found.items():
+        if kind is not None and name not in stated:
+            model.graph.value_info.add(name=name, type=kind)
 
 
 def _state_types(graph: onnx.GraphProto) -> None:

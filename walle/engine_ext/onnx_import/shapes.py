@@ -25,26 +25,26 @@ def infer(model: onnx.ModelProto, value_bytes: int) -> Inferred:
     Raises:
         ModelError: a value has more than `value_bytes`; names its node.
     """
-    bare = _without_claims(model)
+    plain = bare(model)
     try:
-        inferred = shape_inference.infer_shapes(bare, data_prop=True)
+        inferred = shape_inference.infer_shapes(plain, data_prop=True)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 -- onnx's own families
-        return Inferred(bare, " ".join(str(error).split()))
+        return Inferred(plain, " ".join(str(error).split()))
     _check_sizes(inferred.graph, value_bytes)
     return Inferred(inferred, "")
 
 
-def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
+def bare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy with the shapes of inputs and weights only: others may be wrong, and inference would trust them."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    del bare.graph.value_info[:]
-    for one in bare.graph.output:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for one in copy.graph.output:
         if one.type.HasField("tensor_type"):
             one.type.tensor_type.ClearField("shape")
-    return bare
+    return copy
 
 
 def _check_sizes(graph: onnx.GraphProto, value_bytes: int) -> None:
