@@ -111,6 +111,18 @@ def test_weights_are_not_copied_into_memory(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(found), np.arange(16 << 20, dtype=np.float32) + 1)
 
 
+def test_external_weights_count_as_parts_of_the_model(tmp_path: Path) -> None:
+    """Limits of memory and of the written file grow with them: int4 becomes a byte for each element."""
+    packed = onnx.helper.make_tensor("w", onnx.TensorProto.INT4, [96 << 20], bytes(48 << 20), raw=True)
+    proto = model([NODE("Cast", ["w"], ["c"], to=onnx.TensorProto.INT8), NODE("Gather", ["c", "i"], ["y"])],
+                  {"i": np.array([3], np.int64)}, ["y"])  # fmt: skip
+    proto.graph.initializer.append(packed)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin")
+    assert (tmp_path / "m.onnx").stat().st_size < 1000
+    walle.convert(tmp_path / "m.onnx", tmp_path / "m.walle", limits=ConvertLimits(memory_bytes=64 << 20))
+    assert (tmp_path / "m.walle").stat().st_size > 96 << 20
+
+
 def test_memory_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     proto = model([NODE("Add", ["x", "w"], ["y"])], {"x": np.zeros(1, np.float32)}, ["y"])
     proto.graph.initializer.append(onnx.helper.make_tensor("w", onnx.TensorProto.INT32, [1 << 20], range(1 << 20)))

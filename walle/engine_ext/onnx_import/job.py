@@ -26,11 +26,18 @@ class Job:
     nodes: int | None = None
 
 
-def run(job: Job, source: int, out: int, report: Callable[[str, str, int], None]) -> None:
-    """Convert the model in the file `source` and write it to `out`, both descriptors.
+def run(
+    job: Job,
+    source: int,
+    out: int,
+    *,
+    report: Callable[[str, str, int], object],
+    on_external: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Convert the model in the file `source` and write it to `out`; both are descriptors.
 
     `report` is called with the name of each stage as it begins, with the last node of the graph and the number
-    of its nodes.
+    of its nodes; `on_external` with the size of the files that have the model's external data.
 
     Raises:
         EngineError: the model is not valid or has what the engine does not have; names the node.
@@ -45,6 +52,7 @@ def run(job: Job, source: int, out: int, report: Callable[[str, str, int], None]
     opsets = checks.opsets(model)
     read.check_versions(opsets)
     checks.check_model(model, weights, job.limits)
+    on_external(weights.external_bytes())
     known = {one.name for one in operators()}
     report(limits.FUNCTIONS, last, count)
     model = inlining.inline(model, known | lowering.LOWERED)

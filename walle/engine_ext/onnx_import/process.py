@@ -61,9 +61,8 @@ class _Server:
 
     def _answer(self, one: Job, source: int, out: int) -> dict[str, Any]:
         answer = self._run(one, source, out)
-        if answer.get("signal") and answer["stage"] in (limits.FUNCTIONS, limits.SHAPES):
-            answer["node"] = self._search(one, source, out, answer)
-        return answer
+        is_found = bool(answer.get("signal")) and answer["stage"] in (limits.FUNCTIONS, limits.SHAPES)
+        return answer | {"node": self._search(one, source, out, answer) if is_found else ""}
 
     def _search(self, one: Job, source: int, out: int, answer: Mapping[str, Any]) -> str:
         """Return the first node of the graph with which a child ends, as the child of `answer` did with all nodes."""
@@ -128,9 +127,15 @@ def _work(one: Job, source: int, out: int, writer: int) -> None:
 
 def _outcome(one: Job, source: int, out: int, writer: int) -> dict[str, Any]:
     try:
-        _limit(one.limits, os.fstat(source).st_size)
+        size, held_bytes = os.fstat(source).st_size, _data_bytes()
+        _limit_time(one.limits)
+        _limit_sizes(one.limits, size, held_bytes)
         job.run(
-            one, source, out, lambda stage, node, nodes: _say(writer, {"stage": stage, "node": node, "nodes": nodes})
+            one,
+            source,
+            out,
+            report=lambda stage, node, nodes: _say(writer, {"stage": stage, "node": node, "nodes": nodes}),
+            on_external=lambda external: _limit_sizes(one.limits, size + external, held_bytes),
         )
     except EngineError as error:
         return {"end": "refused", "kind": type(error).__name__, "message": str(error)[:_MAX_TEXT]}
@@ -148,17 +153,21 @@ def _say(writer: int, what: Mapping[str, Any]) -> None:
     os.write(writer, json.dumps(what).encode() + b"\n")
 
 
-def _limit(most: ConvertLimits, size: int) -> None:
-    """Limit this process, beside what it has already."""
-    for what, soft, more in (
-        (resource.RLIMIT_DATA, _data_bytes() + most.memory_bytes + most.memory_factor * size, 0),
-        (resource.RLIMIT_CPU, most.cpu_s, 1),
-        (resource.RLIMIT_FSIZE, _OUT_BYTES + _OUT_FACTOR * size, 0),
-        (resource.RLIMIT_CORE, 0, 0),
-    ):
-        hard = resource.getrlimit(what)[1]
-        top = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
-        resource.setrlimit(what, (min(soft, top), top))
+def _limit_time(most: ConvertLimits) -> None:
+    _set_limit(resource.RLIMIT_CPU, most.cpu_s)
+    _set_limit(resource.RLIMIT_CORE, 0)
+
+
+def _limit_sizes(most: ConvertLimits, size: int, held_bytes: int) -> None:
+    """Limit this process's memory beside the `held_bytes` that it began with, and its files; `size` is the model's."""
+    _set_limit(resource.RLIMIT_DATA, held_bytes + most.memory_bytes + most.memory_factor * size)
+    _set_limit(resource.RLIMIT_FSIZE, _OUT_BYTES + _OUT_FACTOR * size)
+
+
+def _set_limit(what: int, most: int) -> None:
+    """Set a soft limit, so that it can be raised for a model with external data."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def _data_bytes() -> int:

@@ -27,13 +27,20 @@ def infer(model: onnx.ModelProto, value_bytes: int) -> Inferred:
     """
     plain = bare(model)
     try:
-        inferred = shape_inference.infer_shapes(plain, data_prop=True)
+        inferred = _inferred(plain)
     except MemoryError:
-        raise
+        return Inferred(plain, "it needs more memory than the limits allow")
     except Exception as error:  # noqa: BLE001 -- onnx's own families
         return Inferred(plain, " ".join(str(error).split()))
     _check_sizes(inferred.graph, value_bytes)
     return Inferred(inferred, "")
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return shape_inference.infer_shapes(model, data_prop=True)
+    except MemoryError:  # the values of a long vector, which it takes for a shape
+        return shape_inference.infer_shapes(model)
 
 
 def bare(model: onnx.ModelProto) -> onnx.ModelProto:

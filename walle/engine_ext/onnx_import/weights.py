@@ -16,6 +16,7 @@ from walle.engine_ext.onnx_import.wire import SPAN, Span, skeleton
 
 _MAX_ELEMENTS = 1 << 62
 _BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}  # several elements in a byte
+_UNPACKED_BYTES = 1 << 20
 # Fields that have the elements where raw_data has not, and how many elements one of their numbers has.
 _PER_NUMBER = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 
@@ -69,8 +70,7 @@ class Weights:
             return _decoded(proto, where)
         kind = _numpy_type(proto.data_type, where)
         if str(kind) in _BITS:
-            packed = onnx.TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(data))
-            return np.asarray(numpy_helper.to_array(packed))
+            return _unpacked(data, kind, prod(dims)).reshape(dims)
         if not data:
             return np.zeros(dims, dtype=kind)
         return np.frombuffer(data, dtype=kind).reshape(dims)
@@ -183,6 +183,20 @@ def _numpy_type(elem_type: int, where: str = "a tensor") -> "np.dtype[Any]":
 def _size(dtype: "np.dtype[Any]", dims: tuple[int, ...]) -> int:
     """Return the size of raw_data in bytes."""
     return -(-prod(dims) * _BITS.get(str(dtype), 8 * dtype.itemsize) // 8)
+
+
+def _unpacked(data: bytes | memoryview, kind: "np.dtype[Any]", count: int) -> Array:
+    """Return `count` elements, of which a byte has several, the first in its lowest bits. Works in pieces."""
+    bits = _BITS[str(kind)]
+    each = 8 // bits
+    found = np.empty(len(data) * each, dtype=np.uint8)
+    for start in range(0, len(data), _UNPACKED_BYTES):
+        packed = np.frombuffer(data[start : start + _UNPACKED_BYTES], dtype=np.uint8)
+        for place in range(each):
+            part = found[start * each + place : (start + len(packed)) * each : each]
+            np.right_shift(packed, place * bits, out=part)
+            part &= (1 << bits) - 1
+    return found[:count].view(kind)
 
 
 def _texts(proto: onnx.TensorProto, dims: tuple[int, ...], where: str) -> Array:
