@@ -404,14 +404,14 @@ def message_cases() -> Iterator[HostileFile]:
         deep = b"\x2a" + varint(len(deep)) + deep
         deep = b"\x0a" + varint(len(deep)) + deep
     yield HostileFile(
-        "400 nested graphs", b"\x3a" + varint(len(deep + bytes(2))) + deep + b"\x12\x00", "nested|ONNX model"
+        "400 nested graphs", b"\x3a" + varint(len(deep + bytes(2))) + deep + b"\x12\x00", "nested|valid ONNX model"
     )
     padding = b"\x12" + varint(6000) + b"a" * 6000
     for _ in range(120):
         deep = padding
         for tag in (b"\x32", b"\x2a", b"\x0a") * 40:
             deep = tag + varint(len(deep)) + deep
-    yield HostileFile("120 nested large messages", b"\x3a" + varint(len(deep)) + deep, "nested|ONNX model")
+    yield HostileFile("120 nested large messages", b"\x3a" + varint(len(deep)) + deep, "nested|valid ONNX model")
     yield HostileFile("100,000 nodes of nothing", wrapped_bytes(b"\x0a\x00" * 100_000), "no output|''|operator")
     yield HostileFile("text", b"no model at all", ".")
 

@@ -69,8 +69,9 @@ def test_mutations_of_hostile_files_end_no_process() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     counts = json.loads(done.stdout.splitlines()[-1])
-    assert counts["files"] == 2 * len(FILES)
+    assert counts["files"] > 2 * len(FILES)
     assert counts["refused"] > len(FILES)
+    assert counts["converted"] > 0
 
 
 def test_a_hostile_file_is_refused_everywhere(tmp_path: Path) -> None:

@@ -13,10 +13,14 @@ import resource
 import select
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import onnx
+from onnx import helper
 
 from walle.engine_ext.onnx_import import job, limits
 from walle.engine_ext.onnx_import.job import Job
@@ -176,9 +180,24 @@ def _data_bytes() -> int:
         return next((int(line.split()[1]) << 10 for line in status if line.startswith("VmData:")), 0)
 
 
+def _warm_up() -> None:
+    """Convert a model of our own, so that children need not fill the caches of Python, onnx and the engine again."""
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out:
+        x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+        nodes = [helper.make_node("Clip", ["x", "low"], ["h"]), helper.make_node("LogSoftmax", ["h"], ["y"], axis=0)]
+        low = helper.make_tensor("low", onnx.TensorProto.FLOAT, [], [0.0])
+        imports = [helper.make_opsetid("", 13)]
+        model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [low]), opset_imports=imports)
+        source.write(model.SerializeToString())
+        source.flush()
+        one = Job(folder="", limits=ConvertLimits())
+        job.run(one, source.fileno(), out.fileno(), report=lambda *_: None)
+
+
 def main(descriptor: int, idle_s: float) -> None:
     """Answer the requests of a socket until it is closed, or none has come for `idle_s` seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _warm_up()
     gc.collect()
     gc.freeze()  # children share these pages
     with socket.socket(fileno=descriptor) as requests:

@@ -39,11 +39,11 @@ class Weights:
         Raises:
             ModelError: the file is not an ONNX model.
         """
-        message, self._spans = skeleton(memoryview(self._model) if self._model is not None else memoryview(b""))
         try:
+            message, self._spans = skeleton(memoryview(self._model) if self._model is not None else memoryview(b""))
             model: onnx.ModelProto = onnx.ModelProto.FromString(message)
-        except Exception as error:  # protobuf's own family
-            raise ModelError(f"it is not an ONNX model: {error}") from error
+        except Exception as error:  # this module's, and protobuf's own family
+            raise ModelError(f"it is not a valid ONNX model: {error}") from error
         return model
 
     def external_bytes(self) -> int:
