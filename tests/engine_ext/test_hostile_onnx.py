@@ -172,6 +172,15 @@ def test_a_converter_whose_process_has_ended_starts_another(tmp_path: Path) -> N
     assert not Path(f"/proc/{first}").exists()
 
 
+def test_a_process_that_does_not_start_is_an_error_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(many_nodes(3))
+    monkeypatch.setattr("walle.engine_ext.onnx_import.converter._PROGRAM", "import a_package_that_is_broken")
+    with Converter() as converter, pytest.raises(ModelError, match=r"ended before.*No module named 'a_package"):
+        convert(converter, tmp_path / "m.onnx")
+
+
 def test_an_idle_process_ends_by_itself(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(many_nodes(3))
     with Converter(idle_s=0.2) as converter:

@@ -71,18 +71,19 @@ class Converter:
         if kept is not None and kept.owner == os.getpid():
             with contextlib.suppress(EOFError):  # it was idle, and has ended
                 return self._ask_process(kept, asked, files)
-        with contextlib.suppress(EOFError):
-            return self._ask_process(self._start(), asked, files)
-        raise ModelError("the process that converts models ends before it has answered; is the package onnx broken?")
-
-    def _start(self) -> "_Process":
-        self._process = _Process(self._idle_s)
-        return self._process
+        self._process = started = _Process(self._idle_s)
+        try:
+            return self._ask_process(started, asked, files)
+        except EOFError as error:
+            raise ModelError(f"the process that converts models ended before it answered: {error}") from error
 
     def _ask_process(self, process: "_Process", asked: bytes, files: list[int]) -> dict[str, Any]:
         """Return the answer; whatever goes wrong ends the process. Raises EOFError where it has ended."""
         try:
             return process.ask(asked, files, self._limits.wall_s + _GRACE_S)
+        except EOFError:
+            self._process = None
+            raise EOFError(process.close()) from None
         except BaseException:
             self._process = None
             process.close()
@@ -146,12 +147,16 @@ class _Process:
         answer = json.loads(line)
         return answer if isinstance(answer, dict) else {}
 
-    def close(self) -> None:
+    def close(self) -> str:
+        """End the process and its children, and return the last line of what it wrote to its standard error."""
         self._socket.close()
         with contextlib.suppress(ProcessLookupError):  # its children are in its session
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._errors.close()
+        with self._errors:
+            self._errors.seek(0)
+            lines = self._errors.read(_MAX_ANSWER_BYTES).decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit status {self._process.returncode}"
 
 
 def has_onnx() -> bool:
