@@ -23,6 +23,8 @@ def inline(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProt
     kept = [("", name) for name in operators]
     try:
         return inliner.inline_selected_functions(_prepared(model), kept, exclude=True, inline_schema_functions=True)
+    except MemoryError:
+        raise
     except Exception as error:  # the inliner's own family
         why = " ".join(str(error).split())
         if model.functions:

@@ -42,7 +42,9 @@ class Weights:
         try:
             message, self._spans = skeleton(memoryview(self._model) if self._model is not None else memoryview(b""))
             model: onnx.ModelProto = onnx.ModelProto.FromString(message)
-        except Exception as error:  # this module's, and protobuf's own family
+        except MemoryError:
+            raise
+        except Exception as error:  # the skeleton's, and protobuf's own family
             raise ModelError(f"it is not a valid ONNX model: {error}") from error
         return model
 
@@ -222,6 +224,8 @@ def _decoded(proto: onnx.TensorProto, where: str) -> Array:
     """Return the value of a tensor from the typed field of its element type."""
     try:
         return np.asarray(numpy_helper.to_array(proto))
+    except MemoryError:
+        raise
     except Exception as error:  # numpy's and protobuf's own families
         raise ModelError(f"{where} cannot be read: {error}") from error
 
