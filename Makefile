@@ -52,11 +52,12 @@ test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
 	@nice -n 10 $(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 
 # What takes longer than `make test` allows. Each program ends with an error where an attack gets through.
-test-security: $(STAMP)  ## attack a real cloud, then VMs by hostile tasks and the tunnel by malformed frames (about ten minutes)
+test-security: $(STAMP)  ## attack a real cloud, then VMs by hostile tasks and the tunnel by malformed frames, and the converter by ONNX files (about twelve minutes)
 	@$(PYTEST) -o cache_dir=.pytest_cache/security tests/security tests/engine_ext/vm/test_hostile.py tests/engine_ext/vm/test_host_sandbox.py
 	@$(BIN)/python -m tests.sim.hostile
 	@$(BIN)/python -m tests.sim.hostile --seconds 120 --host
 	@$(BIN)/python -m tests.fuzz.frames --seconds 120 --seed 1
+	@$(BIN)/python -m tests.sim.hostile_onnx --times 20
 
 test-big: $(STAMP)  ## take a model of 1.2 GB from a push to a device and its next version, and measure memory (minutes, 25 GB of disk)
 	@$(BIN)/python -m tests.sim.big_model $(BIG_ARGS)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from walle.engine_ext import _core
 from walle.engine_ext.onnx_import import convert_bytes
-from walle.engine_ext.onnx_import.read import load
 
 
 def inputs_of(entry: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def timed(session: _core.Session, inputs: dict[str, Any]) -> float:
 
 def report(model: Path, inputs: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Return one network's counts and median times in milliseconds. Raises EngineError."""
-    data = convert_bytes(load(model))
+    data = convert_bytes(onnx.load(model))
     plain, merged = (_core.Session(data, "auto", merging=merging) for merging in (False, True))
     expected, found = plain.run(inputs), merged.run(inputs)
     for name in expected:  # merging changes movements only, so results are equal

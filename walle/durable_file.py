@@ -24,7 +24,15 @@ def write_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
         NotSyncedError: `path` has the new content, but its folder could not be synced.
         OSError: the folder does not exist or cannot be written, or the disk is full; `path` is unchanged.
     """
-    _write_by(Path.replace, path, data, mode)
+    _write_by(Path.replace, path, _writer_of(data), mode)
+
+
+def fill_file(path: Path, fill: Callable[[int], object], *, mode: int = 0o600) -> None:
+    """Put at `path` what `fill` writes to the open file, a descriptor, that it is called with.
+
+    Nothing is put there where `fill` raises. Raises as `write_file`, and what `fill` raises.
+    """
+    _write_by(Path.replace, path, fill, mode)
 
 
 def write_new_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> bool:
@@ -34,7 +42,7 @@ def write_new_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> bool:
     decides; on a file system without hard links two at once may both put theirs). Raises as `write_file`.
     """
     try:
-        _write_by(_link, path, data, mode)
+        _write_by(_link, path, _writer_of(data), mode)
     except FileExistsError:
         return False
     return True
@@ -55,14 +63,18 @@ def _link(temporary: Path, path: Path) -> None:
     temporary.unlink()
 
 
-def _write_by(put: Callable[[Path, Path], object], path: Path, data: bytes | str, mode: int) -> None:
+def _writer_of(data: bytes | str) -> Callable[[int], object]:
     content = data.encode() if isinstance(data, str) else data
+    return lambda handle: write_all(handle, content)
+
+
+def _write_by(put: Callable[[Path, Path], object], path: Path, fill: Callable[[int], object], mode: int) -> None:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{UNFINISHED}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             os.fchmod(handle, mode)
-            write_all(handle, content)
+            fill(handle)
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -126,7 +138,7 @@ def sync_file(path: Path) -> None:
     _sync(path, 0)
 
 
-def write_all(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes | memoryview) -> None:
     """Write all of `data` to an open file, in pieces."""
     view = memoryview(data)
     while view:

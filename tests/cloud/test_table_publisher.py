@@ -108,6 +108,21 @@ async def test_a_candidate_waits_until_it_is_loaded_and_devices_that_have_it_kee
 
 
 @pytest.mark.asyncio
+async def test_the_reason_of_a_failed_load_is_logged(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def load(manifest: str) -> None:
+        raise ConnectionError(f"no replica for {manifest}")
+
+    monkeypatch.setattr(rig.inference, "load", load)
+    await rig.tables.start(rig.inference)
+    await rig.tables.publish(table(1, "v1", "v2"))
+    await rig.clock.advance(0)
+    assert rig.given() == ["v2"]
+    assert "could not be loaded: manifest of v2: no replica for manifest of v2" in caplog.text
+
+
+@pytest.mark.asyncio
 async def test_a_rollback_waits_for_nothing(rig: Rig) -> None:
     await rig.tables.start(rig.inference)
     await rig.tables.publish(table(1, "v1", "v2"))

@@ -11,6 +11,7 @@ from tests.sim.onnx_models import NODE, model, numbers, reference
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.onnx_import import convert_bytes
+from walle.engine_ext.onnx_import.weights import Weights
 from walle.onnx_backend import Backend
 
 
@@ -209,3 +210,19 @@ def test_a_session_takes_an_onnx_file(tmp_path: Path) -> None:
     onnx.save(model([NODE("Neg", ["x"], ["y"])], {"x": X}, ["y"]), tmp_path / "m.onnx")
     for runner in (walle.Session, walle.Module):
         np.testing.assert_array_equal(np.asarray(runner(tmp_path / "m.onnx").run({"x": X})["y"]), -X)
+
+
+@pytest.mark.parametrize("kind", ["INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1"])
+@pytest.mark.parametrize("count", [1, 7, 20_001])
+def test_packed_weights_are_unpacked_as_onnx_does(tmp_path: Path, kind: str, count: int) -> None:
+    number = getattr(onnx.TensorProto, kind)
+    each = 4 if "2" in kind[-2:] and "INT" in kind else 2
+    data = np.random.default_rng(3).integers(0, 256, -(-count // each), dtype=np.uint8).tobytes()
+    packed = onnx.TensorProto(name="w", data_type=number, dims=[count], raw_data=data)
+    (tmp_path / "m.onnx").write_bytes(onnx.ModelProto(graph=onnx.GraphProto(initializer=[packed])).SerializeToString())
+    with (tmp_path / "m.onnx").open("rb") as file:
+        weights = Weights(file.fileno(), "")
+        found = weights.array(weights.read_model().graph.initializer[0], "w")
+        expected = numpy_helper.to_array(packed)
+        assert found.dtype == expected.dtype
+        assert found.tobytes() == expected.tobytes()

@@ -101,7 +101,7 @@ def test_a_path_is_read_by_its_protocol(tmp_path: Path) -> None:
     graph.save(tmp_path / "cell.walle")
     assert [info.name for info in Session(Named(tmp_path / "cell.walle")).inputs] == ["x", "h"]
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    with pytest.raises(ModelError, match=r"broken\.onnx is not a valid ONNX model"):
+    with pytest.raises(ModelError, match=r"broken\.onnx: it is not a valid ONNX model"):
         Session(Named(tmp_path / "broken.onnx"))
     with pytest.raises(ValueError, match="null"):
         Session(str(tmp_path / "cell.walle") + "\0.walle")

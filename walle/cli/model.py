@@ -201,14 +201,20 @@ def _plain(value: Any) -> Any:
 def convert(
     onnx: Annotated[Path, typer.Argument(help="An ONNX model; external weights are in its folder.")],
     out: Annotated[Path | None, typer.Argument(help="The .walle file; by default in the model's folder.")] = None,
+    memory_mb: Annotated[
+        int, typer.Option(min=16, help="Most memory, in MiB, beside four times the size of the model's file.")
+    ] = 512,
+    cpu_s: Annotated[int, typer.Option(min=1, help="Most CPU time, in seconds.")] = 120,
     as_json: JsonFlag = False,
 ) -> None:
-    """Convert an ONNX model to .walle; needs the package onnx."""
+    """Convert an ONNX model to .walle, in a process with limits; needs the package onnx."""
+    from walle.engine_ext.onnx_import import ConvertLimits
     from walle.engine_ext.onnx_import import convert as convert_file
 
     target = out or onnx.with_suffix(".walle")
+    limits = ConvertLimits(memory_bytes=memory_mb << 20, cpu_s=cpu_s, wall_s=max(300.0, 2.5 * cpu_s))
     with working(f"converting {onnx}", as_json=as_json):
-        convert_file(onnx, target)
+        convert_file(onnx, target, limits=limits)
     report = {"model": str(target), "bytes": target.stat().st_size}
     emit(report, as_json=as_json, text=escape(f"{target}: {report['bytes']} bytes"))
 

@@ -4,7 +4,6 @@ Without this the first devices of a release would ask for a version that is not 
 """
 
 import asyncio
-import contextlib
 import logging
 from typing import Protocol
 
@@ -78,8 +77,9 @@ class TablePublisher:
         finally:
             for task in (loading, waiting):
                 task.cancel()
-            with contextlib.suppress(Exception):
-                await asyncio.gather(loading, return_exceptions=True)
+            (failed,) = await asyncio.gather(loading, return_exceptions=True)
+            if isinstance(failed, Exception):
+                _LOG.warning("a version is released that could not be loaded: %s: %s", manifest, failed)
             del self._loading[manifest]
             self._let_out.add(manifest)
             self._swap()

@@ -17,14 +17,15 @@ The bytes are laid out as `src/graph/load.h` describes; the reader there checks 
 """
 
 import math
+import os
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from walle.durable_file import write_file
+from walle.durable_file import fill_file, write_all
 from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
 
 MAGIC = b"WALLE\r\n\x1a"
@@ -61,10 +62,12 @@ BITS_ONLY = {"bfloat16", *list(DTYPES)[13:]}
 _OF_FORMAT = {code: name for name, (_, code) in DTYPES.items() if name not in BITS_ONLY} | {"l": "int64", "L": "uint64"}
 _HEAD = struct.Struct("<8sIIQQQQQI")  # all of the 64-byte header but its last field, the checksum of the head
 _ABSENT = 0xFFFFFFFF
+_PIECE_BYTES = 4 << 20  # of constants, written at a time
 
 _ANY = 255  # a dtype or a rank
 _RESULT, _CONSTANT, _INPUT, _OUTER, _OBJECT = range(5)
 
+type Bytes = bytes | memoryview
 type AttributeValue = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | GraphBuilder
 
 
@@ -151,10 +154,10 @@ class _Data:
 
     def __init__(self) -> None:
         self.size = 0
-        self.parts: list[bytes] = []
+        self.parts: list[Bytes] = []
 
-    def add(self, data: bytes) -> int:
-        """Append `data` and return its offset."""
+    def add(self, data: Bytes) -> int:
+        """Append `data`, of which no copy is made, and return its offset."""
         offset, padding = self.size, -len(data) % ALIGNMENT
         self.parts += (data, bytes(padding))
         self.size += len(data) + padding
@@ -210,8 +213,8 @@ class GraphBuilder:
         """Return a new constant from nested lists, a number, or any object with the buffer protocol."""
         return self.raw(name, *tensor_bytes(value, dtype))
 
-    def raw(self, name: str, dtype: str, shape: Sequence[int], data: bytes) -> Value:
-        """Return a new constant from its row-major little-endian bytes."""
+    def raw(self, name: str, dtype: str, shape: Sequence[int], data: Bytes) -> Value:
+        """Return a new constant from its row-major little-endian bytes; a view is read when the file is written."""
         head = struct.pack(f"<BBB{len(shape)}q", _CONSTANT, DTYPES[dtype][0], len(shape), *shape)
         return self._value(name, head + struct.pack("<QQ", self._data.add(data), len(data)))
 
@@ -278,15 +281,56 @@ class GraphBuilder:
         Raises:
             ModelError: the graph has no output, or is a subgraph.
         """
+        graph = self._file_graph()
+        checksum = 0
+        for part in self._data.parts:
+            checksum = zlib.crc32(part, checksum)
+        return b"".join((self._head(graph, checksum), *self._data.parts))
+
+    def write_to(self, handle: int, *, on_written: Callable[[], object] = lambda: None) -> None:
+        """Write the file to an open, empty and seekable one, constants in pieces and without a copy of them.
+
+        `on_written` is called after each 4 MiB. Raises as `to_bytes`, and OSError.
+        """
+        graph = self._file_graph()
+        os.lseek(handle, len(self._head(graph, 0)), os.SEEK_SET)
+        checksum, waiting, waiting_bytes = 0, list[Bytes](), 0
+        for part in _pieces(self._data.parts):
+            checksum = zlib.crc32(part, checksum)
+            waiting.append(part)
+            waiting_bytes += len(part)
+            if waiting_bytes >= _PIECE_BYTES:
+                write_all(handle, b"".join(waiting) if len(waiting) > 1 else part)
+                waiting, waiting_bytes = [], 0
+                on_written()
+        write_all(handle, b"".join(waiting))
+        os.lseek(handle, 0, os.SEEK_SET)
+        write_all(handle, self._head(graph, checksum))
+
+    def _file_graph(self) -> bytes:
         if self._around is not None:
             raise ModelError(f"graph {self.name!r} is a part of {self._around.name!r}; write that one")
-        graph, data = self.section(), b"".join(self._data.parts)
+        return self.section()
+
+    def _head(self, graph: bytes, checksum: int) -> bytes:
+        """Return what precedes the data section, whose checksum is given."""
         data_offset = math.ceil((ALIGNMENT + len(graph)) / ALIGNMENT) * ALIGNMENT
-        size = data_offset + len(data)
-        head = _HEAD.pack(MAGIC, VERSION, 0, size, ALIGNMENT, len(graph), data_offset, len(data), zlib.crc32(data))
+        size = data_offset + self._data.size
+        head = _HEAD.pack(MAGIC, VERSION, 0, size, ALIGNMENT, len(graph), data_offset, self._data.size, checksum)
         body = graph + bytes(data_offset - ALIGNMENT - len(graph))
-        return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + body + data
+        return head + struct.pack("<I", zlib.crc32(body, zlib.crc32(head))) + body
 
     def save(self, path: str | Path) -> None:
         """Write the file; a reader sees the old one or the new one, whole."""
-        write_file(Path(path), self.to_bytes(), mode=0o644)
+        fill_file(Path(path), self.write_to, mode=0o644)
+
+
+def _pieces(parts: Iterable[Bytes]) -> Iterator[Bytes]:
+    """Yield the parts, long ones in pieces."""
+    for part in parts:
+        if len(part) <= _PIECE_BYTES:
+            yield part
+            continue
+        view = memoryview(part)
+        for start in range(0, len(view), _PIECE_BYTES):
+            yield view[start : start + _PIECE_BYTES]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from walle.engine_ext import _core, lazy
 from walle.engine_ext.errors import ModelError
+from walle.errors import EngineError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time; session_info, which needs it, is loaded on use
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from walle.engine_ext._core import ndarray
@@ -27,20 +28,20 @@ def _use_saved_rates() -> None:
     rates.use_saved()
 
 
-def _readable(model: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
-    """Return a model that the native reader accepts; an ONNX file is converted in memory."""
+def _load(model: str | os.PathLike[str] | bytes, make: Callable[[Any], Any]) -> Any:
+    """Return what `make` makes of a model that the native reader accepts: an ONNX file is converted first."""
     path = model.__fspath__() if hasattr(model, "__fspath__") else model  # os.fspath, without os
     if not isinstance(path, str) or not path.endswith(".onnx"):
-        return model
-    try:
-        from walle.engine_ext.onnx_import import convert_bytes, load
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise ModelError(
-            f"{path} needs the package onnx, which is not installed; convert the file where it is: walle model convert"
-        ) from error
-    return convert_bytes(load(path))
+        return make(model)
+    if not hasattr(_core, "set_rates"):  # in a VM, which starts no processes
+        raise ModelError(f"{path} is not converted in a task's VM; convert it before: walle model convert")
+    from walle.engine_ext.onnx_import.convert import converted
+
+    with converted(path) as readable:
+        try:
+            return make(readable)
+        except EngineError as error:
+            raise type(error)(str(error).replace(readable, path)) from error
 
 
 def _info() -> Any:
@@ -66,7 +67,8 @@ class _Model:
 class Session(_Model):
     """A loaded `.walle` model without control flow, ready to run.
 
-    An `.onnx` file is accepted too if the package `onnx` is installed.
+    An `.onnx` file is accepted too if the package `onnx` is installed; it is converted in a process apart, as
+    `walle.convert` does it.
 
     Thread-safe: runs of one session are serialised and release the GIL while they compute. Sessions on the same file
     share its memory-mapped weights. The plans of the last eight sets of input shapes are cached.
@@ -82,7 +84,7 @@ class Session(_Model):
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
         _use_saved_rates()
-        self._native = _core.Session(_readable(model), backend, threads)
+        self._native = _load(model, lambda one: _core.Session(one, backend, threads))
 
     def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, ndarray]:
         """Return the outputs by name; the caller owns them, and no later run writes to them.
@@ -125,7 +127,7 @@ class Module(_Model):
 
     def __init__(self, model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> None:
         _use_saved_rates()
-        self._native = _core.Module(_readable(model), backend, threads)
+        self._native = _load(model, lambda one: _core.Module(one, backend, threads))
 
     def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Any]:
         """Return the outputs by name: arrays, lists of arrays, or None; no later run writes to them.
@@ -150,7 +152,7 @@ def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", thread
     Raises: as Session, except for operators that a Module runs.
     """
     _use_saved_rates()
-    native = _core.load(_readable(model), backend, threads)
+    native = _load(model, lambda one: _core.load(one, backend, threads))
     if isinstance(native, _core.Module):
         module = Module.__new__(Module)
         module._native = native

@@ -1,9 +1,10 @@
-"""ONNX models as `.walle` models, on the cloud side: `convert(onnx_path, out_path)`.
+"""ONNX models as `.walle` models, on the cloud side: `convert(onnx_path, out_path)`. Needs the package `onnx`.
 
-read → inline functions → newest versions → the engine's operators → passes → write. Needs the package `onnx`.
+In a process apart: map the file → check → inline functions → infer shapes → newest versions → the engine's operators →
+passes → write.
 """
 
 from walle.engine_ext.onnx_import.convert import convert, convert_bytes
-from walle.engine_ext.onnx_import.read import load
+from walle.engine_ext.onnx_import.limits import ConvertLimits
 
-__all__ = ["convert", "convert_bytes", "load"]
+__all__ = ["ConvertLimits", "convert", "convert_bytes"]

@@ -14,14 +14,21 @@ _DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "walle"})
 
 
 def write(graph: Graph, operators: Collection[str]) -> bytes:
-    """Return the `.walle` file of a graph whose nodes are all among `operators`, the engine's.
+    """Return the `.walle` file of a graph; raises as `builder_of`."""
+    return builder_of(graph, operators).to_bytes()
+
+
+def builder_of(graph: Graph, operators: Collection[str]) -> GraphBuilder:
+    """Return the writer of the `.walle` file of a graph whose nodes are all among `operators`, the engine's.
+
+    It refers to the graph's constants, of which no copy is made.
 
     Raises:
         UnsupportedError: an operator, an attribute or an element type that the engine does not have; names the node.
     """
     builder = GraphBuilder(graph.name)
     _Writer(builder, operators, None).write(graph)
-    return builder.to_bytes()
+    return builder
 
 
 class _Writer:
@@ -97,7 +104,10 @@ def _known(dtype: str, what: str) -> str:
 
 def _constant(builder: GraphBuilder, name: str, array: Array) -> Value:
     dtype = "string" if array.dtype.kind in "OSU" else str(array.dtype)
-    return builder.raw(name, _known(dtype, f"constant {name!r}"), array.shape, array.tobytes())
+    dtype = _known(dtype, f"constant {name!r}")
+    flat = np.ascontiguousarray(array).reshape(-1)
+    # A view of bytes: NumPy's buffers do not know the types of ml_dtypes.
+    return builder.raw(name, dtype, array.shape, memoryview(flat.view(np.uint8)) if array.size else b"")
 
 
 def _title(node: Node) -> str:

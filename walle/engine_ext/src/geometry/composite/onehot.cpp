@@ -20,8 +20,9 @@ std::vector<Ref> decompose_one_hot(Emitter& emitter, std::span<const Ref> inputs
   const Tensor depth_value = emitter.value(depth_number, "'depth'");
   if (depth_value.size() != 1) throw Error(ErrorKind::shape, "the depth of OneHot must be one number");
   const std::int64_t depth = *depth_value.data<std::int64_t>();
-  if (depth < 0 || depth > (std::int64_t{1} << 40))
-    throw Error(ErrorKind::shape, "OneHot with a depth of " + std::to_string(depth));
+  if (depth < 0 || static_cast<std::size_t>(depth) > storage_limit() / sizeof(std::int64_t))
+    throw Error(ErrorKind::shape,
+                "OneHot with a depth of " + std::to_string(depth) + ", which must be 0 or more and fit in memory");
   if (emitter.operand(inputs[2]).shape != Dims{2}) throw Error(ErrorKind::shape, "the values of OneHot must be two");
   Ref indices = inputs[0];
   if (emitter.operand(indices).dtype != DType::i64) indices = emitter.one("Cast", {indices}, {{"to", std::string("int64")}});

@@ -21,14 +21,25 @@ struct Scaling {
   double roi_begin = 0, roi_end = 1;
 };
 
-// Return the position of output `o` in the input.
+// Return the size of an axis of `in` elements by a scale. In float, as shape inference of ONNX and ONNX Runtime: 10 by the float
+// 0.7 are 7 elements, and 6 in double.
+std::int64_t scaled_size(double scale, std::int64_t in) {
+  return static_cast<std::int64_t>(std::floor(static_cast<float>(scale) * static_cast<float>(in)));
+}
+
+// Return the position of output `o` in the input. Quotients by a scale are computed in float, as ONNX Runtime does: by the float
+// 1/3, output 1 is at 3, and not below it.
 double original(const std::string& mode, const Scaling& axis, std::int64_t o) {
   const double in = static_cast<double>(axis.in), at = static_cast<double>(o), out = axis.scale * in;
+  const float scale = static_cast<float>(axis.scale), place = static_cast<float>(o);
   if (mode == "align_corners") return out == 1 ? 0 : at * (in - 1) / (out - 1);
-  if (mode == "asymmetric") return at / axis.scale;
-  if (mode == "pytorch_half_pixel") return out == 1 ? -0.5 : (at + 0.5) / axis.scale - 0.5;
-  if (mode == "half_pixel") return (at + 0.5) / axis.scale - 0.5;
-  if (mode == "half_pixel_symmetric") return in / 2 * (1 - static_cast<double>(axis.out) / out) + (at + 0.5) / axis.scale - 0.5;
+  if (mode == "asymmetric") return place / scale;
+  if (mode == "pytorch_half_pixel") return axis.out == 1 ? 0.0F : (place + 0.5F) / scale - 0.5F;
+  if (mode == "half_pixel") return (place + 0.5F) / scale - 0.5F;
+  if (mode == "half_pixel_symmetric") {
+    const float adjustment = static_cast<float>(axis.out) / (scale * static_cast<float>(axis.in));
+    return static_cast<float>(axis.in) / 2 * (1 - adjustment) + (place + 0.5F) / scale - 0.5F;
+  }
   if (mode == "tf_crop_and_resize") {
     const double begin = axis.roi_begin * (in - 1), span = (axis.roi_end - axis.roi_begin) * (in - 1);
     return out == 1 ? begin + span / 2 : begin + at * span / (out - 1);
@@ -195,7 +206,7 @@ std::vector<Ref> decompose_resize(Emitter& emitter, std::span<const Ref> inputs,
       if (!(scales[i] > 0 && scales[i] * static_cast<double>(axis.in) < kLimit))
         throw Error(ErrorKind::shape, "Resize by " + std::to_string(scales[i]));
       axis.scale = scales[i];
-      axis.out = static_cast<std::int64_t>(std::floor(scales[i] * static_cast<double>(axis.in)));
+      axis.out = scaled_size(scales[i], axis.in);
     }
   } else {
     throw Error(ErrorKind::model, "Resize needs scales or sizes");

@@ -46,7 +46,8 @@ std::vector<Movement> make_range(std::span<const Operand> operands, const Attrib
     else
       count = (last - first + step + (step > 0 ? -1 : 1)) / step;
     if (!(count > 0)) count = 0;
-    if (count > static_cast<Wide>(std::int64_t{1} << 40)) throw Error(ErrorKind::shape, "Range has too many elements");
+    if (count > static_cast<Wide>(storage_limit() / sizeof(T)))
+      throw Error(ErrorKind::shape, "the elements of Range need more memory than the machine has");
     Tensor result = Tensor::empty(start.dtype(), {static_cast<std::int64_t>(count)});
     for (std::int64_t i = 0; i < result.size(); ++i) result.data<T>()[i] = static_cast<T>(first + static_cast<Wide>(i) * step);
     const std::int64_t size = result.size(), one = 1;

@@ -1,0 +1,74 @@
+"""One conversion from ONNX to `.walle`, in the process that runs it: from an open file to an open file."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from walle.engine_ext.errors import ModelError, UnsupportedError
+from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.onnx_import import checks, inlining, limits, lowering, passes, read, shapes, versions, write
+from walle.engine_ext.onnx_import.limits import ConvertLimits
+from walle.engine_ext.onnx_import.weights import Weights
+from walle.engine_ext.operators import operators
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A conversion. `folder` has the model's external data, "" for none.
+
+    With `nodes` it works on the first nodes of the graph alone, and writes nothing: a search for the node that ends
+    the process.
+    """
+
+    folder: str
+    limits: ConvertLimits
+    nodes: int | None = None
+
+
+def run(
+    job: Job,
+    source: int,
+    out: int,
+    *,
+    report: Callable[[str, str, int], object],
+    on_external: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Convert the model in the file `source` and write it to `out`; both are descriptors.
+
+    `report` is called with the name of each stage as it begins, with the last node of the graph and the number
+    of its nodes; `on_external` with the size of the files that have the model's external data.
+
+    Raises:
+        EngineError: the model is not valid or has what the engine does not have; names the node.
+    """
+    report(limits.READING, "", 0)
+    weights = Weights(source, job.folder)
+    model = weights.read_model()
+    if job.nodes is not None:
+        del model.graph.node[job.nodes :]
+    count = len(model.graph.node)
+    last = checks.title(model.graph.node[-1], count - 1) if count else ""
+    opsets = checks.opsets(model)
+    read.check_versions(opsets)
+    checks.check_model(model, weights, job.limits)
+    on_external(weights.external_bytes())
+    known = {one.name for one in operators()}
+    report(limits.FUNCTIONS, last, count)
+    model = inlining.inline(model, known | lowering.LOWERED)
+    report(limits.SHAPES, last, count)
+    inferred = shapes.infer(model, job.limits.value_bytes)
+    if job.nodes is None:
+        report(limits.WRITING, "", count)
+        try:
+            builder = _built(inferred.model, weights, opsets, known)
+        except (ModelError, UnsupportedError) as error:
+            if not inferred.problem:
+                raise
+            raise type(error)(f"{error} (onnx could not infer the model's shapes: {inferred.problem})") from error
+        builder.write_to(out, on_written=weights.release)
+
+
+def _built(model: onnx.ModelProto, weights: Weights, opsets: Mapping[str, int], known: Collection[str]) -> GraphBuilder:
+    graph = lowering.lower(versions.renew(read.read(model, weights, opsets)))
+    return write.builder_of(passes.optimise(graph), known)

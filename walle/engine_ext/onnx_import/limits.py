@@ -1,0 +1,26 @@
+"""Limits of a conversion from ONNX, and its stages."""
+
+from dataclasses import dataclass
+
+# The stages of a conversion, as errors name them.
+READING = "read the file"
+FUNCTIONS = "put functions in place of their calls"
+SHAPES = "infer shapes"
+WRITING = "write the operators of the engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertLimits:
+    """Limits of one conversion, whose process is ended where it exceeds one.
+
+    It has `memory_bytes` of memory, and `memory_factor` times the size of the model's file more; mapped files do not
+    count. `value_bytes` bounds each value of the graph whose shape is known, `nodes` the nodes of the graph and its
+    subgraphs after functions are inlined.
+    """
+
+    memory_bytes: int = 512 << 20
+    memory_factor: int = 4
+    cpu_s: int = 120
+    wall_s: float = 300.0
+    value_bytes: int = 16 << 30
+    nodes: int = 200_000
