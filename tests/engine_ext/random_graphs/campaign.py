@@ -46,7 +46,7 @@ _OPSETS = {"bfloat16": (22, 23, 24), "": (13, 14, 16, 17, 18, 19, 20, 21, 22, 23
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the engine runs a graph. `open_shapes` leaves the sizes of the inputs open until the run."""
+    """Setting of a run of the engine. `open_shapes` leaves the sizes of the inputs open until the run."""
 
     backend: str
     threads: int
@@ -202,7 +202,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--family", default="", choices=["", *FAMILIES])
     parser.add_argument("--out", type=Path, default=Path("out/random_graphs"))
-    parser.add_argument("--shrink", type=int, default=20, help="shrink at most so many failures")
+    parser.add_argument("--shrink", type=int, default=20, help="number of failures to shrink")
     args = parser.parse_args()
     began = time.process_time()
     report = campaign(make_case(n, args.seed, args.family) for n in range(args.first, args.first + args.graphs))

@@ -69,6 +69,8 @@ def weights(
     g: GraphMaker, shape: tuple[int, ...], axis: int, fan_in: int, *, most: int = 127
 ) -> tuple[str, str, str, Array]:
     """Return int8 weights with their scale and zero point, one or one for each slice along the axis."""
+    if min(shape) < 1:
+        raise Unsuitable("no weights")
     value = g.rng.standard_normal(shape) / max(1, fan_in) ** 0.5
     others = tuple(at for at in range(len(shape)) if at != axis)
     size = np.abs(value).max(axis=others, keepdims=True) if g.chance(0.5) else np.abs(value).max()

@@ -19,7 +19,7 @@ class Sample:
 
 
 def shrink(sample: Sample, fails: Callable[[Sample], bool], *, tries: int = 400) -> Sample:
-    """Return the smallest sample found that still fails, after at most so many tries."""
+    """Return the smallest sample found that still fails, after at most `tries` attempts."""
     improved = True
     while improved and tries > 0:
         improved = False
