@@ -90,6 +90,8 @@ def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
     said = onnx.ModelProto()
     said.CopyFrom(model)
     versions = {one.domain: one.version for one in model.opset_import}
+    # The inliner asks for the type of absent inputs too, which it finds under the name "".
+    said.graph.value_info.append(helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None))
     for node in said.graph.node:
         if not onnx.defs.has(node.op_type, node.domain):
             continue
