@@ -12,13 +12,40 @@ if TYPE_CHECKING:
 
     from walle.engine_ext.np.likes import ArrayLike
 
-__all__ = ["Flags", "flatiter"]
+__all__ = ["Flags", "as_numpy", "flatiter"]
 
 _NAMES = {
     "C_CONTIGUOUS": "c_contiguous", "C": "c_contiguous", "CONTIGUOUS": "c_contiguous", "F_CONTIGUOUS": "f_contiguous",
     "F": "f_contiguous", "FORTRAN": "f_contiguous", "WRITEABLE": "writeable", "W": "writeable", "OWNDATA": "owndata",
     "O": "owndata", "ALIGNED": "aligned", "A": "aligned",
 }  # fmt: skip
+
+
+def as_numpy(array: ndarray, dtype: Any = None, copy: bool | None = None) -> Any:
+    """Return a NumPy array of an array's elements, which share memory unless another dtype or a copy is asked for.
+
+    bfloat16 and the storage types are in ml_dtypes' type of their name; where ml_dtypes is not installed or lacks it, in
+    uint16 or uint8: their bits. Needs NumPy.
+
+    Raises:
+        ValueError: `copy` is False and the dtype is another one.
+    """
+    import numpy
+
+    try:
+        found = numpy.asarray(memoryview(array))
+    except BufferError:
+        found = numpy.asarray(memoryview(array.view("uint8" if array.itemsize == 1 else "uint16")))
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError:
+            ml_dtypes = None
+        found = found.view(getattr(ml_dtypes, str(array.dtype), found.dtype))
+    if dtype is not None and found.dtype != dtype:
+        if copy is False:
+            raise ValueError(f"an array of {found.dtype} cannot become {dtype} without a copy")
+        return found.astype(dtype)
+    return found.copy() if copy else found
 
 
 class Flags:
