@@ -113,7 +113,7 @@ TEXT: dict[str, Callable[[onnx.NodeProto, list[Any]], list[Any]]] = {
 
 
 DIFFERING = [name for name, outcome in LEFT_OUT.items() if outcome.status == "differs"]
-# Cases of whole graphs whose expected values are rounded at each step; both they and the engine are near the definition.
+# Cases whose expected values are rounded at each step; both they and the engine are near the definition.
 ROUNDED = {"test_attention_4d_causal_fp16_expanded"}
 
 

@@ -1,6 +1,8 @@
-"""Views of an array as objects: `x.flags`, and the iterator `x.flat`."""
+"""Views of an array as objects: `x.flags`, the iterator `x.flat`, and NumPy's array."""
 
 from __future__ import annotations
+
+import contextlib
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -22,25 +24,24 @@ _NAMES = {
 
 
 def as_numpy(array: ndarray, dtype: Any = None, copy: bool | None = None) -> Any:
-    """Return a NumPy array of an array's elements, which share memory unless another dtype or a copy is asked for.
+    """Return a NumPy array that shares an array's memory, or a copy where one is asked for or `dtype` is another one.
 
-    bfloat16 and the storage types are in ml_dtypes' type of their name; where ml_dtypes is not installed or lacks it, in
+    bfloat16 and the storage types have ml_dtypes' type of their name; where ml_dtypes is not installed or lacks it,
     uint16 or uint8: their bits. Needs NumPy.
 
     Raises:
         ValueError: `copy` is False and the dtype is another one.
     """
-    import numpy
+    import numpy as np
 
     try:
-        found = numpy.asarray(memoryview(array))
+        found = np.asarray(memoryview(array))
     except BufferError:
-        found = numpy.asarray(memoryview(array.view("uint8" if array.itemsize == 1 else "uint16")))
-        try:
+        found = np.asarray(memoryview(array.view("uint8" if array.itemsize == 1 else "uint16")))
+        with contextlib.suppress(ModuleNotFoundError):
             import ml_dtypes
-        except ModuleNotFoundError:
-            ml_dtypes = None
-        found = found.view(getattr(ml_dtypes, str(array.dtype), found.dtype))
+
+            found = found.view(getattr(ml_dtypes, str(array.dtype), found.dtype))
     if dtype is not None and found.dtype != dtype:
         if copy is False:
             raise ValueError(f"an array of {found.dtype} cannot become {dtype} without a copy")
