@@ -14,10 +14,11 @@ import onnx
 from onnx import numpy_helper
 
 from tests.engine_ext.random_graphs.maker import Array
-from tests.engine_ext.random_graphs.reference import Reference, unit_of
+from tests.engine_ext.random_graphs.reference import NoReference, Reference, most_of, unit_of
 
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _FACTOR = 64.0  # of the unit, for float32 and float64: longest sums, and algorithms such as Winograd's
+_FLOAT16_UNIT, _FLOAT16_MOST = 2.0**-11, 30000.0
 _SMALLEST = 0.25  # values are of unit size: a smaller result may be a difference of such
 _HALF_FACTOR = 6.0  # of the unit of a 16-bit float, whose sums are computed in float32
 
@@ -81,8 +82,14 @@ class Expected:
 
 
 def expect(model: onnx.ModelProto, feeds: Mapping[str, Array], seed: int) -> Expected:
-    """Return the reference's results for these inputs; raises NoReference."""
+    """Return the reference's results for these inputs.
+
+    Raises:
+        NoReference: neither reference runs the graph, or a value is beyond float16 in a graph of float16.
+    """
     reference, unit = Reference(model), unit_of(model)
+    if unit == _FLOAT16_UNIT and most_of(model, feeds) > _FLOAT16_MOST:
+        raise NoReference("a value is beyond float16")
     rng = np.random.default_rng(seed)
     steps = sum(node.op_type in _ROUNDS or node.op_type.startswith("Q") for node in model.graph.node)
     factor = _HALF_FACTOR if unit > 2.0**-20 else _FACTOR

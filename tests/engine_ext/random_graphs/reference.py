@@ -47,6 +47,20 @@ class Reference:
         return {name: np.asarray(value) for name, value in zip(self._names, found, strict=True)}
 
 
+def most_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> float:
+    """Return the largest size of a float that any node of a graph computes.
+
+    Raises:
+        NoReference: neither reference runs the graph.
+    """
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    del whole.graph.output[:]
+    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output)
+    values = Reference(whole).run(feeds).values()
+    return max((float(np.abs(one).max(initial=0)) for one in values if one.dtype.kind == "f"), default=0.0)
+
+
 def _is_half(array: Array) -> bool:
     return array.dtype.name in {"float16", "bfloat16"}
 
