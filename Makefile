@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (
 
 fuzz-frames: $(STAMP)  ## fuzz the tunnel's decoder, server and client for FUZZ_SECONDS (1800)
 	@$(BIN)/python -m tests.fuzz.frames --seconds $(or $(FUZZ_SECONDS),1800) --seed $(or $(FUZZ_SEED),1)
+
+fuzz-graphs: $(STAMP)  ## compare FUZZ_GRAPHS (50,000) random ONNX graphs with ONNX Runtime, and shrink those that differ (about ten minutes)
+	@$(BIN)/python -m tests.engine_ext.random_graphs.campaign --graphs $(or $(FUZZ_GRAPHS),50000) --seed $(or $(FUZZ_SEED),1)
 
 wheel: $(STAMP)  ## build wheel, its bill of materials and sdist into dist/, and test both packages in empty environments
 	@PYTHON=$(abspath $(BIN)/python) sh scripts/test_wheel.sh

@@ -6,14 +6,11 @@ rep = walle.onnx_backend.prepare(model); rep.run([array, ...])
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
-from walle.engine_ext.model import BITS_ONLY
-from walle.engine_ext.np import ndarray
 from walle.engine_ext.onnx_import import convert_bytes
 from walle.engine_ext.session import load
 
@@ -36,16 +33,12 @@ class Prepared(BackendRep):
 
 
 def to_engine(value: Any) -> Any:
-    """Return a NumPy value as the engine takes it; lists are sequences, None is an empty optional."""
+    """Return a NumPy value in the form that the engine accepts; lists are sequences, None is an empty optional."""
     if isinstance(value, list):
         return [to_engine(item) for item in value]
     if value is None:
         return None
-    array = np.asarray(value, order="C")
-    if array.dtype.name not in BITS_ONLY:
-        return array
-    # NumPy's buffers do not know the types of ml_dtypes.
-    return ndarray(array.view(f"u{array.itemsize}")).view(array.dtype.name)
+    return np.asarray(value, order="C")
 
 
 def from_engine(value: Any) -> Any:
@@ -54,8 +47,7 @@ def from_engine(value: Any) -> Any:
         return [from_engine(item) for item in value]
     if value is None:
         return None
-    array = np.asarray(value)
-    return array.view(getattr(ml_dtypes, value.dtype)) if value.dtype in BITS_ONLY else array
+    return np.asarray(value)
 
 
 class Backend(OnnxBackend):

@@ -26,7 +26,10 @@ from walle.onnx_backend import Backend
 # From onnx 1.23 on, the suite's own runner allows bfloat16 two units in the last place.
 _BFLOAT16_RTOL = 2**-6 if tuple(int(part) for part in onnx.__version__.split(".")[:2]) >= (1, 23) else 0.0
 
-TABLE = Path(__file__).parents[1] / "engine_ext/conformance.toml"
+_FOLDER = Path(__file__).parents[1] / "engine_ext"
+# A table for each version of onnx that the engine is held to.
+TABLES = {tomllib.loads(path.read_text())["onnx"]: path for path in sorted(_FOLDER.glob("conformance*.toml"))}
+TABLE = TABLES.get(onnx.__version__, _FOLDER / f"conformance-{onnx.__version__}.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +134,15 @@ def difference(expected: Any, found: Any, rtol: float, atol: float) -> str | Non
     return "values differ"
 
 
-def read_table() -> tuple[str, dict[str, Outcome]]:
-    """Return the version of `onnx` that the table is for, and the cases left out with their outcome."""
-    table = tomllib.loads(TABLE.read_text())
-    left_out = {
+def read_table(path: Path = TABLE) -> dict[str, Outcome]:
+    """Return the cases that a table leaves out with their outcome; none where the table is not written yet."""
+    table = tomllib.loads(path.read_text()) if path.exists() else {}
+    return {
         name: Outcome(status, group["reason"])
         for status in ("refused", "differs")
         for group in table.get(status, [])
         for name in group["cases"]
     }
-    return table["onnx"], left_out
 
 
 def write_table(found: dict[str, Outcome], reasons: dict[str, Outcome]) -> None:
@@ -177,7 +179,7 @@ def _general(reason: str) -> str:
 
 if __name__ == "__main__":
     outcomes = run_suite()
-    previous = read_table()[1] if TABLE.exists() else {}
+    previous = read_table()
     write_table(outcomes, previous)
     for name, outcome in sorted(outcomes.items()):
         if (outcome.status == "pass") == (name in previous):

@@ -93,7 +93,8 @@ def _numbers(value: Any) -> tuple[tuple[int, ...], list[Any]]:
 def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], bytes]:
     """Return dtype, shape and little-endian row-major bytes of an array-like.
 
-    Those of `BITS_ONLY` types (4- and 2-bit ones a byte each) are given as whole numbers of the same size: their bits.
+    Those of `BITS_ONLY` types (4- and 2-bit ones a byte each) are given as arrays of ml_dtypes, or as whole numbers of
+    the same size: their bits.
     Numbers without a dtype of their own become float32 where one of them is a float, else int64, or bool for bools.
 
     Raises:
@@ -101,6 +102,11 @@ def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], b
     """
     if dtype is not None and dtype not in DTYPES:
         raise DTypeError(f"unknown dtype {dtype!r}; known are {', '.join(DTYPES)}")
+    named = str(getattr(getattr(value, "dtype", None), "name", ""))
+    if named in BITS_ONLY:
+        if dtype not in (None, named):
+            raise DTypeError(f"the array is {named}, {dtype} was asked for; convert it first")
+        dtype, value = named, value.view("uint16" if named == "bfloat16" else "uint8")
     try:
         view = memoryview(value)
     except TypeError:

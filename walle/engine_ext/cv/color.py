@@ -109,8 +109,8 @@ def _conversion(name: str) -> _Conversion:
 
 def _from_yuv(name: str) -> _Conversion:
     if name.startswith("YUV420"):
-        layout, _, target = name.removeprefix("YUV").partition("2")
-        layout, _, target = ("420" + name[6:].partition("2")[0], "", name[6:].partition("2")[2])
+        layout, _, target = name.removeprefix("YUV420").partition("2")
+        layout = f"420{layout}"
     else:
         target, _, layout = name.removeprefix("YUV2").partition("_")
     if layout == "420":

@@ -1,6 +1,8 @@
-"""Views of an array as objects: `x.flags`, and the iterator `x.flat`."""
+"""Views of an array as objects: `x.flags`, the iterator `x.flat`, and NumPy's array."""
 
 from __future__ import annotations
+
+import contextlib
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
@@ -12,13 +14,39 @@ if TYPE_CHECKING:
 
     from walle.engine_ext.np.likes import ArrayLike
 
-__all__ = ["Flags", "flatiter"]
+__all__ = ["Flags", "as_numpy", "flatiter"]
 
 _NAMES = {
     "C_CONTIGUOUS": "c_contiguous", "C": "c_contiguous", "CONTIGUOUS": "c_contiguous", "F_CONTIGUOUS": "f_contiguous",
     "F": "f_contiguous", "FORTRAN": "f_contiguous", "WRITEABLE": "writeable", "W": "writeable", "OWNDATA": "owndata",
     "O": "owndata", "ALIGNED": "aligned", "A": "aligned",
 }  # fmt: skip
+
+
+def as_numpy(array: ndarray, dtype: Any = None, copy: bool | None = None) -> Any:
+    """Return a NumPy array that shares an array's memory, or a copy where one is asked for or `dtype` is another one.
+
+    bfloat16 and the storage types have ml_dtypes' type of their name; where ml_dtypes is not installed or lacks it,
+    uint16 or uint8: their bits. Needs NumPy.
+
+    Raises:
+        ValueError: `copy` is False and the dtype is another one.
+    """
+    import numpy as np
+
+    try:
+        found = np.asarray(memoryview(array))
+    except BufferError:
+        found = np.asarray(memoryview(array.view("uint8" if array.itemsize == 1 else "uint16")))
+        with contextlib.suppress(ModuleNotFoundError):
+            import ml_dtypes
+
+            found = found.view(getattr(ml_dtypes, str(array.dtype), found.dtype))
+    if dtype is not None and found.dtype != dtype:
+        if copy is False:
+            raise ValueError(f"an array of {found.dtype} cannot become {dtype} without a copy")
+        return found.astype(dtype)
+    return found.copy() if copy else found
 
 
 class Flags:

@@ -45,6 +45,8 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     said = onnx.ModelProto()
     said.CopyFrom(model)
     versions = {one.domain: one.version for one in model.opset_import}
+    # The inliner asks for the type of absent inputs too, which it finds under the name "".
+    said.graph.value_info.append(helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None))
     for graph in _graphs(said.graph):
         _state_types(graph)
         for node in graph.node:

@@ -10,7 +10,10 @@ from dataclasses import replace
 import numpy as np
 
 from walle.engine_ext.errors import UnsupportedError
+from walle.engine_ext.onnx_import import microsoft
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, Rewriting
+
+_DOMAINS = frozenset({"", "ai.onnx.ml", microsoft.DOMAIN})
 
 type Rule = Callable[[Rewriting, Node], Iterator[Node]]
 
@@ -21,7 +24,8 @@ def lower(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         one = node.with_subgraphs(lower)
-        rule = _RULES.get(node.op) if node.domain in {"", "ai.onnx.ml"} else None
+        rules = microsoft.RULES if node.domain == microsoft.DOMAIN else _RULES
+        rule = rules.get(node.op) if node.domain in _DOMAINS else None
         nodes.extend(rule(lowering, one) if rule else (one,))
     return replace(graph, nodes=tuple(nodes), constants=lowering.constants)
 

@@ -17,7 +17,7 @@ from walle.engine_ext.onnx_import.graph import Attribute, Graph, Node, Rewriting
 # Opsets from here on are converted whole; of older ones the operators that did not change before it, and a few more.
 OLDEST_OPSET = 7
 # The newest version of the main operator set that this table was checked against.
-NEWEST_OPSET = 26
+NEWEST_OPSET = 28
 
 # operator: (the first version in its newest form, the attributes that inputs 1 and on have replaced).
 _AXES = ("axes",)

@@ -410,6 +410,13 @@ void bind_ndarray(py::module_& module) {
     return py::bytes(reinterpret_cast<const char*>(dense.raw()),
                      static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
   });
+  cls.def(
+      "__array__",
+      [](py::handle self, const py::object& dtype, const py::object& copy) {
+        return functions().attr("views").attr("as_numpy")(self, dtype, copy);
+      },
+      py::arg("dtype") = py::none(), py::arg("copy") = py::none(),
+      "Return a NumPy array of the elements, in ml_dtypes' type where NumPy lacks theirs.");
   cls.def("__copy__", &copy_of);
   cls.def("__deepcopy__", [](const Tensor& x, py::handle) { return copy_of(x); }, py::arg("memo"));
   cls.def(

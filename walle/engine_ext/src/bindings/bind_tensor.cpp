@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "bindings/convert.h"
 #include "operators/eager.h"
 #include "vm/array_loans.h"
 
@@ -12,8 +13,11 @@ namespace walle {
 
 namespace {
 
-// Format characters of the buffer protocol by dtype. bfloat16 and the storage-only types have none and are exported as integers
-// of their size; `view` restores the dtype of such a buffer.
+// Whether a dtype has a format character. bfloat16 and the storage-only types have none: with a format they are not exported, as
+// NumPy does with those of ml_dtypes; without one they are bytes.
+constexpr bool has_format(DType dtype) { return is_complex(dtype) || (compute_index(dtype) >= 0 && dtype != DType::bf16); }
+
+// Format characters of the buffer protocol by dtype.
 constexpr const char* kFormats[kDTypeCount] = {"f", "d", "e", "H", "b", "h", "i", "q", "B", "H", "I",  "Q", "?",
                                                "B", "B", "B", "B", "B", "B", "b", "B", "b", "B", "Zf", "Zd"};
 
@@ -71,11 +75,25 @@ Tensor tensor_on(Py_buffer& view) {
   return {std::move(storage), dtype, std::move(shape), std::move(strides), -low / view.itemsize};
 }
 
+// Returns the array of an object whose dtype the buffer protocol lacks, as those of ml_dtypes: the dtype by its name, the
+// elements by their bits. Nothing for other objects.
+std::optional<Tensor> tensor_from_bits(py::handle object) {
+  const py::object name = py::getattr(py::getattr(object, "dtype", py::none()), "name", py::none());
+  const auto dtype = find_dtype(name);
+  if (!dtype || has_format(*dtype) || !py::hasattr(object, "view")) return std::nullopt;
+  const Tensor bits = tensor_from_buffer(object.attr("view")(item_size(*dtype) == 1 ? "uint8" : "uint16"));
+  return Tensor(bits.storage(), *dtype, bits.shape(), bits.strides(), bits.offset());
+}
+
 }  // namespace
 
 Tensor tensor_from_buffer(py::handle object) {
   Py_buffer view{};
-  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) throw py::error_already_set();
+  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) {
+    const py::error_already_set error;
+    if (auto tensor = tensor_from_bits(object)) return *std::move(tensor);
+    throw error;
+  }
   Tensor tensor;
   try {
     tensor = tensor_on(view);
@@ -124,6 +142,12 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
         refusal = "the array is not in column-major order";
       columns *= x.shape()[axis];
     }
+    std::string format_refusal;
+    if (refusal == nullptr && asks_for(flags, PyBUF_FORMAT) && !has_format(x.dtype())) {
+      format_refusal = "the buffer protocol has no format for " + std::string(dtype_name(x.dtype())) + "; view the array as " +
+                       (item == 1 ? "uint8" : "uint16") + ", its bits";
+      refusal = format_refusal.c_str();
+    }
     if (refusal == nullptr) {
       const bool has_shape = asks_for(flags, PyBUF_ND);
       view->buf = x.raw();
@@ -139,12 +163,12 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
       view->obj = Py_NewRef(self);
       return 0;
     }
+    PyErr_SetString(PyExc_BufferError, refusal);
+    return -1;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
     return -1;
   }
-  PyErr_SetString(PyExc_BufferError, refusal);
-  return -1;
 }
 
 void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<BufferShape*>(view->internal); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 namespace walle {
 
@@ -25,7 +26,30 @@ void check_bounds(const char* side, std::span<const ViewAxis> axes, std::int64_t
                                       std::to_string(high) + " of a tensor of " + std::to_string(extent));
 }
 
+// Sort the axes by destination stride, descending, and merge neighbours that step as one; return how many remain.
+std::size_t merge_axes(std::span<ViewAxis> axes) {
+  std::stable_sort(axes.begin(), axes.end(), [](const ViewAxis& a, const ViewAxis& b) { return a.dst > b.dst; });
+  std::size_t kept = 0;
+  for (const ViewAxis axis : axes) {
+    if (kept > 0 && axes[kept - 1].src == axis.src * axis.size && axes[kept - 1].dst == axis.dst * axis.size)
+      axes[kept - 1] = {axes[kept - 1].size * axis.size, axis.src, axis.dst};
+    else
+      axes[kept++] = axis;
+  }
+  return kept;
+}
+
 }  // namespace
+
+int Region::axes_needed(std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride,
+                        std::span<const std::int64_t> dst_stride) {
+  std::vector<ViewAxis> axes;
+  for (std::size_t i = 0; i < size.size(); ++i) {
+    if (size[i] == 0) return 1;
+    if (size[i] != 1) axes.push_back({size[i], dst_stride[i] < 0 ? -src_stride[i] : src_stride[i], std::abs(dst_stride[i])});
+  }
+  return static_cast<int>(merge_axes(axes));
+}
 
 Region Region::make(int source, std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride,
                     std::int64_t src_offset, std::span<const std::int64_t> dst_stride, std::int64_t dst_offset,
@@ -57,14 +81,7 @@ Region Region::make(int source, std::span<const std::int64_t> size, std::span<co
       axis = {axis.size, -axis.src, -axis.dst};
     }
   }
-  std::stable_sort(used.begin(), used.end(), [](const ViewAxis& a, const ViewAxis& b) { return a.dst > b.dst; });
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (kept > 0 && axes[kept - 1].src == axes[i].src * axes[i].size && axes[kept - 1].dst == axes[i].dst * axes[i].size)
-      axes[kept - 1] = {axes[kept - 1].size * axes[i].size, axes[i].src, axes[i].dst};
-    else
-      axes[kept++] = axes[i];
-  }
+  const std::size_t kept = merge_axes(used);
   if (kept > kMaxAxes)
     throw Error(ErrorKind::shape, "a region needs " + std::to_string(kept) + " axes; at most " + std::to_string(kMaxAxes) +
                                       " are supported after merging");

@@ -38,6 +38,10 @@ struct Region {
                      std::int64_t src_offset, std::span<const std::int64_t> dst_stride, std::int64_t dst_offset,
                      std::int64_t src_extent, std::int64_t dst_extent);
 
+  // Return the axes that the canonical region of such a nest has; make() supports at most kMaxAxes.
+  static int axes_needed(std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride,
+                         std::span<const std::int64_t> dst_stride);
+
   std::int64_t count() const noexcept;
   // Return the first and the last address of the view; {0, -1} for a region without elements.
   std::array<std::int64_t, 2> bounds(const View& view) const noexcept;

@@ -78,20 +78,25 @@ std::vector<Movement> make_depth_to_space(std::span<const Operand> operands, con
                      column_step = mode == "DCR" ? c * plane : plane;
   const std::int64_t channel_step = mode == "DCR" ? plane : b * b * plane;
   const Dims size{n, c, h, b, w, b}, src{from[1] * plane, channel_step, w, row_step, 1, column_step};
-  result.regions.push_back(region_of(0, size, src, 0, contiguous_strides(size), 0, from, result.shape));
+  add_regions(result.regions, 0, size, src, 0, contiguous_strides(size), 0, from, result.shape);
   return {std::move(result)};
 }
 
 std::vector<Movement> make_space_to_depth(std::span<const Operand> operands, const Attributes& attributes, int) {
   const Dims& from = operands[0].shape;
   const std::int64_t b = block_of(from, attributes, "SpaceToDepth");
+  const std::string mode = attributes.get_string("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD")
+    throw Error(ErrorKind::unsupported, "SpaceToDepth mode '" + mode + "'; known are DCR and CRD");
   if (from[2] % b != 0 || from[3] % b != 0)
     throw Error(ErrorKind::shape, "SpaceToDepth by " + std::to_string(b) + " of " + to_string(from));
-  const std::int64_t n = from[0], c = from[1], h = from[2] / b, w = from[3] / b, width = from[3];
+  const std::int64_t n = from[0], c = from[1], h = from[2] / b, w = from[3] / b, width = from[3], plane = from[2] * width;
   Movement result{operands[0].dtype, {n, c * b * b, h, w}, {}, {}};
-  // Axes of the result: n, block row, block column, c, h, w.
-  const Dims size{n, b, b, c, h, w}, src{c * from[2] * width, width, 1, from[2] * width, b * width, b};
-  result.regions.push_back(region_of(0, size, src, 0, contiguous_strides(size), 0, from, result.shape));
+  // Axes of the result: n, block row, block column, c, h, w; in mode CRD c comes before the block.
+  const bool blocks_first = mode == "DCR";
+  const Dims size = blocks_first ? Dims{n, b, b, c, h, w} : Dims{n, c, b, b, h, w};
+  const Dims src = blocks_first ? Dims{c * plane, width, 1, plane, b * width, b} : Dims{c * plane, plane, width, 1, b * width, b};
+  add_regions(result.regions, 0, size, src, 0, contiguous_strides(size), 0, from, result.shape);
   return {std::move(result)};
 }
 
@@ -165,7 +170,7 @@ std::vector<Movement> make_batch_to_space(std::span<const Operand> operands, con
       if (high - low > 1) dst_stride[i + 1] *= blocks.block[i];
     }
     if (element_count(size) > 0)
-      result.regions.push_back(region_of(0, size, src, src_offset, dst_stride, dst_offset, from, result.shape));
+      add_regions(result.regions, 0, size, src, src_offset, dst_stride, dst_offset, from, result.shape);
   }
   return {std::move(result)};
 }
@@ -177,7 +182,7 @@ std::vector<Movement> make_as_strided(std::span<const Operand> operands, const A
   if (shape.size() != strides.size()) throw Error(ErrorKind::shape, "AsStrided needs one stride for each dimension");
   Movement result{operands[0].dtype, shape, {}, {}};
   if (element_count(shape) > 0)
-    result.regions.push_back(region_of(0, shape, strides, offset, contiguous_strides(shape), 0, operands[0].shape, shape));
+    add_regions(result.regions, 0, shape, strides, offset, contiguous_strides(shape), 0, operands[0].shape, shape);
   return {std::move(result)};
 }
 

@@ -8,7 +8,7 @@ std::vector<Movement> make_expand(std::span<const Operand> operands, const Attri
   const Dims shape = broadcast_shape(from, required_numbers(operands, 1, attributes, "shape"));
   Movement result{operands[0].dtype, shape, {}, {}};
   const Dims src_stride = broadcast_strides(from, contiguous_strides(from), shape);
-  result.regions.push_back(region_of(0, shape, src_stride, 0, contiguous_strides(shape), 0, from, shape));
+  add_regions(result.regions, 0, shape, src_stride, 0, contiguous_strides(shape), 0, from, shape);
   return {std::move(result)};
 }
 
@@ -31,7 +31,7 @@ std::vector<Movement> make_tile(std::span<const Operand> operands, const Attribu
     dst_stride.insert(dst_stride.end(), {from[i] * dst[i], dst[i]});
   }
   Movement result{operands[0].dtype, shape, {}, {}};
-  result.regions.push_back(region_of(0, size, src_stride, 0, dst_stride, 0, from, shape));
+  add_regions(result.regions, 0, size, src_stride, 0, dst_stride, 0, from, shape);
   return {std::move(result)};
 }
 
@@ -59,8 +59,7 @@ std::vector<Movement> make_meshgrid(std::span<const Operand> operands, const Att
     Dims src(operands.size(), 0);
     src[axis_of(i)] = 1;
     if (element_count(shape) > 0)
-      result.regions.push_back(
-          region_of(static_cast<int>(i), shape, src, 0, contiguous_strides(shape), 0, operands[i].shape, shape));
+      add_regions(result.regions, static_cast<int>(i), shape, src, 0, contiguous_strides(shape), 0, operands[i].shape, shape);
     results.push_back(std::move(result));
   }
   return results;

@@ -38,7 +38,7 @@ std::vector<Movement> make_flip(std::span<const Operand> operands, const Attribu
     offset += (from[axis] - 1) * strides[axis];
     backwards[axis] = -strides[axis];
   }
-  result.regions.push_back(region_of(0, from, backwards, offset, strides, 0, from, from));
+  add_regions(result.regions, 0, from, backwards, offset, strides, 0, from, from);
   return {std::move(result)};
 }
 
@@ -88,7 +88,7 @@ std::vector<Movement> make_rot90(std::span<const Operand> operands, const Attrib
     offset += (from[first] - 1) * strides[first];
     src[turns == 3 ? second : first] *= -1;
   }
-  result.regions.push_back(region_of(0, result.shape, src, offset, contiguous_strides(result.shape), 0, from, result.shape));
+  add_regions(result.regions, 0, result.shape, src, offset, contiguous_strides(result.shape), 0, from, result.shape);
   return {std::move(result)};
 }
 

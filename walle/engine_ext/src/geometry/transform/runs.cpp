@@ -49,7 +49,7 @@ std::vector<Region> regions_of(int source, const Dims& from, const std::vector<s
       src_stride.insert(src_stride.end(), {run.step * src[axis], 0});
       dst_stride.insert(dst_stride.end(), {run.repeat * dst[axis], dst[axis]});
     }
-    regions.push_back(region_of(source, size, src_stride, src_offset, dst_stride, dst_offset, from, to));
+    add_regions(regions, source, size, src_stride, src_offset, dst_stride, dst_offset, from, to);
     std::size_t axis = runs.size();
     for (;;) {
       if (axis == 0) return regions;

@@ -35,7 +35,7 @@ std::vector<Movement> make_slice(std::span<const Operand> operands, const Attrib
     src_stride[axis] *= step;
   }
   Movement result{operands[0].dtype, shape, {}, {}};
-  result.regions.push_back(region_of(0, shape, src_stride, offset, contiguous_strides(shape), 0, from, shape));
+  add_regions(result.regions, 0, shape, src_stride, offset, contiguous_strides(shape), 0, from, shape);
   return {std::move(result)};
 }
 
@@ -68,8 +68,8 @@ std::vector<Movement> make_split(std::span<const Operand> operands, const Attrib
   for (const std::int64_t part : parts) {
     Movement result{operands[0].dtype, from, {}, {}};
     result.shape[axis] = part;
-    result.regions.push_back(
-        region_of(0, result.shape, strides, at * strides[axis], contiguous_strides(result.shape), 0, from, result.shape));
+    add_regions(result.regions, 0, result.shape, strides, at * strides[axis], contiguous_strides(result.shape), 0, from,
+                result.shape);
     results.push_back(std::move(result));
     at += part;
   }
@@ -91,7 +91,7 @@ std::vector<Movement> make_unstack(std::span<const Operand> operands, const Attr
   std::vector<Movement> results;
   for (std::int64_t at = 0; at < outputs; ++at) {
     Movement result{operands[0].dtype, shape, {}, {}};
-    result.regions.push_back(region_of(0, shape, src, at * strides[axis], contiguous_strides(shape), 0, from, shape));
+    add_regions(result.regions, 0, shape, src, at * strides[axis], contiguous_strides(shape), 0, from, shape);
     results.push_back(std::move(result));
   }
   return results;

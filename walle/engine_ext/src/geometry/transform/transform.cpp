@@ -83,6 +83,25 @@ Region region_of(int source, const Dims& size, const Dims& src_stride, std::int6
   return Region::make(source, size, src_stride, src_offset, dst_stride, dst_offset, element_count(from), element_count(to));
 }
 
+void add_regions(std::vector<Region>& regions, int source, const Dims& size, const Dims& src_stride, std::int64_t src_offset,
+                 const Dims& dst_stride, std::int64_t dst_offset, const Dims& from, const Dims& to) {
+  constexpr std::size_t kMaxRegions = 1 << 16;
+  if (regions.size() >= kMaxRegions)
+    throw Error(ErrorKind::shape, "a movement from " + to_string(from) + " to " + to_string(to) + " takes too many regions");
+  if (Region::axes_needed(size, src_stride, dst_stride) <= kMaxAxes) {
+    regions.push_back(region_of(source, size, src_stride, src_offset, dst_stride, dst_offset, from, to));
+    return;
+  }
+  std::size_t shortest = 0;
+  for (std::size_t i = 1; i < size.size(); ++i)
+    if (size[i] > 1 && (size[shortest] == 1 || size[i] < size[shortest])) shortest = i;
+  Dims one = size;
+  one[shortest] = 1;
+  for (std::int64_t at = 0; at < size[shortest]; ++at)
+    add_regions(regions, source, one, src_stride, src_offset + at * src_stride[shortest], dst_stride,
+                dst_offset + at * dst_stride[shortest], from, to);
+}
+
 Tensor zero_fill(DType dtype) {
   Tensor zero = Tensor::empty(dtype, {});
   std::memset(zero.raw(), 0, item_size(dtype));

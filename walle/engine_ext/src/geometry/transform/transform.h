@@ -43,6 +43,9 @@ std::span<const Transform> transforms() noexcept;
 // Return a region from an operand of shape `from` to an output of shape `to`, all strides and offsets in elements.
 Region region_of(int source, const Dims& size, const Dims& src_stride, std::int64_t src_offset, const Dims& dst_stride,
                  std::int64_t dst_offset, const Dims& from, const Dims& to);
+// Append a region, or several where one would need more than kMaxAxes axes: one for each position along its shortest axes.
+void add_regions(std::vector<Region>& regions, int source, const Dims& size, const Dims& src_stride, std::int64_t src_offset,
+                 const Dims& dst_stride, std::int64_t dst_offset, const Dims& from, const Dims& to);
 // Return a fill of zeros, of one element.
 Tensor zero_fill(DType dtype);
 

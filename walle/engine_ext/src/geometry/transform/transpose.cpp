@@ -21,7 +21,7 @@ std::vector<Movement> make_transpose(std::span<const Operand> operands, const At
     src_stride[i] = strides[axis];
   }
   Movement result{operands[0].dtype, shape, {}, {}};
-  result.regions.push_back(region_of(0, shape, src_stride, 0, contiguous_strides(shape), 0, from, shape));
+  add_regions(result.regions, 0, shape, src_stride, 0, contiguous_strides(shape), 0, from, shape);
   return {std::move(result)};
 }
 

@@ -34,7 +34,7 @@ std::vector<Movement> make_sliding_window(std::span<const Operand> operands, con
       throw Error(ErrorKind::shape, "SlidingWindow leaves 63 bits");
   }
   if (element_count(result.shape) > 0)
-    result.regions.push_back(region_of(0, result.shape, src, 0, contiguous_strides(result.shape), 0, from, result.shape));
+    add_regions(result.regions, 0, result.shape, src, 0, contiguous_strides(result.shape), 0, from, result.shape);
   return {std::move(result)};
 }
 
