@@ -136,5 +136,5 @@ def garbage_note(repository: Path) -> tuple[int, int] | None:
 
 
 def forget_garbage(repository: Path) -> None:
-    """Remove the note of unreachable objects. The caller holds the repository's lock."""
+    """Note that a repository has none. The caller holds its lock."""
     (repository / _GARBAGE).unlink(missing_ok=True)
