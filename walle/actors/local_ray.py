@@ -57,9 +57,10 @@ class LocalRay:
             _check_address(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
         except BaseException as error:
             local.close()
-            if isinstance(error, (ConnectionError, ValueError, RuntimeError, OSError)):
-                raise ConfigError(f"Ray cannot be started on this machine: {error}") from error
-            raise
+            if isinstance(error, ConfigError) or not isinstance(error, Exception):
+                raise
+            # Of any class: Ray raises Exception itself where a start takes too long.
+            raise ConfigError(f"Ray cannot be started on this machine: {error}") from error
         return local
 
     def close(self) -> None:
