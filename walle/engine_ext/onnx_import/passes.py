@@ -28,6 +28,8 @@ _MAX_ROUNDS = 8
 _RANDOM = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
+# Input, weights and bias of a convolution or matrix product; what another pass attaches comes behind them.
+_PRODUCT_INPUTS = 3
 # Activations that the engine's Conv applies to its result.
 _ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh"})
 _FOLDED_TYPES = frozenset(DTYPES.keys() - BITS_ONLY)
@@ -145,6 +147,8 @@ def _merged_weights(producer: Node, norm: Node, constants: Mapping[str, Array]) 
     operands = [*producer.inputs[1:], *norm.inputs[1:]]
     if producer.op not in {"Conv", "ConvTranspose", "Gemm"} or norm.int_attribute("training_mode") != 0:
         return None
+    if "activation" in producer.attributes or len(producer.inputs) > _PRODUCT_INPUTS:
+        return None  # fuse_activations or fuse_residuals attached something behind the sums
     if any(name not in constants for name in operands if name) or not producer.has_input(1) or len(norm.inputs) != 5:
         return None
     if any(norm.outputs[1:]) or any(producer.attributes.get(key, 1.0) != 1.0 for key in ("alpha", "beta")):

@@ -1,0 +1,70 @@
+"""Products in front of a BatchNormalization, with and without something between, against ONNX Runtime unoptimised."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.sim.onnx_models import NODE, model, numbers, runtime
+from walle.onnx_backend import Backend
+
+CASE = Path(__file__).parents[3] / "shared/cases/engine/conv_relu_batchnorm.onnx"
+
+
+def check(proto: onnx.ModelProto, feeds: dict[str, Any]) -> None:
+    """Compare every output with ONNX Runtime's."""
+    for ours, theirs in zip(Backend.run_model(proto, feeds), runtime(proto, feeds), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.skipif(not CASE.exists(), reason="../shared/cases is absent")
+def test_the_reported_model() -> None:
+    proto = onnx.load(CASE)
+    sizes = [one.dim_value for one in proto.graph.input[0].type.tensor_type.shape.dim]
+    check(proto, {proto.graph.input[0].name: numbers(*sizes)})
+
+
+BETWEEN = ["Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "Add", "Nothing"]
+PRODUCTS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
+    ("Conv", (6, 6, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ("Conv", (6, 6, 1, 1), {}),
+    ("Conv", (6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),
+    ("Conv", (6, 3, 3, 3), {"group": 2, "dilations": [2, 2], "strides": [2, 1]}),
+    ("ConvTranspose", (6, 6, 2, 2), {"strides": [2, 2]}),
+    ("ConvTranspose", (6, 3, 3, 3), {"group": 2}),
+    ("Gemm", (6, 6), {}),
+    ("Gemm", (6, 6), {"transB": 1}),
+    ("MatMul", (6, 6), {}),
+]
+
+
+def normalised(op: str, weight: tuple[int, ...], attributes: dict[str, Any], between: str, residual: bool) -> Any:
+    """Return a product, a residual, an operator between and a BatchNormalization; and inputs."""
+    x = numbers(3, 6) if op in {"Gemm", "MatMul"} else numbers(2, 6, 9, 9)
+    weights = {
+        "w": numbers(*weight, seed=1), "b": numbers(6, seed=2), "scale": numbers(6, seed=3),
+        "shift": numbers(6, seed=4), "mean": numbers(6, seed=5), "var": np.abs(numbers(6, seed=6)) + 0.5,
+        "low": np.float32(-0.5), "high": np.float32(0.5),
+    }  # fmt: skip
+    bias = [] if op == "MatMul" else ["b"]
+    nodes = [NODE(op, ["x", "w", *bias], ["h0"], **attributes)]
+    if residual:
+        nodes += [NODE("Tanh", ["h0"], ["side"]), NODE("Add", ["side", "h0"], ["h1"])]
+    last = "h1" if residual else "h0"
+    more = {"Add": ["b"] if x.ndim == 2 else ["low"], "Clip": ["low", "high"]}.get(between, [])
+    if between != "Nothing":
+        nodes.append(NODE(between, [last, *more], ["h2"]))
+        last = "h2"
+    nodes.append(NODE("BatchNormalization", [last, "scale", "shift", "mean", "var"], ["y"], epsilon=1e-3))
+    return model(nodes, {"x": x}, ["y"], weights=weights), {"x": x}
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize(("op", "weight", "attributes"), PRODUCTS)
+def test_what_stands_between_a_product_and_its_normalisation_is_applied(
+    op: str, weight: tuple[int, ...], attributes: dict[str, Any], between: str, residual: bool
+) -> None:
+    check(*normalised(op, weight, attributes, between, residual))
