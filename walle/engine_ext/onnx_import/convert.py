@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 from walle.durable_file import write_file
-from walle.engine_ext.onnx_import import lowering, passes, read, versions, write
+from walle.engine_ext.onnx_import import lowering, read, versions, write
 from walle.engine_ext.operators import operators
 
 
@@ -21,8 +21,11 @@ def convert(onnx_path: str | Path, out_path: str | Path) -> None:
 
 
 def convert_bytes(model: onnx.ModelProto | bytes) -> bytes:
-    """Return the `.walle` file of an ONNX model in memory, its external weights loaded. Raises as `convert` does."""
+    """Return the `.walle` file of an ONNX model in memory, its external weights loaded. Raises as `convert` does.
+
+    Nothing is folded, fused or removed: a plan does that (docs/adr/0202).
+    """
     proto = read.parse(model) if isinstance(model, bytes) else model
     known = {one.name for one in operators()}
     graph = read.read(proto, known | lowering.LOWERED)
-    return write.write(passes.optimise(lowering.lower(versions.renew(graph))), known)
+    return write.write(lowering.lower(versions.renew(graph)), known)

@@ -7,7 +7,7 @@
 
 #include "atomic/fused.h"
 #include "kernels/names.h"
-#include "plan/index.h"
+#include "graph/index.h"
 #include "plan/program.h"
 
 namespace walle {
