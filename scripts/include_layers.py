@@ -48,7 +48,17 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "bindings/deploy": ("core",),
     "bindings": (
         *_PLAN,
-        *("rewrite", "run", "files", "stream", "vm", "bindings/stream", "bindings/store", "bindings/tunnel", "bindings/deploy"),
+        *(
+            "rewrite",
+            "run",
+            "files",
+            "stream",
+            "vm",
+            "bindings/stream",
+            "bindings/store",
+            "bindings/tunnel",
+            "bindings/deploy",
+        ),
     ),
 }
 

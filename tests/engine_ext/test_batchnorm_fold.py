@@ -7,7 +7,9 @@ import numpy as np
 import onnx
 import pytest
 
+import walle
 from tests.sim.onnx_models import NODE, model, numbers, runtime
+from walle.engine_ext.onnx_import import convert_bytes
 from walle.onnx_backend import Backend
 
 CASE = Path(__file__).parents[3] / "shared/cases/engine/conv_relu_batchnorm.onnx"
@@ -24,6 +26,30 @@ def test_the_reported_model() -> None:
     proto = onnx.load(CASE)
     sizes = [one.dim_value for one in proto.graph.input[0].type.tensor_type.shape.dim]
     check(proto, {proto.graph.input[0].name: numbers(*sizes)})
+
+
+@pytest.mark.parametrize("reads_plain", [False, True])
+def test_a_normalisation_in_front_of_a_product(reads_plain: bool) -> None:
+    x, weights = numbers(2, 6, 9, 9), {"w": numbers(6, 6, 3, 3), "s": np.abs(numbers(6)) + np.float32(0.5)}
+    nodes = [NODE("BatchNormalization", ["x", *["s"] * 4], ["h"]), NODE("Conv", ["h", "w"], ["y"])]
+    if reads_plain:
+        nodes.append(NODE("Conv", ["x", "w"], ["z"]))
+    check(model(nodes, {"x": x}, ["y", "z"][: 1 + reads_plain], weights=weights), {"x": x})
+
+
+def test_statistics_through_identities_and_arithmetic() -> None:
+    x = numbers(2, 6, 9, 9)
+    weights = {"w": numbers(6, 6, 3, 3), "s": np.abs(numbers(6)) + np.float32(0.5), "o": np.float32(1)}
+    nodes = [
+        NODE("Conv", ["x", "w"], ["c"]), NODE("Identity", ["c"], ["h"]),
+        NODE("Identity", ["s"], ["m"]), NODE("Add", ["s", "o"], ["v"]),
+        NODE("BatchNormalization", ["h", "s", "m", "m", "v"], ["y"]),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": x}, ["y"], weights=weights)
+    check(proto, {"x": x})
+    plan = walle.Session(convert_bytes(proto)).plan()
+    assert plan is not None
+    assert [op.op for op in plan.ops if op.op != "Raster"] == ["Conv"]
 
 
 BETWEEN = ["Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "Add", "Nothing"]
@@ -59,6 +85,45 @@ def normalised(op: str, weight: tuple[int, ...], attributes: dict[str, Any], bet
         last = "h2"
     nodes.append(NODE("BatchNormalization", [last, "scale", "shift", "mean", "var"], ["y"], epsilon=1e-3))
     return model(nodes, {"x": x}, ["y"], weights=weights), {"x": x}
+
+
+def in_type(proto: onnx.ModelProto, dtype: str) -> onnx.ModelProto:
+    """Return the model with its float32 inputs and weights in another type."""
+    changed, kind = onnx.ModelProto(), onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    changed.CopyFrom(proto)
+    for value in (*changed.graph.input, *changed.graph.output):
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = kind
+    for weight in changed.graph.initializer:
+        array = onnx.numpy_helper.to_array(weight)
+        weight.CopyFrom(onnx.numpy_helper.from_array(array.astype(dtype), weight.name))
+    return changed
+
+
+TYPES = {"float16": 4e-3, "float64": 1e-5}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TYPES.items())
+@pytest.mark.parametrize("between", ["Nothing", "Relu", "Sigmoid"])
+@pytest.mark.parametrize(("op", "weight", "attributes"), PRODUCTS)
+def test_other_types_of_weights(
+    op: str, weight: tuple[int, ...], attributes: dict[str, Any], between: str, dtype: str, tolerance: float
+) -> None:
+    proto, feeds = normalised(op, weight, attributes, between, residual=False)
+    expected = runtime(proto, feeds, optimised=False)
+    found = Backend.run_model(in_type(proto, dtype), {name: value.astype(dtype) for name, value in feeds.items()})
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == dtype
+        np.testing.assert_allclose(ours.astype(np.float64), theirs, rtol=0, atol=tolerance * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("backend", [one.name for one in walle.backends() if one.available and one.exact])
+@pytest.mark.parametrize(("op", "weight", "attributes"), PRODUCTS)
+def test_every_backend(op: str, weight: tuple[int, ...], attributes: dict[str, Any], backend: str) -> None:
+    for between in ("Nothing", "Relu", "Tanh"):
+        proto, feeds = normalised(op, weight, attributes, between, residual=True)
+        found = walle.Session(convert_bytes(proto), backend=backend).run(feeds)["y"]
+        np.testing.assert_allclose(np.asarray(found), runtime(proto, feeds, optimised=False)[0], rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -1,6 +1,6 @@
-"""What a plan makes of a graph: constants and shapes computed, nodes folded, merged and removed; outputs stay the same."""
+"""Plans of graphs: constants and shapes computed, nodes folded, merged and removed; outputs stay the same."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,7 +159,7 @@ def test_a_condition_that_is_open_needs_a_module() -> None:
     given = graph([make_node("If", ("c",), ("y",), branches(), "if")], {"x": numbers(2), "c": np.array(True)}, ["y"])
     for one in (by_shape, given):
         data = write.write(one, KNOWN)
-        with pytest.raises(UnsupportedError, match="(if|by size)'.*Module"):
+        with pytest.raises(UnsupportedError, match=r"(if|by size)'.*Module"):
             walle.Session(data)
         assert isinstance(load(data), walle.Module)
 
@@ -190,7 +190,9 @@ def test_conversion_writes_the_nodes_as_they_are() -> None:
     assert ops(walle.Session(data)) == ["Conv"]
 
 
-def norm_of(product: onnx.NodeProto, weights: dict[str, Any], x: Any, *more: onnx.NodeProto, outputs: Any = ("y",)) -> Any:
+def norm_of(
+    product: onnx.NodeProto, weights: dict[str, Any], x: Any, *more: onnx.NodeProto, outputs: Any = ("y",)
+) -> Any:
     channels = {"scale": numbers(6, seed=2), "shift": numbers(6, seed=3), "mean": numbers(6, seed=4)}
     variance = {"var": np.abs(numbers(6, seed=5)) + np.float32(0.5)}
     norm = NODE("BatchNormalization", ["h", *channels, "var"], ["y"], epsilon=1e-3)
@@ -218,7 +220,9 @@ def test_batch_normalization_is_folded_into_a_product(
     proto = norm_of(product, {"w": numbers(*weight, seed=1), "b": numbers(6, seed=9)}, x)
     one = walle.Session(convert_bytes(proto), backend=backend)
     assert ops(one) == [step]
-    np.testing.assert_allclose(np.asarray(one.run({"x": x})["y"]), runtime(proto, {"x": x}, optimised=False)[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(one.run({"x": x})["y"]), runtime(proto, {"x": x}, optimised=False)[0], rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("outputs", [("y", "z"), ("y", "h")])
@@ -257,9 +261,13 @@ def test_files_that_attach_an_activation_or_a_residual_to_a_convolution(activati
     h = g.op("Conv", operands, activation=activation)
     g.output("y", g.op("BatchNormalization", [h, *norm]))
     sums = np.einsum("oi,nihw->nohw", w[:, :, 0, 0], x) + (x if residual else 0)
-    curve = {"Relu": lambda a: np.maximum(a, 0), "Sigmoid": lambda a: 1 / (1 + np.exp(-a)), "Tanh": np.tanh}[activation]
+    curves: dict[str, Callable[[Any], Any]] = {
+        "Relu": lambda a: np.maximum(a, 0),
+        "Sigmoid": lambda a: 1 / (1 + np.exp(-a)),
+        "Tanh": np.tanh,
+    }
     wide = row[:, None, None]
-    expected = (curve(sums) - wide) / np.sqrt(wide + 1e-5) * wide + wide
+    expected = (curves[activation](sums) - wide) / np.sqrt(wide + 1e-5) * wide + wide
     found = walle.Session(g.to_bytes()).run({"x": x})["y"]
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
 
@@ -270,7 +278,11 @@ CONV = NODE("Conv", ["x", "w", "b"], ["h"], pads=[1, 1, 1, 1])
 @pytest.mark.parametrize(
     ("nodes", "outputs", "steps"),
     [
-        ([NODE("Neg", ["r"], ["l"]), NODE("Add", ["l", "h"], ["s"]), NODE("Relu", ["s"], ["y"])], ["y"], ["Neg", "Conv"]),
+        (
+            [NODE("Neg", ["r"], ["l"]), NODE("Add", ["l", "h"], ["s"]), NODE("Relu", ["s"], ["y"])],
+            ["y"],
+            ["Neg", "Conv"],
+        ),
         ([NODE("Add", ["h", "row"], ["y"])], ["y"], ["Conv", "Add"]),  # broadcasts
         ([NODE("Add", ["h", "h"], ["y"])], ["y"], ["Conv", "Add"]),  # reads it twice
         ([NODE("Relu", ["h"], ["y"]), NODE("Neg", ["h"], ["z"])], ["y", "z"], ["Conv", "Relu", "Neg"]),

@@ -206,7 +206,7 @@ def test_a_bias_of_whole_units_is_quantised() -> None:
 
 @pytest.mark.parametrize(("bias", "scale"), [([40, 1, 2], [0.01, 0.01]), ([40, 1], 1)])
 def test_a_bias_that_does_not_fit_is_refused_by_the_name_of_its_node(bias: Any, scale: Any) -> None:
-    with pytest.raises(ShapeError, match="'bias'|'c'"):
+    with pytest.raises(ShapeError, match=r"'bias'|'c'"):
         planned(coarse(bias, scale))
 
 

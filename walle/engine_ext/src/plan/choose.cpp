@@ -138,7 +138,7 @@ class Search {
     const ScaledWeights* scaled = given.constant.storage() == nullptr ? given.scaled.get() : nullptr;
     const Tensor weights = scaled == nullptr ? given.constant : scaled->weights;
     std::string key = weights_key(conv_algorithms(), best, table_) + (problem.plain_input ? " plain " : " ") +
-                            std::to_string(problem.shape.groups);
+                      std::to_string(problem.shape.groups);
     if (scaled != nullptr) key += " " + scaled->key;
     op.inputs[1] = values_.add_constant(weights_.get(weights, key, [&] {
       const Tensor plain = scaled == nullptr ? weights : multiplied(*scaled);

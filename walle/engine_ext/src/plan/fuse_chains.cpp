@@ -1,5 +1,5 @@
-// Fusion of arithmetic that exporters write for one operator: LayerNormalization and Gelu. Opsets before 17 and 20 do not have them.
-// A chain and its operator compute the same but for rounding; the operator has a kernel of its own.
+// Fusion of arithmetic that exporters write for one operator: LayerNormalization and Gelu. Opsets before 17 and 20 do not have
+// them. A chain and its operator compute the same but for rounding; the operator has a kernel of its own.
 #include <array>
 #include <cmath>
 
@@ -28,9 +28,9 @@ class ChainFusion {
   }
 
  private:
-  static constexpr double kHalfRoot = 0.70710678118654752440;       // sqrt(1 / 2)
-  static constexpr double kRoot = 1.41421356237309504880;           // sqrt(2)
-  static constexpr double kTanhFactor = 0.79788456080286535588;     // sqrt(2 / pi)
+  static constexpr double kHalfRoot = 0.70710678118654752440;    // sqrt(1 / 2)
+  static constexpr double kRoot = 1.41421356237309504880;        // sqrt(2)
+  static constexpr double kTanhFactor = 0.79788456080286535588;  // sqrt(2 / pi)
   static constexpr double kCubeFactor = 0.044715;
 
   const ProgramValue& value(int index) const { return program_.values[at(index)]; }
@@ -87,7 +87,8 @@ class ChainFusion {
     for (std::size_t i = 0; i < 2; ++i) {
       const ProgramOp* variance = producer(padded->inputs[i], "ReduceMean");
       const auto epsilon = number(padded->inputs[1 - i]);
-      if (variance == nullptr || !epsilon || variance->axes != mean->axes || !reduces_last(*variance, variance->inputs[0])) continue;
+      if (variance == nullptr || !epsilon || variance->axes != mean->axes || !reduces_last(*variance, variance->inputs[0]))
+        continue;
       if (!is_square(variance->inputs[0], quotient.inputs[0])) continue;
       return replace(op, "LayerNormalization", {x, scale, shift},
                      {{"axis", -static_cast<std::int64_t>(row.size())}, {"epsilon", *epsilon}});
@@ -134,7 +135,8 @@ class ChainFusion {
   }
 
   bool is_scaled(int index, int x) const {
-    if (const ProgramOp* quotient = producer(index, "Div")) return quotient->inputs[0] == x && is_number(quotient->inputs[1], kRoot);
+    if (const ProgramOp* quotient = producer(index, "Div"))
+      return quotient->inputs[0] == x && is_number(quotient->inputs[1], kRoot);
     return beside(producer(index, "Mul"), kHalfRoot) == x;
   }
 

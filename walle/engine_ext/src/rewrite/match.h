@@ -43,8 +43,8 @@ class Match {
   // Return a constant made of another one, shared by all sessions on the graph.
   Tensor derived(const Tensor& constant, const std::string& key, const std::function<Tensor()>& make);
 
-  // Put a node in the root's place, behind those that were put before; the last one computes the root's output. What nothing reads
-  // afterwards is removed.
+  // Put a node in the root's place, behind those that were put before; the last one computes the root's output. What nothing
+  // reads afterwards is removed.
   void put(Node node) { put_.push_back(std::move(node)); }
   // Put a node in the place of another one of the pattern, which computes its operands there already.
   void put_at(const Node& place, Node node) {

@@ -61,7 +61,24 @@ constexpr std::size_t kMaxSmallBytes = std::size_t{1} << 16;
 
 // Whether a pass begins at the node, or a session runs it only where what decides about it is constant.
 bool is_worth_a_look(const Node& node) {
-  return node.op->module_only() || std::any_of(passes().begin(), passes().end(), [&](const Pass& pass) { return pass.crossings[0].op == node.op->name; });
+  return node.op->module_only() ||
+         std::any_of(passes().begin(), passes().end(), [&](const Pass& pass) { return pass.crossings[0].op == node.op->name; });
+}
+
+// Removes nodes whose results nothing reads.
+void remove_unread_nodes(Graph& graph) {
+  std::vector<bool> read(graph.values.size(), false);
+  for (const Output& output : graph.outputs) read[at(output.value)] = true;
+  std::vector<Node> kept;
+  for (std::size_t i = graph.nodes.size(); i-- > 0;) {
+    Node& node = graph.nodes[i];
+    if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](int output) { return output >= 0 && read[at(output)]; }))
+      continue;
+    for (const int value : reads(node)) read[at(value)] = true;
+    kept.push_back(std::move(node));
+  }
+  std::reverse(kept.begin(), kept.end());
+  graph.nodes = std::move(kept);
 }
 
 // Readers of an Identity's result read its source instead; subgraphs and outputs go on reading the result.
@@ -141,21 +158,6 @@ void run(const Pass& pass, Graph& graph) {
   graph.nodes = std::move(nodes);
 }
 
-void remove_unread_nodes(Graph& graph) {
-  std::vector<bool> read(graph.values.size(), false);
-  for (const Output& output : graph.outputs) read[at(output.value)] = true;
-  std::vector<Node> kept;
-  for (std::size_t i = graph.nodes.size(); i-- > 0;) {
-    Node& node = graph.nodes[i];
-    if (std::none_of(node.outputs.begin(), node.outputs.end(), [&](int output) { return output >= 0 && read[at(output)]; }))
-      continue;
-    for (const int value : reads(node)) read[at(value)] = true;
-    kept.push_back(std::move(node));
-  }
-  std::reverse(kept.begin(), kept.end());
-  graph.nodes = std::move(kept);
-}
-
 // Return the graph after all passes; null where nothing applies.
 std::shared_ptr<const Graph> changed_by_passes(const Graph& graph) {
   auto result = std::make_shared<Graph>(graph);
@@ -168,11 +170,13 @@ std::shared_ptr<const Graph> changed_by_passes(const Graph& graph) {
       }
   if (std::any_of(result->nodes.begin(), result->nodes.end(), is_worth_a_look)) {
     skip_identities(*result);
+    remove_unread_nodes(*result);
     for (const Pass& pass : passes()) {
       fold_small(*result, pass.name == kQuantisedPass);
       run(pass, *result);
     }
     remove_unread_nodes(*result);
+    arrange(*result);  // as if the file had been without the nodes that are gone
     changed = true;
   }
   return changed ? result : nullptr;

@@ -1,10 +1,10 @@
 // Models quantised in ONNX's QDQ form: DequantizeLinear, a float operator, QuantizeLinear become one operator on bytes.
 //
-// A convolution or matrix product by constant weights, a sum, and a mean over all pixels become their QLinear forms, whose products
-// and sums are whole numbers; what only moves or chooses elements works on the bytes as they are, converted to the result's scale
-// where that is different. Results differ from those of the float operators by rounding alone: one step of the result's scale
-// where a value lies between two. Whatever else stands between the two, has scales of another form, has a bias that the sums'
-// unit is too coarse for, or sums that can leave int32, stays float.
+// A convolution or matrix product by constant weights, a sum, and a mean over all pixels become their QLinear forms, whose
+// products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are, converted to the
+// result's scale where that is different. Results differ from those of the float operators by rounding alone: one step of the
+// result's scale where a value lies between two. Whatever else stands between the two, has scales of another form, has a bias
+// that the sums' unit is too coarse for, or sums that can leave int32, stays float.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -91,8 +91,8 @@ class QuantisedMatch {
   }
 
  private:
-  // The scale and zero point of a QuantizeLinear or DequantizeLinear whose bytes are `value`, of type `fallback` where the node has
-  // no zero point.
+  // The scale and zero point of a QuantizeLinear or DequantizeLinear whose bytes are `value`, of type `fallback` where the node
+  // has no zero point.
   std::optional<Quantised> parameters(const Node& node, int value, std::optional<DType> fallback) {
     const Tensor* scale = match_.constant(node, 1);
     if (scale == nullptr || scale->dtype() != DType::f32 || scale->size() < 1) return std::nullopt;
@@ -152,8 +152,8 @@ class QuantisedMatch {
     auto found = parameters(*before, before->inputs[0], value->dtype());
     if (!found || value->dtype() != found->dtype) return std::nullopt;
     const std::int64_t rank = value->ndim(), own = found->axis < 0 ? found->axis + rank : found->axis;
-    if (!found->whole() && (own != static_cast<std::int64_t>(axis) ||
-                            static_cast<std::int64_t>(found->scale.size()) != value->shape()[axis]))
+    if (!found->whole() &&
+        (own != static_cast<std::int64_t>(axis) || static_cast<std::int64_t>(found->scale.size()) != value->shape()[axis]))
       return std::nullopt;
     return Weights{std::move(*found), *value};
   }
@@ -234,8 +234,7 @@ class QuantisedMatch {
     if (!x || !weights) return;
     const std::size_t axis = op == "QLinearConv" ? 0 : 1;
     std::vector<double> units(static_cast<std::size_t>(weights->value.shape()[axis]));
-    for (std::size_t i = 0; i < units.size(); ++i)
-      units[i] = x->scale[0] * weights->bytes.scale[weights->bytes.whole() ? 0 : i];
+    for (std::size_t i = 0; i < units.size(); ++i) units[i] = x->scale[0] * weights->bytes.scale[weights->bytes.whole() ? 0 : i];
     std::optional<Tensor> bias;
     if (node.inputs.size() > 2 && node.inputs[2] >= 0) {
       bias = whole_bias(node, units, result.scale[0]);
@@ -259,9 +258,8 @@ class QuantisedMatch {
     if (!weights || weights->value.ndim() != 2) return;
     if (turned) {
       const Tensor given = weights->value;
-      weights->value = match_.derived(given, "transposed", [&] {
-        return evaluate_one("Transpose", std::array{given}, {{"perm", Dims{1, 0}}});
-      });
+      weights->value = match_.derived(given, "transposed",
+                                      [&] { return evaluate_one("Transpose", std::array{given}, {{"perm", Dims{1, 0}}}); });
       weights->bytes.value = match_.add(node.name + ".weight", weights->value);
     }
     product(node, result, "QLinearMatMul", weights, relu, {});
@@ -272,10 +270,10 @@ class QuantisedMatch {
     if (!a || !b) return;
     Attributes attributes;
     if (relu) attributes.set("activation", std::string("Relu"));
-    match_.put(node_of("QLinearAdd", node.name,
-                       {a->value, a->scale_value, a->zero_value, b->value, b->scale_value, b->zero_value, result.scale_value,
-                        result.zero_value},
-                       result.value, std::move(attributes)));
+    match_.put(node_of(
+        "QLinearAdd", node.name,
+        {a->value, a->scale_value, a->zero_value, b->value, b->scale_value, b->zero_value, result.scale_value, result.zero_value},
+        result.value, std::move(attributes)));
   }
 
   void mean(const Node& node, const Quantised& result) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <set>
 
-#include "operators/eager.h"
 #include "graph/index.h"
+#include "operators/eager.h"
 #include "rewrite/rewrite.h"
 #include "run/flow.h"
 #include "run/session.h"
@@ -279,7 +279,11 @@ void Block::prepare() {
 }
 
 Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
-    : target_(target), team_(target.threads), max_rounds_(max_rounds), graph_(std::move(graph)), block_(rewritten(graph_), target_, team_, rounds_left_) {
+    : target_(target),
+      team_(target.threads),
+      max_rounds_(max_rounds),
+      graph_(std::move(graph)),
+      block_(rewritten(graph_), target_, team_, rounds_left_) {
   block_.prepare();
 }
 

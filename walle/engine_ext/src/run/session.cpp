@@ -24,10 +24,11 @@ Error needs_a_module(const Node& node) {
                                       "', which a Session does not run; run the model with walle.Module"};
 }
 
-// Whether what decides about the node (the condition of an If, all inputs of an operator whose shapes depend on data) is constant.
+// Whether what decides about the node (the condition of an If, all inputs of an operator whose shapes depend on data) is
+// constant.
 bool is_known(const Graph& graph, const Node& node) {
-  const auto deciding = std::span(node.inputs).first(node.op->name == "If" ? std::min<std::size_t>(1, node.inputs.size())
-                                                                         : node.inputs.size());
+  const auto deciding =
+      std::span(node.inputs).first(node.op->name == "If" ? std::min<std::size_t>(1, node.inputs.size()) : node.inputs.size());
   return std::all_of(deciding.begin(), deciding.end(), [&](int input) {
     return input < 0 || graph.values[static_cast<std::size_t>(input)].kind == ValueKind::constant;
   });
