@@ -174,8 +174,8 @@ std::shared_ptr<const Graph> changed_by_passes(const Graph& graph) {
     for (const Pass& pass : passes()) {
       fold_small(*result, pass.name == kQuantisedPass);
       run(pass, *result);
+      remove_unread_nodes(*result);
     }
-    remove_unread_nodes(*result);
     arrange(*result);  // as if the file had been without the nodes that are gone
     changed = true;
   }

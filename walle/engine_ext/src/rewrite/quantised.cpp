@@ -213,13 +213,22 @@ class QuantisedMatch {
     std::int64_t inner = 1;
     for (std::size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
     const std::int64_t columns = shape[axis];
+    // What any weights would sum to is enough where it fits: reading all of a large model takes long.
     std::vector<std::int64_t> sums(static_cast<std::size_t>(columns), 0);
+    bool surely = true;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      const int zero = weights.bytes.zero[weights.bytes.whole() ? 0 : i];
+      const int least = weights.bytes.dtype == DType::i8 ? -128 : 0, greatest = weights.bytes.dtype == DType::i8 ? 127 : 255;
+      sums[i] = weights.value.size() / columns * std::max(greatest - zero, zero - least);
+      const std::int64_t start = bias == nullptr ? 0 : std::llabs(bias->data<std::int32_t>()[i]);
+      surely = surely && most * sums[i] + start <= kMost;
+    }
+    if (surely) return true;
+    std::fill(sums.begin(), sums.end(), 0);
     for (std::int64_t row = 0; row < weights.value.size() / inner; ++row) {
       const auto column = static_cast<std::size_t>(row % columns);
       const int zero = weights.bytes.zero[weights.bytes.whole() ? 0 : column];
-      std::int64_t total = 0;
-      for (std::int64_t i = row * inner; i < (row + 1) * inner; ++i) total += std::abs(byte_of(weights.value, i) - zero);
-      sums[column] += total;
+      for (std::int64_t i = row * inner; i < (row + 1) * inner; ++i) sums[column] += std::abs(byte_of(weights.value, i) - zero);
     }
     for (std::size_t i = 0; i < sums.size(); ++i) {
       const std::int64_t start = bias == nullptr ? 0 : std::llabs(bias->data<std::int32_t>()[i]);
