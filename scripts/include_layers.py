@@ -37,8 +37,9 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "operators": _OPERATORS,
     "operators/data": ("core", "geometry", "geometry/transform", "operators"),
     "graph": ("core", "operators"),
+    "rewrite": ("core", "kernels", "operators", "graph"),
     "plan": _PLAN,
-    "run": (*_PLAN, "run"),
+    "run": (*_PLAN, "rewrite", "run"),
     "stream": ("core",),
     "vm": ("core",),
     "bindings/stream": ("core", "stream"),
@@ -47,7 +48,17 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "bindings/deploy": ("core",),
     "bindings": (
         *_PLAN,
-        *("run", "files", "stream", "vm", "bindings/stream", "bindings/store", "bindings/tunnel", "bindings/deploy"),
+        *(
+            "rewrite",
+            "run",
+            "files",
+            "stream",
+            "vm",
+            "bindings/stream",
+            "bindings/store",
+            "bindings/tunnel",
+            "bindings/deploy",
+        ),
     ),
 }
 

@@ -1,15 +1,21 @@
-from collections.abc import Sequence
+"""Plans of graphs: constants and shapes computed, nodes folded, merged and removed; outputs stay the same."""
+
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import walle
 from tests.sim.onnx_models import NODE, make_node, model, numbers, runtime
-from walle.engine_ext.onnx_import import lowering, passes, write
-from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo, free_values
+from walle.engine_ext.errors import UnsupportedError
+from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.onnx_import import convert_bytes, write
+from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo
 from walle.engine_ext.operators import operators
+from walle.engine_ext.session import load
 
 KNOWN = {one.name for one in operators()}
 
@@ -19,293 +25,277 @@ def graph(nodes: Sequence[Node], inputs: dict[str, Any], outputs: Sequence[str],
     return Graph(name="g", nodes=tuple(nodes), inputs=types, outputs=tuple(outputs), constants=constants)
 
 
+def session(one: Graph) -> walle.Session:
+    return walle.Session(write.write(one, KNOWN))
+
+
 def run(one: Graph, inputs: dict[str, Any]) -> list[Any]:
-    found = walle.Session(write.write(one, KNOWN)).run(inputs)
+    found = session(one).run(inputs)
     return [np.asarray(found[name]) for name in one.outputs]
 
 
-def same(before: Graph, after: Graph, inputs: dict[str, Any], *, rtol: float = 0) -> None:
-    for ours, theirs in zip(run(after, inputs), run(before, inputs), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=rtol)
+def ops(model: walle.Session) -> list[str]:
+    plan = model.plan()
+    assert plan is not None
+    return [op.op for op in plan.ops if op.op != "Raster"]
 
 
-def ops(one: Graph) -> list[str]:
-    return [node.op for node in one.nodes]
+def planned(one: Graph) -> list[str]:
+    return ops(session(one))
 
 
-def test_dead_nodes_and_constants_are_removed() -> None:
+def test_what_no_output_needs_is_not_planned() -> None:
     x = {"x": numbers(3)}
-    before = graph(
-        [make_node("Neg", ("x",), ("y",)), make_node("Exp", ("x",), ("unused",)),
-         make_node("Abs", ("unused",), ("more",))],
-        x, ["y"], w=numbers(3),
-    )  # fmt: skip
-    after = passes.drop_dead(before)
-    assert ops(after) == ["Neg"]
-    assert not after.constants
-    same(before, after, x)
+    nodes = [
+        make_node("Neg", ("x",), ("y",)),
+        make_node("Exp", ("x",), ("unused",)),
+        make_node("Abs", ("unused",), ("more",)),
+    ]
+    assert planned(graph(nodes, x, ["y"])) == ["Neg"]
 
 
-def test_constants_are_computed() -> None:
-    x = {"x": numbers(3)}
-    before = graph(
-        [make_node("Exp", ("w",), ("e",)), make_node("Add", ("e", "w"), ("s",)), make_node("Mul", ("x", "s"), ("y",))],
-        x, ["y"], w=numbers(3, seed=1),
-    )  # fmt: skip
-    after = passes.fold_constants(before)
-    assert ops(after) == ["Mul"]
-    same(before, after, x)
-
-
-def test_large_results_are_left_to_the_plan() -> None:
-    before = graph([make_node("Expand", ("w", "shape"), ("y",))], {}, ["y"], w=numbers(1), shape=np.array([100_000]))
-    assert ops(passes.fold_constants(before)) == ["Expand"]
-
-
-def test_an_operator_that_refuses_its_constants_is_kept_for_its_error() -> None:
-    before = graph([make_node("Add", ("a", "b"), ("y",))], {}, ["y"], a=numbers(2), b=numbers(3))
-    assert ops(passes.fold_constants(before)) == ["Add"]
+def test_constants_are_computed_once() -> None:
+    x, w = {"x": numbers(3)}, numbers(3, seed=1)
+    nodes = [
+        make_node("Exp", ("w",), ("e",)),
+        make_node("Add", ("e", "w"), ("s",)),
+        make_node("Mul", ("x", "s"), ("y",)),
+    ]
+    before = graph(nodes, x, ["y"], w=w)
+    assert planned(before) == ["Mul"]
+    np.testing.assert_allclose(run(before, x)[0], x["x"] * (np.exp(w) + w), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("attributes", "expected"), [({}, [2, 3, 4]), ({"start": 1}, [3, 4]), ({"start": -2, "end": -1}, [3])]
 )
-def test_known_shapes_become_constants(attributes: dict[str, Any], expected: list[int]) -> None:
-    before = graph([make_node("Shape", ("x",), ("s",), attributes)], {"x": numbers(2, 3, 4)}, ["s"])
-    after = passes.fold_shapes(before)
-    assert ops(after) == []
-    assert after.constants["s"].tolist() == expected
+def test_known_shapes_are_constants(attributes: dict[str, Any], expected: list[int]) -> None:
+    x = {"x": numbers(2, 3, 4)}
+    before = graph([make_node("Neg", ("x",), ("n",)), make_node("Shape", ("n",), ("s",), attributes)], x, ["s"])
+    assert planned(before) == []
+    assert run(before, x)[0].tolist() == expected
 
 
-def test_an_open_dimension_is_not_guessed() -> None:
-    before = Graph(
-        name="g",
-        nodes=(make_node("Shape", ("x",), ("s",)),),
-        inputs={"x": TypeInfo("float32", (None, 3))},
-        outputs=("s",),
-    )
-    assert ops(passes.fold_shapes(before)) == ["Shape"]
-
-
-def test_identities_are_removed_except_from_inputs_to_outputs() -> None:
-    x = {"x": numbers(3)}
-    before = graph(
-        [
-            make_node("Identity", ("x",), ("a",)),
-            make_node("Identity", ("a",), ("b",)),
-            make_node("Neg", ("b",), ("c",)),
-            make_node("Identity", ("c",), ("y",)),  # the Neg writes y itself
-            make_node("Identity", ("x",), ("copy",)),  # an input cannot be renamed
-            make_node("Abs", ("c",), ("z",)),
-        ],
-        x, ["y", "copy", "z"],
-    )  # fmt: skip
-    after = passes.drop_identities(before)
-    assert ops(after) == ["Neg", "Identity", "Abs"]
-    same(before, after, x)
-
-
-def test_identities_of_one_value_that_give_two_outputs() -> None:
+def test_identities_take_no_step() -> None:
     x = {"x": numbers(3)}
     nodes = [
-        make_node("Neg", ("x",), ("c",)),
+        make_node("Identity", ("x",), ("a",)),
+        make_node("Identity", ("a",), ("b",)),
+        make_node("Neg", ("b",), ("c",)),
         make_node("Identity", ("c",), ("y",)),
         make_node("Identity", ("c",), ("z",)),
+        make_node("Identity", ("x",), ("copy",)),
     ]
-    before = graph(nodes, x, ["y", "z"])
-    same(before, passes.drop_identities(before), x)
+    before = graph(nodes, x, ["y", "z", "copy"])
+    assert planned(before) == ["Neg"]
+    for found, expected in zip(run(before, x), [-x["x"], -x["x"], x["x"]], strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_identities_are_renamed_within_subgraphs() -> None:
-    branch = Graph(name="b", nodes=(make_node("Neg", ("i",), ("n",)),), inputs={}, outputs=("n",))
-    node = make_node("If", ("c",), ("y",), {"then_branch": branch, "else_branch": branch})
-    before = graph([make_node("Identity", ("x",), ("i",)), node], {"x": numbers(2), "c": np.array(True)}, ["y"])
-    after = passes.drop_identities(before)
-    assert [free_values(inner) for inner in after.nodes[0].subgraphs()] == [{"x"}, {"x"}]
+def test_operators_that_compute_the_same_run_once() -> None:
+    x = {"x": numbers(2, 3)}
+    nodes = [
+        make_node("Transpose", ("x",), ("a",), {"perm": [1, 0]}),
+        make_node("Transpose", ("x",), ("b",), {"perm": [1, 0]}),
+        make_node("Exp", ("a",), ("d",)),
+        make_node("Exp", ("b",), ("e",)),
+        make_node("Add", ("d", "e"), ("y",)),
+        make_node("LeakyRelu", ("a",), ("f",), {"alpha": 0.5}),
+        make_node("LeakyRelu", ("b",), ("z",), {"alpha": 0.25}),
+    ]
+    before = graph(nodes, x, ["y", "f", "z"])
+    assert sorted(planned(before)) == ["Add", "Exp", "LeakyRelu", "LeakyRelu"]
+    turned = x["x"].T
+    for found, expected in zip(
+        run(before, x),
+        [2 * np.exp(turned), np.where(turned < 0, 0.5 * turned, turned), np.where(turned < 0, 0.25 * turned, turned)],
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def branches(x: str = "x") -> dict[str, Graph]:
+    """Return two branches that use the same names for their values, and read a value of the outer graph."""
+    yes = [make_node("Add", (x, "w"), ("t",)), make_node("Neg", ("t",), ("r",))]
+    no = [make_node("Exp", (x,), ("t",)), make_node("Abs", ("t",), ("r",))]
+    return {
+        "then_branch": Graph(name="yes", nodes=tuple(yes), inputs={}, outputs=("r",), constants={"w": numbers(2)}),
+        "else_branch": Graph(name="no", nodes=tuple(no), inputs={}, outputs=("r",)),
+    }
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_an_if_with_a_constant_condition_becomes_its_branch(condition: bool) -> None:
+def test_a_session_runs_the_branch_of_a_constant_condition(condition: bool) -> None:
     x = {"x": numbers(2)}
-    # Both branches use the same names for their values, and read a value of the outer graph.
-    yes = Graph(
-        name="yes",
-        nodes=(make_node("Add", ("x", "w"), ("t",)), make_node("Neg", ("t",), ("r",))),
-        inputs={},
-        outputs=("r",),
-        constants={"w": numbers(2)},
-    )
-    no = Graph(
-        name="no", nodes=(make_node("Exp", ("x",), ("t",)), make_node("Abs", ("t",), ("r",))), inputs={}, outputs=("r",)
-    )
     nodes = [
-        make_node("If", ("c",), ("a",), {"then_branch": yes, "else_branch": no}, "first"),
-        make_node("If", ("c",), ("b",), {"then_branch": yes, "else_branch": no}, "second"),
+        make_node("If", ("c",), ("a",), branches(), "first"),
+        make_node("If", ("c",), ("b",), branches(), "second"),
         make_node("Add", ("a", "b"), ("y",)),
     ]
-    after = passes.drop_identities(passes.fold_branches(graph(nodes, x, ["y"], c=np.array(condition))))
-    assert "If" not in ops(after)
+    data = write.write(graph(nodes, x, ["y"], c=np.array(condition)), KNOWN)
     one = -(x["x"] + numbers(2)) if condition else np.exp(x["x"])
-    np.testing.assert_allclose(run(after, x)[0], 2 * one, rtol=1e-5)
+    for runner in (walle.Session, load, walle.Module):
+        np.testing.assert_allclose(np.asarray(runner(data).run(x)["y"]), 2 * one, rtol=1e-5)
+    assert isinstance(load(data), walle.Session)
 
 
-def test_equal_nodes_are_merged() -> None:
-    x = {"x": numbers(2, 3)}
-    before = graph(
-        [
-            make_node("Transpose", ("x",), ("a",), {"perm": [1, 0]}),
-            make_node("Transpose", ("x",), ("b",), {"perm": [1, 0]}),
-            make_node("Transpose", ("x",), ("c",), {"perm": [0, 1]}),
-            make_node("Exp", ("a",), ("d",)),
-            make_node("Exp", ("b",), ("e",)),
-            make_node("Add", ("d", "e"), ("y",)),
-            make_node("Neg", ("c",), ("z",)),
-        ],
-        x, ["y", "z"],
-    )  # fmt: skip
-    after = passes.merge_equal(before)
-    assert ops(after) == ["Transpose", "Transpose", "Exp", "Add", "Neg"]
-    same(before, after, x)
+SIZED = [
+    make_node("Size", ("x",), ("s",)),
+    make_node("Equal", ("s", "two"), ("c",)),
+    make_node("If", ("c",), ("y",), branches(), "by size"),
+]
 
 
-def test_random_values_are_neither_folded_nor_merged() -> None:
-    nodes = [make_node("RandomNormalLike", ("w",), (name,)) for name in "ab"]
-    before = graph([*nodes, make_node("Sub", ("a", "b"), ("y",))], {}, ["y"], w=numbers(2))
-    assert ops(passes.merge_equal(passes.fold_constants(before))) == ops(before)
+def test_a_session_runs_the_branch_that_shapes_choose() -> None:
+    for x, expected in ((numbers(2), -2 * numbers(2)), (numbers(3), np.exp(numbers(3)))):
+        data = write.write(graph(SIZED, {"x": x}, ["y"], two=np.array(2)), KNOWN)
+        found = load(data)
+        assert isinstance(found, walle.Session)
+        np.testing.assert_allclose(np.asarray(found.run({"x": x})["y"]), expected, rtol=1e-5)
 
 
-NORM = {"scale": numbers(6, seed=2), "shift": numbers(6, seed=3), "mean": numbers(6, seed=4)}
-VARIANCE = np.abs(numbers(6, seed=5)) + 0.5
-BATCH_NORM = make_node("BatchNormalization", ("h", "scale", "shift", "mean", "var"), ("y",), {"epsilon": 1e-3}, "bn")
+def test_a_condition_that_is_open_needs_a_module() -> None:
+    by_shape = replace(graph(SIZED, {}, ["y"], two=np.array(2)), inputs={"x": TypeInfo("float32", (None,))})
+    given = graph([make_node("If", ("c",), ("y",), branches(), "if")], {"x": numbers(2), "c": np.array(True)}, ["y"])
+    for one in (by_shape, given):
+        data = write.write(one, KNOWN)
+        with pytest.raises(UnsupportedError, match=r"(if|by size)'.*Module"):
+            walle.Session(data)
+        assert isinstance(load(data), walle.Module)
 
 
-def by_hand(h: Any) -> Any:
-    spread = (6,) + (1,) * (h.ndim - 2)
-    scale, shift, mean, var = (v.reshape(spread) for v in (*NORM.values(), VARIANCE))
-    return scale * (h - mean) / np.sqrt(var + 1e-3) + shift
+def test_an_operator_whose_shape_depends_on_constants_runs_in_a_session() -> None:
+    x = {"x": numbers(4)}
+    nodes = [
+        make_node("NonZero", ("mask",), ("i",)),
+        make_node("Squeeze", ("i", "zero"), ("at",)),
+        make_node("Gather", ("x", "at"), ("y",)),
+    ]
+    before = graph(nodes, x, ["y"], mask=np.array([1, 0, 1, 1]), zero=np.array([0]))
+    np.testing.assert_array_equal(run(before, x)[0], x["x"][[0, 2, 3]])
 
 
+def test_conversion_writes_the_nodes_as_they_are() -> None:
+    nodes = [
+        NODE("Conv", ["x", "w"], ["h"]),
+        NODE("BatchNormalization", ["h", "s", "s", "s", "v"], ["n"]),
+        NODE("Relu", ["n"], ["r"]),
+        NODE("Identity", ["r"], ["y"]),
+    ]
+    weights = {"w": numbers(3, 3, 1, 1), "s": numbers(3), "v": np.ones(3, np.float32)}
+    data = convert_bytes(model(nodes, {"x": numbers(1, 3, 4, 4)}, ["y"], weights=weights))
+    for name in (b"Conv", b"BatchNormalization", b"Relu", b"Identity"):
+        assert name in data
+    assert b"activation" not in data
+    assert ops(walle.Session(data)) == ["Conv"]
+
+
+def norm_of(
+    product: onnx.NodeProto, weights: dict[str, Any], x: Any, *more: onnx.NodeProto, outputs: Any = ("y",)
+) -> Any:
+    channels = {"scale": numbers(6, seed=2), "shift": numbers(6, seed=3), "mean": numbers(6, seed=4)}
+    variance = {"var": np.abs(numbers(6, seed=5)) + np.float32(0.5)}
+    norm = NODE("BatchNormalization", ["h", *channels, "var"], ["y"], epsilon=1e-3)
+    return model([product, norm, *more], {"x": x}, list(outputs), weights=weights | channels | variance)
+
+
+PRODUCTS = [
+    ("Conv", {"pads": [1, 1, 1, 1]}, (6, 4, 3, 3), "Conv"),
+    ("Conv", {"group": 2}, (6, 2, 1, 1), "Conv"),
+    ("ConvTranspose", {"strides": [2, 2]}, (4, 6, 2, 2), "Conv"),
+    ("ConvTranspose", {"group": 2}, (4, 3, 2, 2), "Conv"),
+    ("Gemm", {}, (4, 6), "Linear"),
+    ("Gemm", {"transB": 1}, (6, 4), "Linear"),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes", "weight", "step"), PRODUCTS)
 @pytest.mark.parametrize("bias", [True, False])
-def test_batch_normalization_is_folded_into_a_gemm(bias: bool) -> None:
-    for transposed in (0, 1):
-        x, weight = {"x": numbers(4, 5)}, numbers(*((6, 5) if transposed else (5, 6)), seed=1)
-        gemm = make_node("Gemm", ("x", "w", "b")[: 3 if bias else 2], ("h",), {"transB": transposed}, "gemm")
-        before = graph([gemm, BATCH_NORM], x, ["y"], w=weight, b=numbers(6, seed=9), var=VARIANCE, **NORM)
-        after = passes.drop_dead(passes.fold_batch_normalization(before))
-        assert ops(after) == ["Gemm"]
-        h = x["x"] @ (weight.T if transposed else weight) + (before.constants["b"] if bias else 0)
-        np.testing.assert_allclose(run(after, x)[0], by_hand(h), rtol=1e-4, atol=1e-5)
-
-
-def first_node(one: Graph, x: Any) -> Any:
-    """Return the result of the first node by ONNX Runtime, to check the operands that the pass wrote."""
-    node = one.nodes[0]
-    proto = model(
-        [NODE(node.op, list(node.inputs), list(node.outputs), **node.attributes)],
-        {"x": x}, list(node.outputs), weights=one.constants,
-    )  # fmt: skip
-    return runtime(proto, {"x": x})[0]
-
-
-@pytest.mark.parametrize(
-    ("op", "attributes", "weight"),
-    [
-        ("Conv", {"pads": [1, 1, 1, 1]}, numbers(6, 4, 3, 3)),
-        ("Conv", {"group": 2}, numbers(6, 2, 1, 1)),
-        ("ConvTranspose", {"strides": [2, 2]}, numbers(4, 6, 2, 2)),
-        ("ConvTranspose", {"group": 2}, numbers(4, 3, 2, 2)),
-    ],
-)
-@pytest.mark.parametrize("bias", [True, False])
-def test_batch_normalization_is_folded_into_a_convolution(
-    op: str, attributes: dict[str, Any], weight: Any, bias: bool
+@pytest.mark.parametrize("backend", [one.name for one in walle.backends() if one.available and one.exact])
+def test_batch_normalization_is_folded_into_a_product(
+    op: str, attributes: dict[str, Any], weight: tuple[int, ...], step: str, bias: bool, backend: str
 ) -> None:
-    x = numbers(1, 4, 5, 5, seed=7)
-    conv = make_node(op, ("x", "w", "b")[: 3 if bias else 2], ("h",), attributes, "conv")
-    before = graph([conv, BATCH_NORM], {"x": x}, ["y"], w=weight, b=numbers(6, seed=9), var=VARIANCE, **NORM)
-    after = passes.drop_dead(passes.fold_batch_normalization(before))
-    assert ops(after) == [op]
-    plain = graph([conv], {"x": x}, ["h"], w=weight, b=numbers(6, seed=9))
+    x = numbers(3, 4, seed=7) if op == "Gemm" else numbers(2, 4, 5, 5, seed=7)
+    product = NODE(op, ["x", "w", "b"][: 3 if bias else 2], ["h"], **attributes)
+    proto = norm_of(product, {"w": numbers(*weight, seed=1), "b": numbers(6, seed=9)}, x)
+    one = walle.Session(convert_bytes(proto), backend=backend)
+    assert ops(one) == [step]
     np.testing.assert_allclose(
-        first_node(after, x), by_hand(first_node(passes.drop_dead(plain), x)), rtol=1e-3, atol=1e-4
+        np.asarray(one.run({"x": x})["y"]), runtime(proto, {"x": x}, optimised=False)[0], rtol=1e-3, atol=1e-4
     )
 
 
-CONV = make_node("Conv", ("x", "w", "b"), ("h",), {"pads": [1, 1, 1, 1]}, "conv")
-CONV_TYPES = {name: TypeInfo("float32", (1, 3, 5, 5)) for name in ("h", "r", "s", "late")}
+@pytest.mark.parametrize("outputs", [("y", "z"), ("y", "h")])
+def test_batch_normalization_stays_where_others_read_what_it_reads(outputs: tuple[str, ...]) -> None:
+    x = numbers(2, 4, 5, 5)
+    proto = norm_of(
+        NODE("Conv", ["x", "w"], ["h"]), {"w": numbers(6, 4, 1, 1)}, x, NODE("Neg", ["h"], ["z"]), outputs=outputs
+    )
+    one = walle.Session(convert_bytes(proto))
+    assert "Mul" in ops(one)
+    for name, expected in zip(outputs, runtime(proto, {"x": x}, optimised=False), strict=True):
+        np.testing.assert_allclose(np.asarray(one.run({"x": x})[name]), expected, rtol=1e-4, atol=1e-5)
 
 
-def conv_graph(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[Graph, dict[str, Any]]:
-    x = {"x": numbers(1, 3, 5, 5, seed=7), "r": numbers(1, 3, 5, 5, seed=8), "row": numbers(5, seed=6)}
-    one = graph(nodes, x, outputs, w=numbers(3, 3, 3, 3), b=numbers(3, seed=9))
-    return replace(one, types=CONV_TYPES), x
+def test_two_products_by_one_weight_are_folded_apart() -> None:
+    x = numbers(2, 3, 5, 5)
+    nodes, weights = [], {"w": numbers(3, 3, 3, 3), "v": np.ones(3, np.float32)}
+    for at in range(2):
+        weights[f"s{at}"] = numbers(3, seed=at + 1)
+        nodes.append(NODE("Conv", ["x", "w"], [f"h{at}"]))
+        nodes.append(NODE("BatchNormalization", [f"h{at}", *[f"s{at}"] * 3, "v"], [f"y{at}"]))
+    proto = model(nodes, {"x": x}, ["y0", "y1"], weights=weights)
+    found = walle.Session(convert_bytes(proto)).run({"x": x})
+    for name, expected in zip(("y0", "y1"), runtime(proto, {"x": x}, optimised=False), strict=True):
+        np.testing.assert_allclose(np.asarray(found[name]), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("activation", ["Relu", "Sigmoid", "Tanh"])
-def test_a_convolution_applies_its_activation_and_adds_its_residual(activation: str) -> None:
-    late = make_node("Neg", ("r",), ("late",))  # comes after the convolution, before the addition
-    nodes = [CONV, late, make_node("Add", ("late", "h"), ("s",)), make_node(activation, ("s",), ("y",))]
-    before, x = conv_graph(nodes, ["y"])
-    after = passes.fuse_activations(passes.fuse_residuals(before))
-    assert ops(after) == ["Neg", "Conv"]
-    same(before, after, x, rtol=1e-5)
+@pytest.mark.parametrize("residual", [False, True])
+def test_files_that_attach_an_activation_or_a_residual_to_a_convolution(activation: str, residual: bool) -> None:
+    """Check a file of an earlier version: its Conv has an activation, and a BatchNormalization behind it."""
+    x, w, row = numbers(1, 3, 5, 5), numbers(3, 3, 1, 1, seed=1), np.abs(numbers(3, seed=2)) + np.float32(0.5)
+    g = GraphBuilder("old")
+    given, norm = g.input("x", (1, 3, 5, 5)), [g.constant(name, row) for name in ("s", "b", "m", "v")]
+    operands = [given, g.constant("w", w)] + ([None, given] if residual else [])
+    h = g.op("Conv", operands, activation=activation)
+    g.output("y", g.op("BatchNormalization", [h, *norm]))
+    sums = np.einsum("oi,nihw->nohw", w[:, :, 0, 0], x) + (x if residual else 0)
+    curves: dict[str, Callable[[Any], Any]] = {
+        "Relu": lambda a: np.maximum(a, 0),
+        "Sigmoid": lambda a: 1 / (1 + np.exp(-a)),
+        "Tanh": np.tanh,
+    }
+    wide = row[:, None, None]
+    expected = (curves[activation](sums) - wide) / np.sqrt(wide + 1e-5) * wide + wide
+    found = walle.Session(g.to_bytes()).run({"x": x})["y"]
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_convolution_without_bias_adds_its_residual() -> None:
-    before, x = conv_graph([replace(CONV, inputs=("x", "w")), make_node("Add", ("h", "r"), ("y",))], ["y"])
-    after = passes.drop_dead(passes.fuse_residuals(before))
-    assert [node.inputs for node in after.nodes] == [("x", "w", "", "r")]
-    same(before, after, x, rtol=1e-5)
+CONV = NODE("Conv", ["x", "w", "b"], ["h"], pads=[1, 1, 1, 1])
 
 
 @pytest.mark.parametrize(
-    ("nodes", "outputs"),
+    ("nodes", "outputs", "steps"),
     [
-        ([make_node("Add", ("h", "row"), ("y",))], ["y"]),  # broadcasts
-        ([make_node("Add", ("h", "h"), ("y",))], ["y"]),  # reads it twice
-        ([make_node("Relu", ("h",), ("y",)), make_node("Neg", ("h",), ("z",))], ["y", "z"]),  # another reads it
-        ([make_node("Relu", ("h",), ("y",))], ["y", "h"]),  # it is an output
-        ([make_node("Relu", ("h",), ("y",), {"odd": 1})], ["y"]),
+        (
+            [NODE("Neg", ["r"], ["l"]), NODE("Add", ["l", "h"], ["s"]), NODE("Relu", ["s"], ["y"])],
+            ["y"],
+            ["Neg", "Conv"],
+        ),
+        ([NODE("Add", ["h", "row"], ["y"])], ["y"], ["Conv", "Add"]),  # broadcasts
+        ([NODE("Add", ["h", "h"], ["y"])], ["y"], ["Conv", "Add"]),  # reads it twice
+        ([NODE("Relu", ["h"], ["y"]), NODE("Neg", ["h"], ["z"])], ["y", "z"], ["Conv", "Relu", "Neg"]),
+        ([NODE("Relu", ["h"], ["y"])], ["y", "h"], ["Conv", "Relu"]),  # it is an output
     ],
 )
-def test_nodes_that_a_convolution_must_not_absorb(nodes: list[Node], outputs: list[str]) -> None:
-    before, _ = conv_graph([CONV, *nodes], outputs)
-    assert ops(passes.fuse_activations(passes.fuse_residuals(before))) == ops(before)
-
-
-def test_batch_normalization_stays_where_others_read_what_it_reads() -> None:
-    gemm = make_node("Gemm", ("x", "w"), ("h",), {}, "gemm")
-    before = graph([gemm, BATCH_NORM, make_node("Neg", ("h",), ("z",))], {"x": numbers(4, 5)}, ["y", "z"],
-                   w=numbers(5, 6), var=VARIANCE, **NORM)  # fmt: skip
-    assert ops(passes.fold_batch_normalization(before)) == ["Gemm", "BatchNormalization", "Neg"]
-
-
-@pytest.mark.parametrize("between", ["Relu", "Sigmoid", "Tanh", "Add"])
-def test_batch_normalization_is_not_folded_through_what_a_convolution_absorbed(between: str) -> None:
-    operands = ("h", "k") if between == "Add" else ("h",)
-    norm = make_node("BatchNormalization", ("a", "scale", "shift", "mean", "var"), ("y",), {}, "norm")
-    before, x = conv_graph([CONV, make_node(between, operands, ("a",)), norm], ["y"])
-    parts = {part: numbers(3, seed=seed) for seed, part in enumerate(("scale", "shift", "mean"), 1)}
-    parts |= {"var": np.abs(numbers(3, seed=4)) + 0.5, "k": numbers(1, 3, 5, 5, seed=5)}
-    before = replace(before, constants={**before.constants, **parts})
-    same(before, passes.optimise(before), x, rtol=1e-5)
-
-
-def test_all_passes_together_keep_the_outputs() -> None:
-    x = {"x": numbers(2, 3)}
-    before = graph(
-        [
-            make_node("Shape", ("x",), ("s",)),
-            make_node("Identity", ("x",), ("i",)),
-            make_node("Exp", ("w",), ("e",)),
-            make_node("Mul", ("i", "e"), ("m",)),
-            make_node("Mul", ("x", "e"), ("n",)),
-            make_node("Add", ("m", "n"), ("a",)),
-            make_node("Reshape", ("a", "s"), ("r",)),
-            make_node("Identity", ("r",), ("y",)),
-        ],
-        x, ["y"], w=numbers(3, seed=1),
-    )  # fmt: skip
-    after = passes.optimise(lowering.lower(before))
-    assert ops(after) == ["Mul", "Add", "Reshape"]
-    np.testing.assert_allclose(run(after, x)[0], 2 * x["x"] * np.exp(before.constants["w"]), rtol=1e-5)
+def test_what_a_convolution_absorbs(nodes: list[onnx.NodeProto], outputs: list[str], steps: list[str]) -> None:
+    shapes = {"x": (1, 3, 5, 5), "r": (1, 3, 5, 5), "row": (5,)}
+    feeds = {name: numbers(*shape, seed=len(name)) for name, shape in shapes.items()}
+    read = {name for node in [CONV, *nodes] for name in node.input} & feeds.keys()
+    feeds = {name: feeds[name] for name in sorted(read)}
+    proto = model([CONV, *nodes], feeds, outputs, weights={"w": numbers(3, 3, 3, 3), "b": numbers(3, seed=9)})
+    one = walle.Session(convert_bytes(proto))
+    assert ops(one) == steps
+    for name, expected in zip(outputs, runtime(proto, feeds, optimised=False), strict=True):
+        np.testing.assert_allclose(np.asarray(one.run(feeds)[name]), expected, rtol=1e-4, atol=1e-5)

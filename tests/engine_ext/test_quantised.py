@@ -1,4 +1,4 @@
-"""Models in QDQ form: the import pass, and a quantised network against ONNX Runtime."""
+"""Models in QDQ form: the operators on bytes that a plan makes of them, against the float operators."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +11,8 @@ from onnx import helper
 
 import walle
 from tests.sim.onnx_models import NODE, make_node, model, numbers, runtime
+from walle.engine_ext.errors import ShapeError
 from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo
-from walle.engine_ext.onnx_import.passes import drop_dead, drop_identities
-from walle.engine_ext.onnx_import.quantised import fuse_quantised
 from walle.engine_ext.onnx_import.write import write
 from walle.engine_ext.operators import operators
 
@@ -61,14 +60,24 @@ class QDQ:
         return Graph(name="g", nodes=tuple(self.nodes), inputs=inputs, outputs=outputs, constants=self.constants)
 
     def check(self, output: str, wanted: Sequence[str], steps: int = 1) -> None:
-        """Check the operators after the pass, and that their bytes are within `steps` of the float operators'."""
-        before = self.graph(output)
-        after = drop_dead(drop_identities(fuse_quantised(before)))
-        made = [one.op for one in after.nodes if one.op != "DequantizeLinear"]
-        assert made == ["QuantizeLinear", *wanted]
-        ours, theirs = (run(one, self.x)[0].astype(int) for one in (after, before))
+        """Check the steps of the plan, and that the bytes are within `steps` of ONNX Runtime's float operators."""
+        assert planned(self.graph(output)) == ["IntegerQuantize", *wanted]
+        ours, theirs = run(self.graph(output), self.x)[0].astype(int), self.by_floats(output)
         assert np.abs(ours - theirs).max() <= steps
         assert np.ptp(theirs) > 20  # neither all saturated nor all equal
+
+    def by_floats(self, output: str) -> Any:
+        """Return the bytes that ONNX Runtime computes, without its optimiser: node by node."""
+        nodes = [NODE(one.op, list(one.inputs), list(one.outputs), **one.attributes) for one in self.nodes]
+        proto = model(nodes, {"x": self.x}, [output], weights=self.constants, opset=21)
+        return runtime(proto, {"x": self.x}, optimised=False)[0].astype(int)
+
+
+def planned(graph: Graph) -> list[str]:
+    """Return the operators of a graph's plan, without rasters."""
+    plan = walle.Session(write(graph, KNOWN)).plan()
+    assert plan is not None
+    return [one.op for one in plan.ops if one.op != "Raster"]
 
 
 def run(graph: Graph, x: Any) -> list[Any]:
@@ -86,7 +95,7 @@ def test_convolutions(dtype: str, relu: bool, axis: int | None) -> None:
     bias = net.constant("bias", numbers(6))
     y = net.op("Conv", x, net.weights("w", (6, 4, 3, 3), axis), bias, out="c", pads=[1, 1, 1, 1])
     net.bytes_of(net.op("Relu", y, out="r") if relu else y, 0.05, zero + 7, "y")
-    net.check("y", ["QLinearConv"])
+    net.check("y", ["IntegerConv"])
 
 
 @pytest.mark.parametrize("turned", [0, 1])
@@ -97,14 +106,14 @@ def test_gemm(turned: int, per_column: bool) -> None:
     shape, axis = ((10, 20), 0) if turned else ((20, 10), 1)
     weights = net.weights("w", shape, axis if per_column else None)
     net.bytes_of(net.op("Gemm", x, weights, net.constant("b", numbers(10)), out="g", transB=turned), 0.05, 130, "y")
-    net.check("y", ["QLinearMatMul"])
+    net.check("y", ["IntegerLinear"])
 
 
 def test_products_of_stacks() -> None:
     net = QDQ(numbers(2, 5, 20))
     x = net.bytes_of("x", 0.03, 120)
     net.bytes_of(net.op("MatMul", x, net.weights("w", (20, 10)), out="g"), 0.05, 130, "y")
-    net.check("y", ["QLinearMatMul"])
+    net.check("y", ["IntegerLinear"])
 
 
 def test_sums_and_means() -> None:
@@ -112,7 +121,7 @@ def test_sums_and_means() -> None:
     x = net.bytes_of("x", 0.03, 120)
     y = net.bytes_of(net.op("Relu", net.op("Add", x, x, out="a"), out="r"), 0.02, 10)
     net.bytes_of(net.op("GlobalAveragePool", y, out="m"), 0.008, 3, "y")
-    net.check("y", ["QLinearAdd", "QLinearGlobalAveragePool"], 3)  # 2.5 steps of the mean are one step of the sum
+    net.check("y", ["IntegerSum", "IntegerConv"], 3)  # 2.5 steps of the mean are one step of the sum
 
 
 def test_movements_are_those_of_bytes_where_scales_agree() -> None:
@@ -120,14 +129,14 @@ def test_movements_are_those_of_bytes_where_scales_agree() -> None:
     x = net.bytes_of("x", 0.03, 120)
     y = net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[2, 2]), 0.03, 120)
     net.bytes_of(net.op("Transpose", y, out="t", perm=[0, 2, 3, 1]), 0.03, 120, "y")
-    net.check("y", ["MaxPool", "Transpose"], 0)
+    net.check("y", ["IntegerPoolMax"], 0)
 
 
 def test_moved_values_are_requantised() -> None:
     net = QDQ(numbers(1, 4, 6, 6))
     x = net.bytes_of("x", 0.03, 120)
     net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[2, 2]), 0.02, 110, "y")
-    net.check("y", ["MaxPool", "QLinearRescale"])
+    net.check("y", ["IntegerPoolMax", "IntegerSum"])
 
 
 def test_concatenated_parts_are_requantised() -> None:
@@ -135,7 +144,7 @@ def test_concatenated_parts_are_requantised() -> None:
     x = net.bytes_of("x", 0.03, 120)
     a = net.bytes_of(net.op("MaxPool", x, out="p", kernel_shape=[1, 1]), 0.02, 110)
     net.bytes_of(net.op("Concat", x, a, out="j", axis=1), 0.02, 110, "y")
-    net.check("y", ["MaxPool", "QLinearRescale", "QLinearRescale", "Concat"])
+    net.check("y", ["IntegerPoolMax", "IntegerSum", "IntegerSum"])
 
 
 def test_a_float_result_that_others_read_stays_float() -> None:
@@ -143,15 +152,17 @@ def test_a_float_result_that_others_read_stays_float() -> None:
     x = net.bytes_of("x", 0.03, 120)
     conv = net.op("Conv", x, net.weights("w", (6, 4, 1, 1)), out="c")
     net.bytes_of(conv, 0.05, 130, "y")
-    graph = net.graph("y", "c")
-    assert [one.op for one in fuse_quantised(graph).nodes] == [one.op for one in graph.nodes]
+    assert {"Conv", "IntegerQuantize"} <= set(planned(net.graph("y", "c")))
 
 
 def test_products_of_two_activations_stay_float() -> None:
     net = QDQ(numbers(3, 3))
     x = net.bytes_of("x", 0.03, 120)
     net.bytes_of(net.op("MatMul", x, x, out="g"), 0.05, 130, "y")
-    net.check("y", ["MatMul", "QuantizeLinear"], 0)
+    steps = planned(net.graph("y"))
+    assert "MatMul" in steps
+    assert "IntegerLinear" not in steps
+    np.testing.assert_array_equal(run(net.graph("y"), net.x)[0], net.by_floats("y"))
 
 
 def test_a_bias_of_another_scale_is_rounded_to_the_sums() -> None:
@@ -160,7 +171,7 @@ def test_a_bias_of_another_scale_is_rounded_to_the_sums() -> None:
     whole = net.constant("bias.q", np.arange(-300, 300, 100, dtype=np.int32))
     net.op("DequantizeLinear", whole, net.constant("bias.s", np.float32(0.004)), out="bias")
     net.bytes_of(net.op("Conv", x, net.weights("w", (6, 4, 1, 1)), "bias", out="c"), 0.05, 130, "y")
-    net.check("y", ["QLinearConv"])
+    net.check("y", ["IntegerConv"])
 
 
 def coarse(bias: Any, scale: Any = None, x_scale: float = 1) -> Graph:
@@ -183,20 +194,24 @@ def coarse(bias: Any, scale: Any = None, x_scale: float = 1) -> Graph:
 )
 def test_a_bias_that_the_sums_unit_is_too_coarse_for_stays_float(bias: Any, scale: Any) -> None:
     graph = coarse(bias, scale)
-    assert "Conv" in {node.op for node in fuse_quantised(graph).nodes}
-    (found,) = run(fuse_quantised(graph), np.zeros((1, 1, 1, 2), np.float32))
+    assert "Conv" in planned(graph)
+    (found,) = run(graph, np.zeros((1, 1, 1, 2), np.float32))
     np.testing.assert_array_equal(found[0, :, 0], [[168, 168], [128, 128], [228, 228]])
-    assert "QLinearConv" in {node.op for node in fuse_quantised(coarse(bias, scale, x_scale=1 / 512)).nodes}
+    assert "IntegerConv" in planned(coarse(bias, scale, x_scale=1 / 512))
 
 
 def test_a_bias_of_whole_units_is_quantised() -> None:
-    assert "QLinearConv" in {node.op for node in fuse_quantised(coarse([0, 1, -1], 1)).nodes}
+    assert "IntegerConv" in planned(coarse([0, 1, -1], 1))
 
 
-@pytest.mark.parametrize(("bias", "scale"), [([40, 1, 2], [0.01, 0.01]), ([40, 1], 1), ([40, 1, 0], np.inf)])
-def test_an_addition_that_is_not_a_bias_is_left_unchanged(bias: Any, scale: Any) -> None:
-    graph = coarse(bias, scale)
-    assert [node.op for node in fuse_quantised(graph).nodes] == [node.op for node in graph.nodes]
+@pytest.mark.parametrize(("bias", "scale"), [([40, 1, 2], [0.01, 0.01]), ([40, 1], 1)])
+def test_a_bias_that_does_not_fit_is_refused_by_the_name_of_its_node(bias: Any, scale: Any) -> None:
+    with pytest.raises(ShapeError, match=r"'bias'|'c'"):
+        planned(coarse(bias, scale))
+
+
+def test_a_bias_that_is_not_finite_stays_float() -> None:
+    assert "Conv" in planned(coarse([40, 1, 0], np.inf))
 
 
 @pytest.mark.parametrize("zero", [0, 128])
@@ -208,9 +223,9 @@ def test_sums_that_can_leave_int32_stay_float(zero: int) -> None:
     whole = net.constant("w.q", np.full((depth, 2), 127, np.int8))
     net.op("DequantizeLinear", whole, net.constant("w.s", np.float32(1 / 127)), out="w")
     net.bytes_of(net.op("MatMul", x, "w", out="g"), 400, 0, "y")
-    fused = fuse_quantised(net.graph("y"))
-    assert ("QLinearMatMul" in {node.op for node in fused.nodes}) == (zero == 128)
-    np.testing.assert_array_equal(run(fused, net.x)[0], [[175, 175]])
+    graph = net.graph("y")
+    assert ("IntegerLinear" in planned(graph)) == (zero == 128)
+    np.testing.assert_array_equal(run(graph, net.x)[0], [[175, 175]])
 
 
 def network() -> onnx.ModelProto:

@@ -54,13 +54,15 @@ def reference(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
     return list(ReferenceEvaluator(proto).run(None, dict(inputs)))
 
 
-def runtime(proto: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return what ONNX Runtime computes."""
+def runtime(proto: onnx.ModelProto, inputs: Mapping[str, Any], *, optimised: bool = True) -> list[Any]:
+    """Return what ONNX Runtime computes, with or without its optimiser."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(inputs)))
 

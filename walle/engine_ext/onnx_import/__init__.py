@@ -1,7 +1,7 @@
 """ONNX models as `.walle` models, on the cloud side: `convert(onnx_path, out_path)`. Needs the package `onnx`.
 
 In a process apart: map the file → check → inline functions → infer shapes → newest versions → the engine's operators →
-passes → write.
+write.
 """
 
 from walle.engine_ext.onnx_import.convert import convert, convert_bytes

@@ -1,9 +1,9 @@
-"""The importer's graph: the form of a model between ONNX and `.walle`, which passes rewrite.
+"""The importer's graph: the form of a model between ONNX and `.walle`, which steps of conversion rewrite.
 
-Graphs are immutable; a pass is a pure function from one to the next. Values are named, as in ONNX.
+Graphs are immutable; a step is a pure function from one to the next. Values are named, as in ONNX.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -92,7 +92,7 @@ class Graph:
 
 
 class Rewriting:
-    """New names and constants that a pass adds to a graph."""
+    """New names and constants that a step adds to a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -123,29 +123,3 @@ def all_names(graph: Graph) -> set[str]:
         for inner in node.subgraphs():
             names |= all_names(inner)
     return names
-
-
-def free_values(graph: Graph) -> set[str]:
-    """Return the names of a subgraph's outer values."""
-    given = {*graph.inputs, *graph.constants}
-    free: set[str] = set()
-    for node in graph.nodes:
-        free |= {name for name in node.inputs if name} - given
-        for inner in node.subgraphs():
-            free |= free_values(inner) - given
-        given |= set(node.outputs)
-    return free | (set(graph.outputs) - given)
-
-
-def read_by(node: Node) -> Collection[str]:
-    """Return the names that a node reads, the outer values of its subgraphs included."""
-    inner = [name for graph in node.subgraphs() for name in free_values(graph)]
-    return [name for name in node.inputs if name] + inner
-
-
-def uses_of(graph: Graph) -> dict[str, int]:
-    """Return how often each value is read; an output of the graph is read once more."""
-    uses: dict[str, int] = {}
-    for name in (*graph.outputs, *(name for node in graph.nodes for name in read_by(node))):
-        uses[name] = uses.get(name, 0) + 1
-    return uses

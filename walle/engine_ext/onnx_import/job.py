@@ -7,7 +7,7 @@ import onnx
 
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
-from walle.engine_ext.onnx_import import checks, inlining, limits, lowering, passes, read, shapes, versions, write
+from walle.engine_ext.onnx_import import checks, inlining, limits, lowering, read, shapes, versions, write
 from walle.engine_ext.onnx_import.limits import ConvertLimits
 from walle.engine_ext.onnx_import.weights import Weights
 from walle.engine_ext.operators import operators
@@ -70,5 +70,4 @@ def run(
 
 
 def _built(model: onnx.ModelProto, weights: Weights, opsets: Mapping[str, int], known: Collection[str]) -> GraphBuilder:
-    graph = lowering.lower(versions.renew(read.read(model, weights, opsets)))
-    return write.builder_of(passes.optimise(graph), known)
+    return write.builder_of(lowering.lower(versions.renew(read.read(model, weights, opsets))), known)

@@ -9,6 +9,7 @@
 #include "graph/open.h"
 #include "kernels/bfloat16.h"
 #include "operators/eager.h"
+#include "rewrite/rewrite.h"
 #include "run/module.h"
 #include "run/session.h"
 #include "vm/shared_memory.h"
@@ -371,7 +372,17 @@ void bind_session(py::module_& module) {
         const Loading loading;
         const Target target = Target::of(backend, threads);
         const auto graph = load(model);
-        if (needs_module(*graph)) return py::cast(std::make_unique<BoundModule>(graph, target));
+        const auto planned = rewritten(graph);
+        const auto& nodes = planned->nodes;
+        if (needs_module(*planned)) {
+          try {  // shapes may decide what control flow there is
+            if (std::all_of(nodes.begin(), nodes.end(), may_be_known))
+              return py::cast(std::make_unique<BoundSession>(graph, target, true));
+          } catch (const Error&) {
+            // the module says what is wrong with the model, if anything is
+          }
+          return py::cast(std::make_unique<BoundModule>(graph, target));
+        }
         return py::cast(std::make_unique<BoundSession>(graph, target, true));
       },
       py::arg("model"), py::arg("backend"), py::arg("threads") = 1,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/packed_weights.h"
+#include "graph/scaled_weights.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -20,9 +21,16 @@ struct Value {
   bool any_dtype = false, any_rank = false;  // of inputs: known at run time only
   int outer = -1;                            // of an outer value: its number in the graph around
   Tensor constant;
+  std::shared_ptr<const ScaledWeights> scaled;  // what the constant is computed from, where it is not there yet
 };
 
 struct Graph;
+
+// The graph that plans are made of, while any of its users lives (rewrite/rewrite.h).
+struct Rewriting {
+  ForkMutex mutex;
+  std::weak_ptr<const Graph> made;
+};
 
 struct Node {
   const OpDef* op = nullptr;
@@ -48,6 +56,7 @@ struct Graph {
   std::vector<int> inputs;  // value numbers, in the model's order
   std::vector<Output> outputs;
   std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();  // constants as plans packed them
+  std::shared_ptr<Rewriting> rewriting = std::make_shared<Rewriting>();
 };
 
 // Return the values that a node reads: its inputs, and the outer values of its subgraphs.

@@ -9,9 +9,9 @@ Tensor PackedWeights::get(const Tensor& constant, const std::string& key, const 
   Entry& entry = entries_[{constant.raw(), whole_key}];
   if (entry.source.lock() == constant.storage())
     if (auto storage = entry.packed.lock())
-      return Tensor(std::move(storage), DType::f32, entry.shape, contiguous_strides(entry.shape), 0);
+      return Tensor(std::move(storage), entry.dtype, entry.shape, contiguous_strides(entry.shape), 0);
   Tensor made = make();
-  entry = {constant.storage(), made.storage(), made.shape()};
+  entry = {constant.storage(), made.storage(), made.dtype(), made.shape()};
   std::erase_if(entries_, [](const auto& item) { return item.second.packed.expired(); });
   return made;
 }

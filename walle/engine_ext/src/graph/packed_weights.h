@@ -21,6 +21,7 @@ class PackedWeights {
   struct Entry {
     std::weak_ptr<Storage> source;  // whose address the key holds: another constant may lie there later
     std::weak_ptr<Storage> packed;
+    DType dtype = DType::f32;
     Dims shape;
   };
 

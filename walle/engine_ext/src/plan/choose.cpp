@@ -5,7 +5,7 @@
 #include <set>
 
 #include "atomic/products/integer_products.h"
-#include "plan/index.h"
+#include "graph/index.h"
 #include "plan/packed_values.h"
 #include "plan/problems.h"
 
@@ -134,11 +134,16 @@ class Search {
 
   void add_packed_conv(ProgramOp op, const ConvProblem& problem, const ConvChoice& best) {
     op.inputs.resize(std::max(kSlope, op.inputs.size()), -1);
-    const Tensor weights = values_.value(op.inputs[1]).constant;
-    const std::string key = weights_key(conv_algorithms(), best, table_) + (problem.plain_input ? " plain " : " ") +
-                            std::to_string(problem.shape.groups);
-    op.inputs[1] = values_.add_constant(
-        weights_.get(weights, key, [&] { return best.algorithm->pack(problem, best.parameter, weights.data<float>()); }));
+    const ProgramValue& given = values_.value(op.inputs[1]);
+    const ScaledWeights* scaled = given.constant.storage() == nullptr ? given.scaled.get() : nullptr;
+    const Tensor weights = scaled == nullptr ? given.constant : scaled->weights;
+    std::string key = weights_key(conv_algorithms(), best, table_) + (problem.plain_input ? " plain " : " ") +
+                      std::to_string(problem.shape.groups);
+    if (scaled != nullptr) key += " " + scaled->key;
+    op.inputs[1] = values_.add_constant(weights_.get(weights, key, [&] {
+      const Tensor plain = scaled == nullptr ? weights : multiplied(*scaled);
+      return best.algorithm->pack(problem, best.parameter, plain.data<float>());
+    }));
     if (problem.plain_input)
       values_.need_plain(op.inputs[0]);
     else

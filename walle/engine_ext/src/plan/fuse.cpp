@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "atomic/fused.h"
+#include "graph/index.h"
 #include "kernels/names.h"
-#include "plan/index.h"
 #include "plan/program.h"
 
 namespace walle {
@@ -66,8 +66,8 @@ class Fusion {
     return value(product.output).dtype == DType::f32 ? &product : nullptr;
   }
 
-  // Moves op `i` into the product that computes one of its operands; false where that is not possible. The product moves to the
-  // place of the op: all its inputs are computed by then.
+  // Moves op `i` into the product that computes one of its operands; false where that is not possible. A product that reads a
+  // residual moves to the place of the op, where all its inputs are computed; others stay, and release their input early.
   bool fuse_into_operand(std::size_t i, std::size_t operand) {
     ProgramOp& op = program_.ops[i];
     const int from = op.inputs[operand];
@@ -78,9 +78,15 @@ class Fusion {
     if (!(op.op->name == "Add" ? fuse_sum(*product, op.inputs[1 - operand]) : fuse_map(*product, op, operand))) return false;
     product->output = op.output;
     product->name = op.name;
-    op = std::move(*product);
-    product->output = -1;
-    product->inputs.clear();
+    if (product->epilogue.residual != Residual::none) {
+      op = std::move(*product);
+      product->output = -1;
+      product->inputs.clear();
+    } else {
+      producer_[at(op.output)] = producer_[at(from)];
+      op.output = -1;
+      op.inputs.clear();
+    }
     return true;
   }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "atomic/fused.h"
-#include "plan/index.h"
+#include "graph/index.h"
 #include "plan/program.h"
 
 namespace walle {

@@ -2,7 +2,7 @@
 // the first-level cache.
 #include <algorithm>
 
-#include "plan/index.h"
+#include "graph/index.h"
 #include "plan/program.h"
 
 namespace walle {

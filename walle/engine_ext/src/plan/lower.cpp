@@ -43,7 +43,18 @@ class Lowering final : public Emitter {
   Operand operand(Ref tensor) const override {
     if (tensor == kAbsent) return Operand::none();
     const ProgramValue& value = program_.values[static_cast<std::size_t>(tensor)];
-    return {value.dtype, value.shape, value.is_constant() ? &value.constant : nullptr, false};
+    return {value.dtype, value.shape, value.constant.storage() != nullptr ? &value.constant : nullptr, false};
+  }
+
+  // A constant that is computed once an operator other than Conv, which search packs, reads it.
+  Ref constant(const Value& value) {
+    if (value.scaled == nullptr) return constant(value.constant);
+    ProgramValue added{value.dtype, value.shape, {}, -1, {}};
+    added.scaled = value.scaled;
+    return add(std::move(added));
+  }
+  void compute_scaled(Ref ref, PackedWeights& weights) {
+    if (ref != kAbsent) program_.values[static_cast<std::size_t>(ref)].compute_scaled(weights);
   }
 
   Tensor value(Ref tensor, const std::string& what) const override {
@@ -52,7 +63,7 @@ class Lowering final : public Emitter {
   }
 
   Ref constant(Tensor value) override {
-    ProgramValue added{value.dtype(), value.shape(), {}, -1};
+    ProgramValue added{value.dtype(), value.shape(), {}, -1, {}};
     added.constant = std::move(value);
     return add(std::move(added));
   }
@@ -174,7 +185,7 @@ class Lowering final : public Emitter {
     made.attributes = attributes;
     const auto has = [&](std::size_t operand) { return operand < inputs.size() && inputs[operand] != kAbsent; };
     if (takes_epilogue(op.name)) made.epilogue = read_epilogue(attributes, has(kBias), has(kResidual));
-    made.output = add({type.dtype, std::move(type.shape), {}, -1}, inputs);
+    made.output = add({type.dtype, std::move(type.shape), {}, -1, {}}, inputs);
     program_.ops.push_back(std::move(made));
     return {program_.ops.back().output};
   }
@@ -203,7 +214,7 @@ class Lowering final : public Emitter {
         for (Region& region : raster.regions)
           if (region.source == Movement::kFill) region.source = static_cast<int>(raster.inputs.size() - 1);
       }
-      raster.output = add({movement.dtype, movement.shape, {}, -1}, inputs);
+      raster.output = add({movement.dtype, movement.shape, {}, -1, {}}, inputs);
       results.push_back(raster.output);
       program_.ops.push_back(std::move(raster));
       ++program_.rasters_made;
@@ -217,6 +228,55 @@ class Lowering final : public Emitter {
   std::string node_;
 };
 
+// Emits the nodes of a graph, or of the branch of an If of the graph around, whose node `around` it is.
+void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Ref>& refs, std::optional<std::size_t> around);
+
+// Emits the branch that the constant condition of an If chooses.
+std::vector<Emitter::Ref> lower_branch(Lowering& lowering, const Node& node, const std::vector<Emitter::Ref>& refs,
+                                       Emitter::Ref condition, std::size_t around) {
+  const Operand known = lowering.operand(condition);
+  if (known.absent || known.constant == nullptr || known.dtype != DType::b8 || known.constant->size() != 1)
+    throw Error(ErrorKind::unsupported,
+                "a Session has no control flow, and the condition is not known before running; run the model with walle.Module");
+  const Graph& branch = *node.graph(*known.constant->data<bool>() ? "then_branch" : "else_branch");
+  std::vector<Emitter::Ref> inner(branch.values.size(), Emitter::kAbsent), results;
+  for (std::size_t i = 0; i < branch.values.size(); ++i)
+    if (branch.values[i].kind == ValueKind::outer) inner[i] = refs[static_cast<std::size_t>(branch.values[i].outer)];
+  lower_nodes(lowering, branch, inner, around);
+  for (const Output& output : branch.outputs) results.push_back(inner[static_cast<std::size_t>(output.value)]);
+  return results;
+}
+
+void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Ref>& refs, std::optional<std::size_t> around) {
+  for (std::size_t i = 0; i < graph.values.size(); ++i)
+    if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i]);
+  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+    const Node& node = graph.nodes[at];
+    lowering.set_node(node.name);
+    std::vector<Emitter::Ref> inputs;
+    for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
+    if (node.op->name != "Conv")
+      for (const Emitter::Ref input : inputs) lowering.compute_scaled(input, *graph.packed);
+    try {
+      const bool branches = node.op->name == "If" && !inputs.empty();
+      const auto results = branches ? lower_branch(lowering, node, refs, inputs[0], around.value_or(at))
+                                    : lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
+      if (results.size() < node.outputs.size())
+        throw Error(ErrorKind::model,
+                    "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
+      for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+        if (results[i] == Emitter::kAbsent) throw Error(ErrorKind::unsupported, "it has no output " + std::to_string(i));
+        refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
+      }
+    } catch (const InputsNeeded& needed) {
+      throw InputsNeeded(needed.inputs(), around.value_or(at),
+                         "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
+    } catch (const Error& error) {
+      throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
+    }
+  }
+}
+
 }  // namespace
 
 Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table) {
@@ -226,30 +286,9 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const bool known = i < given.size() && given[i].storage() != nullptr;
     refs[static_cast<std::size_t>(graph.inputs[i])] =
-        known ? lowering.constant(given[i]) : lowering.add({types[i].dtype, types[i].shape, {}, static_cast<int>(i)});
+        known ? lowering.constant(given[i]) : lowering.add({types[i].dtype, types[i].shape, {}, static_cast<int>(i), {}});
   }
-  for (std::size_t i = 0; i < graph.values.size(); ++i)
-    if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i].constant);
-  for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
-    const Node& node = graph.nodes[at];
-    lowering.set_node(node.name);
-    std::vector<Emitter::Ref> inputs;
-    for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
-    try {
-      const auto results = lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
-      if (results.size() < node.outputs.size())
-        throw Error(ErrorKind::model,
-                    "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
-      for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-        if (results[i] == Emitter::kAbsent) throw Error(ErrorKind::unsupported, "it has no output " + std::to_string(i));
-        refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
-      }
-    } catch (const InputsNeeded& needed) {
-      throw InputsNeeded(needed.inputs(), at, "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
-    } catch (const Error& error) {
-      throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
-    }
-  }
+  lower_nodes(lowering, graph, refs, std::nullopt);
   for (const Output& output : graph.outputs) program.outputs.push_back(refs[static_cast<std::size_t>(output.value)]);
   return program;
 }

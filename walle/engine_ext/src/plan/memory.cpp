@@ -1,5 +1,5 @@
 #include "plan/memory.h"
-#include "plan/index.h"
+#include "graph/index.h"
 
 #include <algorithm>
 
@@ -142,7 +142,7 @@ MemoryPlan plan_memory(Program& program, int inputs) {
     const std::int64_t count = element_count(program.values[at(value)].shape), one = 1;
     copy.regions = {Region::make(0, {&count, 1}, {&one, 1}, 0, {&one, 1}, 0, count, count)};
     copy.output = static_cast<int>(program.values.size());
-    program.values.push_back({program.values[at(value)].dtype, program.values[at(value)].shape, {}, -1});
+    program.values.push_back({program.values[at(value)].dtype, program.values[at(value)].shape, {}, -1, {}});
     program.outputs[i] = copy.output;
     aliases.add();
     output_of.push_back(static_cast<int>(i));

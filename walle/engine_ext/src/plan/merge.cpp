@@ -2,8 +2,9 @@
 #include "geometry/merge.h"
 
 #include <algorithm>
+#include <map>
 
-#include "plan/index.h"
+#include "graph/index.h"
 #include "plan/program.h"
 
 namespace walle {
@@ -80,7 +81,35 @@ void merge_horizontally(Program& program) {
   for (int& output : program.outputs) output = stands_for[at(output)];
 }
 
+// Operators that compute the same from the same values: the first one stays.
+void merge_equal(Program& program) {
+  std::vector<int> stands_for(program.values.size());
+  for (std::size_t i = 0; i < stands_for.size(); ++i) stands_for[i] = static_cast<int>(i);
+  std::map<std::pair<const OpDef*, std::vector<int>>, std::vector<const ProgramOp*>> kept;
+  for (ProgramOp& op : program.ops) {
+    for (int& input : op.inputs)
+      if (input >= 0) input = stands_for[at(input)];
+    if (op.is_raster()) continue;  // random numbers are equal where their seeds are
+    std::vector<const ProgramOp*>& equal = kept[{op.op, op.inputs}];
+    const auto same = std::find_if(equal.begin(), equal.end(), [&](const ProgramOp* other) {
+      return other->attributes.items() == op.attributes.items() && other->axes == op.axes &&
+             program.values[at(other->output)].dtype == program.values[at(op.output)].dtype &&
+             program.values[at(other->output)].shape == program.values[at(op.output)].shape;
+    });
+    if (same == equal.end())
+      equal.push_back(&op);
+    else
+      stands_for[at(op.output)] = (*same)->output;
+  }
+  for (int& output : program.outputs) output = stands_for[at(output)];
+}
+
 }  // namespace
+
+void merge_operators(Program& program) {
+  merge_equal(program);
+  remove_unread(program);
+}
 
 void remove_unread(Program& program) {
   std::vector<bool> read(program.values.size(), false);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/index.h"
+#include "graph/index.h"
 
 namespace walle {
 
@@ -10,7 +10,7 @@ PackedValues::PackedValues(Program& program, std::int64_t pack)
     : program_(program), packing_(pack), packed_(program.values.size(), -1), plain_(program.values.size(), true) {}
 
 int PackedValues::add_value(Dims shape) {
-  program_.values.push_back({DType::f32, std::move(shape), {}, -1});
+  program_.values.push_back({DType::f32, std::move(shape), {}, -1, {}});
   packed_.push_back(-1);
   plain_.push_back(true);
   return static_cast<int>(program_.values.size() - 1);

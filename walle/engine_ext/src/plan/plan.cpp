@@ -43,10 +43,13 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
   const auto begin = std::chrono::steady_clock::now();
   auto plan = std::make_shared<Plan>();
   Program program = lower(graph, types, given, *target.table);
-  if (merging)
+  if (merging) {
     merge(program);
-  else
+    merge_operators(program);
+  } else {
     remove_unread(program);
+  }
+  fuse_chains(program, *target.table);
   fuse_softmax(program);
   fuse_gates(program, *target.table);
   fuse(program);
@@ -58,6 +61,9 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
   const Table& table = *plan->table;
   plan->search_ms = since(searching) + choose(program, table, *graph.packed, target.forced);
   if (merging) merge(program);
+  for (const ProgramOp& op : program.ops)
+    for (const int input : op.inputs)
+      if (input >= 0) program.values[static_cast<std::size_t>(input)].compute_scaled(*graph.packed);
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 

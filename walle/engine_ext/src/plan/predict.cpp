@@ -1,7 +1,7 @@
 // Predicted cost of a program on a backend (eq. 1): the least cost of each operator over its algorithms.
 #include <algorithm>
 
-#include "plan/index.h"
+#include "graph/index.h"
 #include "plan/problems.h"
 
 namespace walle {

@@ -10,10 +10,16 @@ namespace walle {
 struct ProgramValue {
   DType dtype = DType::f32;
   Dims shape;
-  Tensor constant;  // its value, where it does not depend on inputs
-  int input = -1;   // which input of the graph it is
+  Tensor constant;                              // its value, where it does not depend on inputs
+  int input = -1;                               // which input of the graph it is
+  std::shared_ptr<const ScaledWeights> scaled;  // what the constant is computed from: compute_scaled() does that
 
-  bool is_constant() const noexcept { return constant.storage() != nullptr; }
+  bool is_constant() const noexcept { return constant.storage() != nullptr || scaled != nullptr; }
+  // Compute the constant where it is not there yet; plans that need it as it is share it.
+  void compute_scaled(PackedWeights& weights) {
+    if (scaled != nullptr && constant.storage() == nullptr)
+      constant = weights.get(scaled->weights, scaled->key, [&] { return multiplied(*scaled); });
+  }
 };
 
 // The predicted cost of an algorithm with its parameter, as plans show it.
@@ -67,11 +73,15 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
 
 // Vertical merging, horizontal merging, and removal of operators whose result is not read.
 void merge(Program& program);
+// Keeps one of several operators that compute the same from the same values; before anything is fused into them.
+void merge_operators(Program& program);
 // The removal alone: merging is measured against it.
 void remove_unread(Program& program);
 
 // Moves the scale and the mask of attention scores into the softmax after them.
 void fuse_softmax(Program& program);
+// Replaces arithmetic that is a LayerNormalization or a Gelu by that, where the backend has a kernel for it.
+void fuse_chains(Program& program, const Table& table);
 // Replaces x * sigmoid(x) and similar gates by one operator, where the backend has a kernel for it.
 void fuse_gates(Program& program, const Table& table);
 // Moves bias, residual, bounds and activations into the epilogue of the convolution or matrix product before them.

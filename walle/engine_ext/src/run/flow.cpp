@@ -5,7 +5,7 @@
 #include <array>
 
 #include "operators/eager.h"
-#include "plan/index.h"
+#include "graph/index.h"
 #include "run/sequence.h"
 
 namespace walle {

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/index.h"
 #include "operators/eager.h"
-#include "plan/index.h"
+#include "rewrite/rewrite.h"
 #include "run/flow.h"
 #include "run/session.h"
 
@@ -234,7 +235,7 @@ std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> ar
   std::vector<Var> env(graph_->values.size());
   for (std::size_t i = 0; i < env.size(); ++i) {
     const Value& value = graph_->values[i];
-    if (value.kind == ValueKind::constant) env[i] = value.constant;
+    if (value.kind == ValueKind::constant && value.scaled == nullptr) env[i] = value.constant;  // else only a plan reads it
     if (value.kind == ValueKind::outer) env[i] = around[at(value.outer)];
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) env[at(graph_->inputs[i])] = inputs[i];
@@ -278,7 +279,11 @@ void Block::prepare() {
 }
 
 Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
-    : target_(target), team_(target.threads), max_rounds_(max_rounds), block_(std::move(graph), target_, team_, rounds_left_) {
+    : target_(target),
+      team_(target.threads),
+      max_rounds_(max_rounds),
+      graph_(std::move(graph)),
+      block_(rewritten(graph_), target_, team_, rounds_left_) {
   block_.prepare();
 }
 

@@ -73,7 +73,7 @@ class Module {
   // Throws Error.
   Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds = kMaxRounds);
 
-  const Graph& graph() const noexcept { return block_.graph(); }
+  const Graph& graph() const noexcept { return *graph_; }
   const Table& table() const noexcept { return *target_.table; }  // of nodes that are not planned
 
   // Return the outputs, in the graph's order. Throws Error for inputs that do not fit the model, and where a node refuses its
@@ -91,7 +91,8 @@ class Module {
   Team team_;
   std::int64_t max_rounds_, rounds_left_ = 0;
   mutable std::mutex mutex_;
-  Block block_;
+  std::shared_ptr<const Graph> graph_;  // as in the file
+  Block block_;                         // of the graph after rewriting
 };
 
 }  // namespace walle

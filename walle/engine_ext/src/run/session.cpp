@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/work_context.h"
+#include "rewrite/rewrite.h"
 
 namespace walle {
 
@@ -18,7 +19,26 @@ Tensor copy_of(const Tensor& tensor) {
   return copy;
 }
 
+Error needs_a_module(const Node& node) {
+  return {ErrorKind::unsupported, "node '" + node.name + "' is operator '" + std::string(node.op->name) +
+                                      "', which a Session does not run; run the model with walle.Module"};
+}
+
+// Whether what decides about the node (the condition of an If, all inputs of an operator whose shapes depend on data) is
+// constant.
+bool is_known(const Graph& graph, const Node& node) {
+  const auto deciding =
+      std::span(node.inputs).first(node.op->name == "If" ? std::min<std::size_t>(1, node.inputs.size()) : node.inputs.size());
+  return std::all_of(deciding.begin(), deciding.end(), [&](int input) {
+    return input < 0 || graph.values[static_cast<std::size_t>(input)].kind == ValueKind::constant;
+  });
+}
+
 }  // namespace
+
+bool may_be_known(const Node& node) noexcept {
+  return !node.op->module_only() || node.op->name == "If" || node.op->as<DataDependent>() != nullptr;
+}
 
 void check_input(const Value& input, const Tensor& given) {
   if (!input.any_dtype && given.dtype() != input.dtype)
@@ -42,11 +62,13 @@ bool known(const Value& input) {
 }
 
 Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
-    : graph_(std::move(graph)), target_(target), team_(target.threads), merging_(merging) {
-  for (const Node& node : graph_->nodes)
-    if (node.op->module_only())
-      throw Error(ErrorKind::unsupported, "node '" + node.name + "' is operator '" + std::string(node.op->name) +
-                                              "', which a Session does not run; run the model with walle.Module");
+    : graph_(std::move(graph)), planned_(rewritten(graph_)), target_(target), team_(target.threads), merging_(merging) {
+  const Node* unsure = nullptr;  // what only a plan can show to be known before running
+  for (const Node& node : planned_->nodes) {
+    if (!node.op->module_only()) continue;
+    if (!may_be_known(node)) throw needs_a_module(node);
+    if (!is_known(*planned_, node)) unsure = &node;
+  }
   std::vector<TensorType> types;
   bool all = true;
   for (const int input : graph_->inputs) {
@@ -58,10 +80,12 @@ Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool 
     types.push_back({value.dtype, value.shape});
   }
   needed_.resize(graph_->inputs.size(), false);
+  if (!all && unsure != nullptr) throw needs_a_module(*unsure);
   if (!all) return;
   try {
-    plans_.add(make_plan(*graph_, std::move(types), {}, target_, merging_));
+    plans_.add(make_plan(*planned_, std::move(types), {}, target_, merging_));
   } catch (const InputsNeeded& needed) {
+    if (unsure != nullptr) throw needs_a_module(*unsure);
     for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
   }
 }
@@ -80,7 +104,7 @@ std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
         if (needed_[i]) given[i] = copy_of(inputs[i]);
     }
     try {
-      plans_.add(make_plan(*graph_, types, std::move(given), target_, merging_));
+      plans_.add(make_plan(*planned_, types, std::move(given), target_, merging_));
       return plans_.last();
     } catch (const InputsNeeded& needed) {
       for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;

@@ -30,7 +30,7 @@ class Session {
   void check(std::span<const Tensor> inputs) const;
   std::shared_ptr<Plan> plan_for(std::span<const Tensor> inputs);
 
-  std::shared_ptr<const Graph> graph_;
+  std::shared_ptr<const Graph> graph_, planned_;  // as in the file; after rewriting
   Target target_;
   Team team_;
   bool merging_;
@@ -41,6 +41,8 @@ class Session {
 
 // Throws Error (shape, dtype) where a tensor does not have the dtype and shape of the graph's input, or is not contiguous.
 void check_input(const Value& input, const Tensor& given);
+// Return whether a session runs the node where constants and shapes alone decide what it does.
+bool may_be_known(const Node& node) noexcept;
 // Return whether dtype and every dimension are known.
 bool known(const Value& input);
 

@@ -1,0 +1,22 @@
+// Weights of a product times a factor for each output channel: what a normalisation behind the product becomes.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace walle {
+
+// The product is computed where it is read, so that packing makes the only copy: weights are large, and mapped from the file.
+struct ScaledWeights {
+  Tensor weights;
+  std::vector<double> factors;  // one for each output channel
+  std::size_t axis = 0;         // of the output channels
+  std::int64_t groups = 1;      // in a transposed convolution that axis counts the channels of one group; axis 0 holds the groups
+  std::string key;              // which factors these are, distinct within a graph
+};
+
+// Return the weights times their factors in the weights' type, multiplied in float64 and rounded once.
+Tensor multiplied(const ScaledWeights& scaled);
+
+}  // namespace walle
