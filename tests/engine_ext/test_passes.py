@@ -1,7 +1,10 @@
 """Plans of graphs: constants and shapes computed, nodes folded, merged and removed; outputs stay the same."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -299,3 +302,31 @@ def test_what_a_convolution_absorbs(nodes: list[onnx.NodeProto], outputs: list[s
     assert ops(one) == steps
     for name, expected in zip(outputs, runtime(proto, feeds, optimised=False), strict=True):
         np.testing.assert_allclose(np.asarray(one.run(feeds)[name]), expected, rtol=1e-4, atol=1e-5)
+
+
+OPENED = """
+import resource, sys, walle
+from walle.errors import WalleError
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    walle.Session(sys.argv[1])
+except WalleError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("kind", ["expand", "broadcast"])
+def test_a_small_file_does_not_become_large_before_it_is_planned(tmp_path: Path, kind: str) -> None:
+    g = GraphBuilder("large")
+    if kind == "expand":
+        value = g.op("Expand", [g.constant("one", np.ones(1, np.float32)), g.constant("to", np.array([1 << 28]))])
+    else:
+        sides = [g.constant(name, np.ones(shape, np.float32)) for name, shape in (("r", (1, 8000)), ("c", (8000, 1)))]
+        value = g.op("Add", sides)
+    g.output("y", g.op("NonZero", [value]))
+    (tmp_path / "large.walle").write_bytes(g.to_bytes())
+    run = [sys.executable, "-c", OPENED, str(tmp_path / "large.walle")]
+    *said, size_bytes = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    assert "walle.Module" in said[0]
+    assert int(size_bytes) < 1 << 27

@@ -58,6 +58,7 @@ constexpr Pass kPasses[] = {
 
 // Constants of this size at most are computed here: scales and statistics that passes read. Plans compute larger ones.
 constexpr std::size_t kMaxSmallBytes = std::size_t{1} << 16;
+constexpr std::int64_t kMaxSmallElements = std::int64_t{1} << 14;
 
 // Whether a pass begins at the node, or a session runs it only where what decides about it is constant.
 bool is_worth_a_look(const Node& node) {
@@ -93,6 +94,40 @@ void skip_identities(Graph& graph) {
   }
 }
 
+// Operators whose results have no more elements than their operands, where those that are more than a number have one shape.
+constexpr std::string_view kBounded[] = {"Abs", "Add",        "And",     "Cast",    "Concat",    "DequantizeLinear",
+                                         "Div", "Equal",      "Exp",     "Greater", "Identity",  "Less",
+                                         "Max", "Min",        "Mul",     "Neg",     "Not",       "Or",
+                                         "Pow", "Reciprocal", "Reshape", "Round",   "Slice",     "Sqrt",
+                                         "Sub", "Size",       "Squeeze", "Shape",   "Transpose", "Unsqueeze"};
+
+// Whether the result of a node that reads constants alone is small, before it is computed: a broadcast or an Expand of a few
+// bytes can be gigabytes.
+bool is_small(const Graph& graph, const Node& node) {
+  const auto constant = [&](std::size_t i) -> const Tensor& { return graph.values[at(node.inputs[i])].constant; };
+  if (node.op->name == "Expand") {
+    if (node.inputs.size() != 2 || node.inputs[0] < 0 || node.inputs[1] < 0) return false;
+    const Tensor& target = constant(1);
+    if (constant(0).size() != 1 || target.dtype() != DType::i64) return false;
+    std::int64_t count = 1;
+    for (std::int64_t i = 0; i < target.size(); ++i) {
+      const std::int64_t dim = target.data<std::int64_t>()[i];
+      if (dim < 0 || dim > kMaxSmallElements || (count *= dim) > kMaxSmallElements) return false;
+    }
+    return true;
+  }
+  if (std::find(std::begin(kBounded), std::end(kBounded), node.op->name) == std::end(kBounded)) return false;
+  constexpr std::string_view kMovements[] = {"Concat", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"};
+  if (std::find(std::begin(kMovements), std::end(kMovements), node.op->name) != std::end(kMovements)) return true;
+  const Dims* shape = nullptr;
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] < 0 || constant(i).size() == 1) continue;
+    if (shape != nullptr && *shape != constant(i).shape() && node.op->name != "DequantizeLinear") return false;
+    shape = &constant(i).shape();
+  }
+  return true;
+}
+
 // Makes the small results of nodes that read constants alone constants of the graph; bytes stay bytes where `keeps_bytes`.
 void fold_small(Graph& graph, bool keeps_bytes) {
   const Table& table = kernels("scalar");
@@ -106,7 +141,7 @@ void fold_small(Graph& graph, bool keeps_bytes) {
       if (value.kind != ValueKind::constant) return false;
       bytes += static_cast<std::size_t>(value.constant.size()) * item_size(value.dtype);
     }
-    return bytes <= kMaxSmallBytes;
+    return bytes <= kMaxSmallBytes && is_small(graph, node);
   };
   std::erase_if(graph.nodes, [&](const Node& node) {
     if (!foldable(node)) return false;
@@ -142,7 +177,11 @@ void run(const Pass& pass, Graph& graph) {
     if (node.op->name != pass.crossings[0].op || node.outputs.empty() || node.outputs[0] < 0) continue;
     if (!Match::permits(pass.crossings[0], node, values.readers(node.outputs[0]))) continue;
     Match match(values, pass, node, graph);
-    pass.apply(match);
+    try {
+      pass.apply(match);
+    } catch (const Error&) {
+      continue;  // a plan refuses the node, by its name
+    }
     if (match.replacement().empty()) continue;
     instead[&node];
     instead[&match.place()] = std::move(match.replacement());

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "operators/eager.h"
 #include "graph/index.h"
+#include "operators/eager.h"
 #include "run/sequence.h"
 
 namespace walle {
