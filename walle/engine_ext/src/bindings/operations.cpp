@@ -7,6 +7,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/fast_path.h"
+#include "bindings/released_gil.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -36,8 +37,7 @@ Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& at
   std::int64_t work = op.is(Family::matmul) ? kReleaseGil : 0;
   for (const Tensor& input : inputs) work += input.size();
   if (work < kReleaseGil) return evaluate(op, inputs, attributes, 1, kernels())[0];
-  const py::gil_scoped_release released;
-  return evaluate(op, inputs, attributes, 1, kernels())[0];
+  return computed_without_gil([&] { return evaluate(op, inputs, attributes, 1, kernels())[0]; });
 }
 
 // Two operands, each as a tensor unless it is a Python number, and their common dtype.
