@@ -1,3 +1,4 @@
+#include "core/stop.h"
 #include "graph/packed_weights.h"
 
 namespace walle {
@@ -10,6 +11,7 @@ Tensor PackedWeights::get(const Tensor& constant, const std::string& key, const 
   if (entry.source.lock() == constant.storage())
     if (auto storage = entry.packed.lock())
       return Tensor(std::move(storage), DType::f32, entry.shape, contiguous_strides(entry.shape), 0);
+  throw_if_stopped();
   Tensor made = make();
   entry = {constant.storage(), made.storage(), made.shape()};
   std::erase_if(entries_, [](const auto& item) { return item.second.packed.expired(); });
