@@ -67,7 +67,8 @@ began = time.thread_time()
 try:
     session.run(endless.long)
 except KeyboardInterrupt:
-    print(time.thread_time() - began, session.run(endless.short)["y"].tolist() == endless.results["y"].tolist(), flush=True)
+    cpu_s = time.thread_time() - began
+    print(cpu_s, session.run(endless.short)["y"].tolist() == endless.results["y"].tolist(), flush=True)
     raise
 """
 

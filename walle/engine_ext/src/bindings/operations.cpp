@@ -364,9 +364,17 @@ py::object functions() {
 }
 
 Tensor copy_of(const Tensor& x) {
+  constexpr std::int64_t kReleaseGil = 1 << 20;  // elements
   Tensor result = Tensor::empty(x.dtype(), x.shape());
-  assign(x, result);
-  return result;
+  if (x.size() < kReleaseGil) {
+    assign(x, result);
+    return result;
+  }
+  const Tensor from = x;  // its own, because another thread may replace the array's (setflags) while the GIL is released
+  return computed_without_gil([&] {
+    assign(from, result);
+    return std::move(result);
+  });
 }
 
 py::object only_element(const Tensor& x) {

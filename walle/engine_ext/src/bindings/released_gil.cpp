@@ -6,10 +6,6 @@ namespace walle {
 
 #if PY_VERSION_HEX < 0x030F0000
 
-bool PythonSignals::pending() const noexcept {
-  return (__atomic_load_n(&thread_->eval_breaker, __ATOMIC_RELAXED) & kSignalsPending) != 0;
-}
-
 bool PythonSignals::handle() noexcept {
   PyEval_RestoreThread(thread_);
   // As CPython does before it runs the handlers; PyErr_CheckSignals itself leaves the bit.
@@ -17,13 +13,11 @@ bool PythonSignals::handle() noexcept {
 #else
 
 // The bit is not known: handlers are asked for every 20 ms.
-bool PythonSignals::pending() const noexcept {
-  return std::chrono::steady_clock::now() - last_ >= std::chrono::milliseconds(20);
-}
-
 bool PythonSignals::handle() noexcept {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_ < std::chrono::milliseconds(20)) return false;
+  last_ = now;
   PyEval_RestoreThread(thread_);
-  last_ = std::chrono::steady_clock::now();
 #endif
   if (raised_ == nullptr && PyErr_CheckSignals() != 0) raised_ = PyErr_GetRaisedException();
   PyEval_SaveThread();

@@ -13,12 +13,11 @@ namespace walle {
 // handlers there. Created and destroyed under the GIL.
 class PythonSignals final : public SignalSource {
  public:
-  PythonSignals() : thread_(PyThreadState_Get()) {}
+  PythonSignals() : PythonSignals(PyThreadState_Get()) {}
   ~PythonSignals() override { Py_XDECREF(raised_); }
   PythonSignals(const PythonSignals&) = delete;
   PythonSignals& operator=(const PythonSignals&) = delete;
 
-  bool pending() const noexcept override;
   bool handle() noexcept override;
 
   // Throws what a handler raised, if anything; under the GIL.
@@ -31,7 +30,10 @@ class PythonSignals final : public SignalSource {
  private:
 #if PY_VERSION_HEX < 0x030F0000
   static constexpr std::uintptr_t kSignalsPending = 1u << 1;  // _PY_SIGNALS_PENDING_BIT of CPython 3.13 and 3.14
+  explicit PythonSignals(PyThreadState* thread) : SignalSource(&thread->eval_breaker, kSignalsPending), thread_(thread) {}
 #else
+  static constexpr std::uintptr_t kPerhaps = 1;
+  explicit PythonSignals(PyThreadState* thread) : SignalSource(&kPerhaps, kPerhaps), thread_(thread) {}
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 #endif
   PyThreadState* const thread_;

@@ -27,8 +27,10 @@ StopFlag* current_stop() noexcept { return run_stop != nullptr ? run_stop : curr
 StopFlag* exchange_stop(StopFlag* flag) noexcept { return std::exchange(run_stop, flag); }
 
 RunStop::RunStop(const StopLimits& limits) noexcept : limits_(limits), outer_(current_stop()), before_(exchange_stop(this)) {
-  is_watching_ =
-      outer_ != nullptr || limits_.signals != nullptr || limits_.deadline != StopLimits::Clock::time_point::max();
+  is_watching_ = outer_ != nullptr || limits_.deadline != StopLimits::Clock::time_point::max();
+  if (limits_.signals == nullptr) return;
+  attention_ = limits_.signals->word;
+  attention_mask_ = limits_.signals->mask;
 }
 
 bool RunStop::stop(StopReason reason) noexcept {

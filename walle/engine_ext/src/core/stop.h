@@ -28,15 +28,21 @@ class StopFlag {
   virtual ~StopFlag() = default;
 
   // Return whether the work must stop; once true, always true.
-  bool poll() noexcept { return stopping.load(std::memory_order_relaxed) || (is_watching_ && watch()); }
+  bool poll() noexcept {
+    if (stopping.load(std::memory_order_relaxed)) return true;
+    return (is_watching_ || (__atomic_load_n(attention_, __ATOMIC_RELAXED) & attention_mask_) != 0) && watch();
+  }
   virtual StopReason reason() const noexcept { return StopReason::vm; }
 
   std::atomic<bool> stopping{false};  // a stop was requested
 
  protected:
-  // Looks at what else stops the work, where is_watching_.
+  // Looks at what else stops the work: where is_watching_, and where the attention word has a bit of its mask.
   virtual bool watch() noexcept { return false; }
 
+  static constexpr std::uintptr_t kNothing = 0;
+  const std::uintptr_t* attention_ = &kNothing;
+  std::uintptr_t attention_mask_ = 0;
   bool is_watching_ = false;
 };
 
@@ -45,13 +51,18 @@ StopFlag* current_stop() noexcept;
 // Replaces the RunStop (or the flag that a helper thread of a team works for) and returns the one before.
 StopFlag* exchange_stop(StopFlag* flag) noexcept;
 
-// The signals of the program, as far as they concern work without the interpreter's lock.
+// The signals of the program, as far as they concern work without the interpreter's lock: one is pending while the word has a bit
+// of the mask. Other threads may write the word.
 class SignalSource {
  public:
+  SignalSource(const std::uintptr_t* pending, std::uintptr_t pending_mask) noexcept : word(pending), mask(pending_mask) {}
   virtual ~SignalSource() = default;
-  virtual bool pending() const noexcept = 0;  // on any thread
+  bool pending() const noexcept { return (__atomic_load_n(word, __ATOMIC_RELAXED) & mask) != 0; }
   // Runs the handlers, on the thread that runs the work; returns true where one raised an exception.
   virtual bool handle() noexcept = 0;
+
+  const std::uintptr_t* const word;
+  const std::uintptr_t mask;
 };
 
 // What stops a run, beside Session::cancel and the limits of the VM that it runs in.

@@ -73,6 +73,7 @@ std::vector<Tensor> run_transform(const TransformRule& rule, std::span<const Ten
       }
       move_region(region, source, result.raw(), item_size(movement.dtype), table);
     }
+    throw_if_stopped();  // what was moved may not be whole
     results.push_back(std::move(result));
   }
   return results;
@@ -191,6 +192,7 @@ void assign(const Tensor& from, const Tensor& to) {
   move_region(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(),
                            elements(source), elements(to)),
               source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()), kernels());
+  throw_if_stopped();  // what was moved may not be whole
 }
 
 Tensor contiguous(const Tensor& tensor) {

@@ -139,9 +139,10 @@ std::shared_ptr<const Block::Pieces> Block::finished(const std::vector<Draft>& d
   return pieces;
 }
 
-// Return the pieces with a plain one split at a node, which is interpreted from now on: nodes that do not depend on it come before,
-// the others after. Later runs have these pieces too, unless another thread has split one meanwhile.
-std::shared_ptr<const Block::Pieces> Block::split(const std::shared_ptr<const Pieces>& from, std::size_t index, std::size_t node) {
+// Return the pieces with a plain one split at a node, which is interpreted from now on: nodes that do not depend on it come
+// before, the others after. Later runs have these pieces too, unless another thread has split one meanwhile.
+std::shared_ptr<const Block::Pieces> Block::split(const std::shared_ptr<const Pieces>& from, std::size_t index,
+                                                  std::size_t node) {
   const auto producer = producers_of(*graph_);
   std::set<int> behind{static_cast<int>(node)};
   Draft first, last;
@@ -293,8 +294,7 @@ std::size_t Block::prepare() {
     const auto plan = plan_for(pieces, i, inputs);
     if (plan == nullptr) continue;
     arena_bytes = std::max(arena_bytes, plan->arena_bytes);
-    for (std::size_t output = 0; output < plan->outputs.size(); ++output)
-      types[piece.outputs[output]] = plan->outputs[output];
+    for (std::size_t output = 0; output < plan->outputs.size(); ++output) types[piece.outputs[output]] = plan->outputs[output];
     ++i;
   }
   return arena_bytes;
@@ -302,8 +302,8 @@ std::size_t Block::prepare() {
 
 Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
     : target_(target), max_rounds_(max_rounds), block_(std::move(graph), target_), workspaces_(target.threads) {
-  const WorkspacePool::Lease first(workspaces_);  // its threads and memory are made while the model is opened
-  first->reserve(block_.prepare());
+  const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
+  first.workspace().reserve(block_.prepare());
 }
 
 std::vector<Var> Module::run(std::span<const Var> inputs, const StopLimits& limits) {
@@ -318,9 +318,8 @@ std::vector<Var> Module::run(std::span<const Var> inputs, const StopLimits& limi
       throw Error(ErrorKind::model, "input '" + value.name + "' is " + kind_of(inputs[i]) + ", the model takes a tensor");
     check_input(value, std::get<Tensor>(inputs[i]));
   }
-  const ActiveRuns::Run active(active_, limits);
-  const WorkspacePool::Lease workspace(workspaces_);
-  ModuleRun run{*workspace, max_rounds_};
+  const WorkspacePool::Run active(workspaces_, limits);
+  ModuleRun run{active.workspace(), max_rounds_};
   return block_.run(inputs, {}, run);
 }
 

@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 
-#include "run/active_runs.h"
 #include "run/plan_cache.h"
 #include "run/var.h"
 #include "run/workspace.h"
@@ -98,7 +97,7 @@ class Module {
   std::vector<Var> run(std::span<const Var> inputs, const StopLimits& limits = {});
 
   // Stops the runs that are in progress on other threads.
-  void cancel() noexcept { active_.cancel(); }
+  void cancel() noexcept { workspaces_.cancel(); }
 
   template <class F>
   void visit(F&& f) const {
@@ -110,7 +109,6 @@ class Module {
   const std::int64_t max_rounds_;
   Block block_;
   WorkspacePool workspaces_;
-  ActiveRuns active_;
 };
 
 }  // namespace walle

@@ -58,10 +58,10 @@ Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool 
     types.push_back({value.dtype, value.shape});
   }
   needed_.resize(graph_->inputs.size(), false);
-  const WorkspacePool::Lease first(workspaces_);  // its threads and memory are made while the model is opened
+  const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
   if (!all) return;
   try {
-    first->reserve(plans_.add(make_plan(*graph_, std::move(types), {}, target_, merging_))->arena_bytes);
+    first.workspace().reserve(plans_.add(make_plan(*graph_, std::move(types), {}, target_, merging_))->arena_bytes);
   } catch (const InputsNeeded& needed) {
     for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
   }
@@ -104,19 +104,17 @@ void Session::check(std::span<const Tensor> inputs) const {
 
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs, const StopLimits& limits) {
   check(inputs);
-  const ActiveRuns::Run active(active_, limits);
+  const WorkspacePool::Run active(workspaces_, limits);
   const auto plan = plan_for(inputs);
-  const WorkspacePool::Lease workspace(workspaces_);
-  return run_plan(*plan, inputs, *workspace);
+  return run_plan(*plan, inputs, active.workspace());
 }
 
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs, std::vector<double>& us, const StopLimits& limits) {
   check(inputs);
-  const ActiveRuns::Run active(active_, limits);
+  const WorkspacePool::Run active(workspaces_, limits);
   const auto plan = plan_for(inputs);
   us.assign(plan->ops.size(), 0);
-  const WorkspacePool::Lease workspace(workspaces_);
-  return run_plan(*plan, inputs, *workspace, us.data());
+  return run_plan(*plan, inputs, active.workspace(), us.data());
 }
 
 std::shared_ptr<const Plan> Session::plan() const { return plans_.last(); }

@@ -2,7 +2,6 @@
 #pragma once
 #include <mutex>
 
-#include "run/active_runs.h"
 #include "run/plan_cache.h"
 #include "run/workspace.h"
 
@@ -27,7 +26,7 @@ class Session {
   std::vector<Tensor> run(std::span<const Tensor> inputs, std::vector<double>& us, const StopLimits& limits = {});
 
   // Stops the runs that are in progress on other threads.
-  void cancel() noexcept { active_.cancel(); }
+  void cancel() noexcept { workspaces_.cancel(); }
 
   // Return the plan of the last run (or of construction); null before.
   std::shared_ptr<const Plan> plan() const;
@@ -43,7 +42,6 @@ class Session {
   std::vector<bool> needed_;  // by input: whether shapes depend on its value
   PlanCache plans_;
   WorkspacePool workspaces_;
-  ActiveRuns active_;
 };
 
 // Throws Error (shape, dtype) where a tensor does not have the dtype and shape of the graph's input, or is not contiguous.

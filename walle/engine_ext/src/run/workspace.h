@@ -1,9 +1,11 @@
-// Workspaces of a session or module: the memory and the threads of one run. Runs on several threads have one each.
+// Workspaces of a session or module: the memory and the threads of one run. Runs on several threads have one each, and another
+// thread can cancel them.
 #pragma once
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "core/stop.h"
 #include "core/team.h"
 #include "plan/plan.h"
 
@@ -26,34 +28,39 @@ class Workspace {
   std::shared_ptr<Storage> arena_;
 };
 
-// The idle workspaces, thread-safe. There are as many workspaces as runs in progress, and at most kIdle idle ones besides.
+// The workspaces and stops of runs, thread-safe. There are as many as runs in progress, and at most kIdle idle workspaces
+// besides.
 class WorkspacePool {
  public:
   static constexpr std::size_t kIdle = 4;
 
   explicit WorkspacePool(int threads) : threads_(threads) { idle_.reserve(kIdle); }
 
-  // A workspace, which its destructor returns to the pool.
-  class Lease {
+  // A run in progress on this thread, from construction to destruction: its workspace and its stop.
+  class Run {
    public:
-    explicit Lease(WorkspacePool& pool) : pool_(pool), workspace_(pool.take()) {}
-    ~Lease() { pool_.put(std::move(workspace_)); }
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-    Workspace& operator*() const noexcept { return *workspace_; }
-    Workspace* operator->() const noexcept { return workspace_.get(); }
+    Run(WorkspacePool& pool, const StopLimits& limits) : pool_(pool), stop_(limits), workspace_(pool.begin(stop_)) {}
+    ~Run() { pool_.end(stop_, std::move(workspace_)); }
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+    Workspace& workspace() const noexcept { return *workspace_; }
 
    private:
     WorkspacePool& pool_;
+    RunStop stop_;
     std::unique_ptr<Workspace> workspace_;
   };
 
+  // Stops the runs in progress; later ones are not affected.
+  void cancel() noexcept;
+
  private:
-  std::unique_ptr<Workspace> take();
-  void put(std::unique_ptr<Workspace> workspace) noexcept;
+  std::unique_ptr<Workspace> begin(RunStop& stop);
+  void end(RunStop& stop, std::unique_ptr<Workspace> workspace) noexcept;
 
   const int threads_;
   std::mutex mutex_;
+  std::vector<RunStop*> stops_;                   // of the runs in progress
   std::vector<std::unique_ptr<Workspace>> idle_;  // the last used at the end
 };
 
