@@ -26,7 +26,7 @@ STOPPED_WITHIN_S = 1.0  # of CPU time of the thread that runs
 
 
 class Alarm(Exception):  # noqa: N818 -- no error
-    """What the handler of the tests' alarm raises."""
+    """An alarm, raised by the handler of its signal."""
 
 
 @pytest.fixture

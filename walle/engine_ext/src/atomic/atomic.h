@@ -41,7 +41,6 @@ class Step {
   // The name of the algorithm; empty where there is only one.
   virtual std::string_view algorithm() const noexcept { return {}; }
 
-
  protected:
   // Reports to the run's FaultScope a value of an operand that shape inference cannot check.
   static void fail(const char* what) noexcept { FaultScope::report(what); }

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "atomic/atomic.h"
-#include "atomic/products/products.h"
+#include "atomic/product_pieces.h"
 
 namespace walle {
 
@@ -50,6 +50,7 @@ class RecurrentStep final : public Step {
     gemm_ = table.gemm[type];
     const std::size_t product =
         std::max(gemm_.scratch_bytes(batch_, gates_ * hidden_, hidden_), gemm_.scratch_bytes(batch_, hidden_, hidden_));
+    is_long_ = batch_ * gates_ * hidden_ * hidden_ > StopPoll::kInterval;
     gate_bytes_ = rounded(bytes(batch_ * gates_ * hidden_));
     row_bytes_ = rounded(bytes(batch_ * hidden_));
     scratch_bytes_ = gate_bytes_ + 2 * row_bytes_ + product;
@@ -128,7 +129,10 @@ class RecurrentStep final : public Step {
     args.out = out;
     args.out_row = n;
     args.scratch = scratch;
-    run_product(gemm_, args, static_cast<std::int64_t>(item_), poll);
+    if (is_long_)
+      run_product(gemm_, args, static_cast<std::int64_t>(item_), poll);
+    else
+      gemm_.run(args);
   }
 
   // Compute every row's new state for the whole batch, including rows whose sequence has ended, which the caller drops.
@@ -188,6 +192,7 @@ class RecurrentStep final : public Step {
   std::int64_t gates_, steps_, batch_, hidden_;
   std::size_t item_, gate_bytes_, row_bytes_;
   bool backward_, before_reset_, coupled_, has_bias_, has_peephole_, has_lens_, wide_lens_;
+  bool is_long_;  // one product, which is then made in pieces
   BinaryFn add_, sub_, mul_;
   UnaryFn sigmoid_, tanh_;
   Gemm gemm_;

@@ -8,9 +8,9 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
-#include "bindings/released_gil.h"
 #include "bindings/fast_call.h"
 #include "bindings/operations.h"
+#include "bindings/released_gil.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -236,9 +236,8 @@ PyObject* sort(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* key
     const std::size_t normal = normal_axis(at, x.shape().size());
     const Tensor inputs[] = {x};
     return new_array(computed_without_gil([&] {
-      return evaluate_one(
-          indices ? "TopIndices" : "TopValues", inputs,
-          {{"axis", static_cast<std::int64_t>(normal)}, {"k", x.shape()[normal]}, {"largest", std::int64_t{0}}});
+      return evaluate_one(indices ? "TopIndices" : "TopValues", inputs,
+                          {{"axis", static_cast<std::int64_t>(normal)}, {"k", x.shape()[normal]}, {"largest", std::int64_t{0}}});
     }));
   });
 }

@@ -111,8 +111,7 @@ class BoundSession {
   py::dict run(const py::dict& given, std::optional<double> deadline) {
     std::vector<Tensor> inputs;
     names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
-    std::vector<Tensor> outputs =
-        without_gil([&](const StopLimits& limits) { return session_->run(inputs, limits); }, deadline);
+    std::vector<Tensor> outputs = without_gil([&](const StopLimits& limits) { return session_->run(inputs, limits); }, deadline);
     py::dict results;
     for (std::size_t i = 0; i < outputs.size(); ++i) results[names_.outputs()[i]] = std::move(outputs[i]);
     return results;

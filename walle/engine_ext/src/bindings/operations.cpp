@@ -80,14 +80,16 @@ Tensor clip(const Tensor& array, py::handle low, py::handle high) {
                  lower = kernels().binary[static_cast<std::size_t>(BinaryOp::Minimum)][type];
   constexpr std::int64_t kBlock = 4096;  // elements; both kernels run over one block, so that it stays in cache
   const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
-  const py::gil_scoped_release released;
-  for (std::int64_t start = 0; start < x.size(); start += kBlock) {
-    std::byte* block = result.raw() + start * item;
-    const std::int64_t count = std::min(kBlock, x.size() - start);
-    raise(x.raw() + start * item, 1, bottom.raw(), 0, block, count);
-    lower(block, 1, top.raw(), 0, block, count);
-  }
-  return result;
+  return computed_without_gil([&] {
+    StopPoll poll;
+    for (std::int64_t start = 0; start < x.size() && poll.proceed(kBlock); start += kBlock) {
+      std::byte* block = result.raw() + start * item;
+      const std::int64_t count = std::min(kBlock, x.size() - start);
+      raise(x.raw() + start * item, 1, bottom.raw(), 0, block, count);
+      lower(block, 1, top.raw(), 0, block, count);
+    }
+    return std::move(result);
+  });
 }
 
 Tensor where(py::handle condition, py::handle a, py::handle b) {

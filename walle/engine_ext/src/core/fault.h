@@ -1,4 +1,4 @@
-// Fault that the kernels of a run find with a value of an operand that shape inference cannot check, such as an index out of range.
+// Fault that kernels of a run find with a value of an operand that shape inference cannot check (an index out of range, say).
 #pragma once
 #include <atomic>
 

@@ -1,5 +1,5 @@
-#include "core/stop.h"
 #include "graph/packed_weights.h"
+#include "core/stop.h"
 
 namespace walle {
 

@@ -40,7 +40,7 @@ double least(const Costs& costs) {
 }  // namespace
 
 std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given,
-                                const Target& target, bool merging) {
+                                      const Target& target, bool merging) {
   const auto begin = std::chrono::steady_clock::now();
   auto plan = std::make_shared<Plan>();
   Program program = lower(graph, types, given, *target.table);

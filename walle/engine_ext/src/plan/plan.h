@@ -1,6 +1,6 @@
 // Plan: a program with its steps chosen and its memory laid out (steps 2 to 4 of a session, §4.2). Sessions and the plain pieces
-// of modules keep one for each set of input types (run/plan_cache.h). It does not change once made: several threads run it at once,
-// each in a workspace of its own (run/workspace.h).
+// of modules keep one for each set of input types (run/plan_cache.h). It does not change once made: several threads run it at
+// once, each in a workspace of its own (run/workspace.h).
 #pragma once
 #include "operators/step.h"
 #include "plan/memory.h"
@@ -42,6 +42,6 @@ struct Plan {
 // Return the plan of a graph. `given`: as for lower(). `merging` false leaves rasters unmerged, to measure what merging saves.
 // Throws Error that names the node, InputsNeeded among them, and WorkStopped.
 std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given,
-                                const Target& target, bool merging = true);
+                                      const Target& target, bool merging = true);
 
 }  // namespace walle

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "atomic/product_pieces.h"
 #include "atomic/products/convolution.h"
-#include "atomic/products/products.h"
 #include "geometry/raster.h"
 
 namespace walle {
