@@ -1,6 +1,7 @@
 """Calls of a task version in its VM, and the errors for one that returns a wrong answer."""
 
 import asyncio
+import dataclasses
 import struct
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.sim.endless_models import ENDLESS_MODELS
 from tests.sim.slow_model import slow_model
 from tests.sim.task_folder import CONFIG, EVENT, TRIGGER, laid_out
 from walle.engine_ext.model import GraphBuilder
@@ -166,6 +168,24 @@ async def test_after_the_loading_of_a_model_the_deadline_goes_on(runner: TaskRun
     with pytest.raises(DeadlineExceeded):
         await runner.run(files, manifest, TRIGGER, {}, {})
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["endless_loop", "empty_loop", "nested_loops", "growing_sequence"])
+async def test_the_deadline_of_a_task_stops_its_model(runner: TaskRunner, tmp_path: Path, kind: str) -> None:
+    endless = ENDLESS_MODELS[kind]()
+    main = """
+def execute(ctx, x):
+    return ctx.session("endless").run({"go": x["position"] == 7, "x": [1.0]})["y"].tolist()
+"""
+    config = CONFIG + b"[limits]\ndeadline_ms = 100\n"
+    files, manifest = laid_out(tmp_path / "task", main, config, endless__walle=endless.model)
+    await runner.load(files, manifest)
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:3 in execute"):
+            await runner.run(files, manifest, TRIGGER, {}, {})
+        short = dataclasses.replace(TRIGGER, position=8)
+        assert (await runner.run(files, manifest, short, {}, {})).output == endless.results["y"].tolist()
 
 
 @pytest.mark.asyncio

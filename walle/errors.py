@@ -1,7 +1,8 @@
 """The error tree. Each leaf class is beside the code that raises it and has fields, not just text.
 
 WalleError
-├── EngineError      a model, shape, dtype or backend the engine cannot take       (engine_ext)
+├── EngineError      a model, shape, dtype or backend the engine cannot take,
+│                    or a run that was stopped                                  (engine_ext)
 ├── VMError          a task that raised, ran too long or broke a limit             (engine_ext)
 ├── PipelineError    an event, condition, stored feature or tunnel that is wrong   (pipeline)
 ├── DeployError      a task repo, bundle, signature, policy or release             (deploy)
@@ -17,7 +18,7 @@ class WalleError(Exception):
 
 
 class EngineError(WalleError):
-    """A model, shape, dtype or backend that the engine cannot take."""
+    """A model, shape, dtype or backend that the engine cannot take, or a run that was stopped."""
 
 
 class VMError(WalleError):

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from walle.cli.output import JsonFlag, emit, emit_rows, progress_console
+from walle.cli.output import JsonFlag, emit, emit_rows, interruptible, progress_console
 from walle.cli.shapes import parse_shapes
 from walle.errors import ConfigError
 
@@ -98,9 +98,9 @@ def bench(
         known = ", ".join(info.name for info in session.inputs)
         raise ConfigError(f"{model}: no input is named {', '.join(unknown)}; its inputs are: {known}")
     inputs = {info.name: random_input(info, shapes.get(info.name)) for info in session.inputs}
-    first_ms, _ = _timed(session, inputs)
     profiles: list[list[float]] = []
-    with _progress(as_json=as_json) as progress:
+    with interruptible(f"timing {model}"), _progress(as_json=as_json) as progress:
+        first_ms, _ = _timed(session, inputs)
         times = [_timed(session, inputs) for _ in progress.track(range(runs), description="timing")]
         if profile:
             profiles = [session.profile(inputs) for _ in progress.track(range(runs), description="operators")]

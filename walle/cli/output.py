@@ -53,13 +53,24 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = 
 
 
 @contextlib.contextmanager
+def interruptible(what: str) -> Iterator[None]:
+    """Say on standard error that Ctrl-C stopped the block, and raise it further (exit status 130)."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(printable(f"walle: stopped while {what}"), file=sys.stderr)
+        raise
+
+
+@contextlib.contextmanager
 def working(what: str, *, as_json: bool) -> Iterator[None]:
-    """Show that the block is at work, on a terminal; elsewhere say nothing."""
-    if as_json or not progress_console.is_terminal:
-        yield
-        return
-    with progress_console.status(what):
-        yield
+    """Show that the block is at work, on a terminal; elsewhere say nothing, but that Ctrl-C stopped it."""
+    with interruptible(what):
+        if as_json or not progress_console.is_terminal:
+            yield
+            return
+        with progress_console.status(what):
+            yield
 
 
 def fail(error: BaseException) -> int:

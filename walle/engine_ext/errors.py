@@ -21,3 +21,11 @@ class UnsupportedError(EngineError):
 
 class BackendError(EngineError):
     """A backend that is not available on this machine, or an unknown name."""
+
+
+class RunCancelled(EngineError):  # noqa: N818 -- as DeadlineExceeded of a VM
+    """A run of a session or module that another thread cancelled by `cancel()`."""
+
+
+class RunDeadlineExceeded(EngineError, TimeoutError):  # noqa: N818 -- the same
+    """A run of a session or module that took longer than its `deadline`, its planning included, and was stopped."""

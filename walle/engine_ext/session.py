@@ -49,7 +49,7 @@ def _info() -> Any:
 
 
 class _Model:
-    """Base of Session and Module: their inputs and outputs."""
+    """Base of Session and Module: their inputs and outputs, and the end of their runs."""
 
     _native: _core.Session | _core.Module
 
@@ -63,6 +63,13 @@ class _Model:
         """Outputs of the model: a session's have the shapes of its last plan; a module's depend on what runs."""
         return [_info().TensorInfo(*info) for info in self._native.outputs()]
 
+    def cancel(self) -> None:
+        """Stop the runs that are in progress on other threads: each raises RunCancelled, within 0.1 s.
+
+        Later runs are not affected, nor is this session or module.
+        """
+        self._native.cancel()
+
 
 class Session(_Model):
     """A loaded `.walle` model without control flow, ready to run.
@@ -70,8 +77,13 @@ class Session(_Model):
     An `.onnx` file is accepted too if the package `onnx` is installed; it is converted in a process apart, as
     `walle.convert` does it.
 
-    Thread-safe: runs of one session are serialised and release the GIL while they compute. Sessions on the same file
-    share its memory-mapped weights. The plans of the last eight sets of input shapes are cached.
+    Thread-safe: several threads can run one session at once; runs release the GIL while they compute. Each run in
+    progress has an arena (`plan().arena_bytes`) and, with `threads` above 1, threads of its own; up to four idle ones
+    are kept for later runs. Sessions on the same file share its memory-mapped weights. The plans of the last eight sets
+    of input shapes are cached.
+
+    A run, and the opening of a model, ends within 0.1 s at its deadline, at `cancel()`, and at a signal whose handler
+    raises an exception (Ctrl-C). The session stays usable.
 
     Raises:
         ModelError: the model is broken, or cannot be opened.
@@ -86,21 +98,25 @@ class Session(_Model):
         _use_saved_rates()
         self._native = _load(model, lambda one: _core.Session(one, backend, threads))
 
-    def run(self, inputs: Mapping[str, ArrayLike]) -> dict[str, ndarray]:
+    def run(self, inputs: Mapping[str, ArrayLike], *, deadline: float | None = None) -> dict[str, ndarray]:
         """Return the outputs by name; the caller owns them, and no later run writes to them.
 
         Contiguous arrays are read without a copy; nested lists and numbers are converted to the model's dtype.
+        `deadline` is in seconds from the beginning of the run, whose planning it includes.
 
         Raises:
             ModelError: an input is missing, or is not an input of the model.
             ShapeError: a shape does not fit the model.
             DTypeError: an array has another dtype than the model's input.
+            RunDeadlineExceeded: the run took longer than `deadline`.
+            RunCancelled: another thread called `cancel()`.
+            ValueError: `deadline` is nan.
         """
-        return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
+        return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs), deadline)
 
-    def profile(self, inputs: Mapping[str, ArrayLike]) -> list[float]:
+    def profile(self, inputs: Mapping[str, ArrayLike], *, deadline: float | None = None) -> list[float]:
         """Run once and return the microseconds of each step of the plan, in order; raises as `run`."""
-        return self._native.profile(inputs if isinstance(inputs, dict) else dict(inputs))
+        return self._native.profile(inputs if isinstance(inputs, dict) else dict(inputs), deadline)
 
     def plan(self) -> Plan | None:
         """Return the plan of the last run, or that made on loading if all input shapes are fixed; else None."""
@@ -117,8 +133,8 @@ class Module(_Model):
 
     Values are arrays, lists of arrays (sequences), or None (an empty optional).
 
-    Thread-safe: runs of one module are serialised and release the GIL while they compute. Modules and sessions on the
-    same file share its memory-mapped weights.
+    Thread-safe: several threads can run one module at once, and runs are stopped, as a Session's. Modules and sessions
+    on the same file share its memory-mapped weights.
 
     Raises: as Session.
     """
@@ -129,16 +145,23 @@ class Module(_Model):
         _use_saved_rates()
         self._native = _load(model, lambda one: _core.Module(one, backend, threads))
 
-    def run(self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None]) -> dict[str, Any]:
+    def run(
+        self, inputs: Mapping[str, ArrayLike | Sequence[ArrayLike] | None], *, deadline: float | None = None
+    ) -> dict[str, Any]:
         """Return the outputs by name: arrays, lists of arrays, or None; no later run writes to them.
+
+        `deadline` is in seconds from the beginning of the run, whose planning it includes.
 
         Raises:
             ModelError: an input is missing, is not an input of the model, or is not a tensor where one is needed.
             ShapeError: shapes do not fit the model or each other.
             DTypeError: an array has another dtype than the model's input.
             UnsupportedError: a node does not support the values of its run-time operands.
+            RunDeadlineExceeded: the run took longer than `deadline`.
+            RunCancelled: another thread called `cancel()`.
+            ValueError: `deadline` is nan.
         """
-        return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs))
+        return self._native.run(inputs if isinstance(inputs, dict) else dict(inputs), deadline)
 
     def plan(self) -> Plan:
         """Return the last plans of all pieces as one plan, with the nodes between them."""

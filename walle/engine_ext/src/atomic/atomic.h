@@ -1,11 +1,11 @@
 // Atomic operators outside the list of kernels.inc (convolution, pooling, indexed movements, ...): each infers the type and shape
 // of its result and makes the step that computes it. Each is defined in the file of its family.
 #pragma once
-#include <atomic>
 #include <memory>
 #include <span>
 
 #include "atomic/epilogue.h"
+#include "core/fault.h"
 #include "core/team.h"
 #include "geometry/operand.h"
 #include "kernels/table.h"
@@ -25,7 +25,7 @@ struct Layout {
 };
 
 // A step: one atomic operator prepared for operands of known types, shapes and strides, on one backend. Sessions keep steps in
-// their plans; walle.np makes one and runs it.
+// their plans, which several threads run at once; walle.np makes one and runs it.
 class Step {
  public:
   virtual ~Step() = default;
@@ -41,19 +41,11 @@ class Step {
   // The name of the algorithm; empty where there is only one.
   virtual std::string_view algorithm() const noexcept { return {}; }
 
-  // Return and clear the fault of the last run: a value of an operand that shape inference cannot check, such as an index out of
-  // range. Null: none.
-  const char* take_fault() const noexcept {
-    return fault_.load(std::memory_order_relaxed) == nullptr ? nullptr : fault_.exchange(nullptr, std::memory_order_relaxed);
-  }
-
  protected:
-  void fail(const char* what) const noexcept { fault_.store(what, std::memory_order_relaxed); }
+  // Reports to the run's FaultScope a value of an operand that shape inference cannot check.
+  static void fail(const char* what) noexcept { FaultScope::report(what); }
 
   std::size_t scratch_bytes_ = 0;
-
- private:
-  mutable std::atomic<const char*> fault_{nullptr};  // a text that lives as long as the program
 };
 
 // A step that a team can share.

@@ -122,7 +122,6 @@ void WidenedStep::run(std::byte* const* inputs, std::byte* output, std::byte* sc
   }
   std::byte* result = narrow_ ? scratch + result_offset_ : output;
   inner_->run(addresses.data(), result, scratch + inner_offset_);
-  if (const char* fault = inner_->take_fault()) return fail(fault);
   if (narrow_) narrow_->run(result, 1, output, count_);
 }
 

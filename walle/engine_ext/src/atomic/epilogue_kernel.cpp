@@ -57,10 +57,10 @@ EpilogueOperands EpilogueKernel::operands(std::byte* const* inputs) const noexce
   return {floats(bias_, kBias), floats(residual_ != Residual::none, kResidual), floats(has_slope(), kSlope)};
 }
 
-EpilogueKernel EpilogueKernel::watched(std::atomic<bool>& nan_seen, const Table& table) const noexcept {
+EpilogueKernel EpilogueKernel::watched(std::atomic<std::uint64_t>& nans_seen, const Table& table) const noexcept {
   EpilogueKernel result = *this;
   result.sum_ = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceSum)][static_cast<std::size_t>(Compute::f32)];
-  result.nan_seen_ = &nan_seen;
+  result.nans_seen_ = &nans_seen;
   return result;
 }
 
@@ -86,10 +86,10 @@ void EpilogueKernel::run_rest_row(float* at, std::int64_t count, std::int64_t pe
                                   const EpilogueOperands& operands) const noexcept {
   run_activation(at, count, operands.slope, period);
   if (residual_ == Residual::behind_activation) add_(at, 1, operands.residual, 1, at, count);
-  if (nan_seen_ == nullptr) return;
+  if (nans_seen_ == nullptr) return;
   float total;  // NaN too where infinities of both signs meet
   sum_(at, 1, count, &total);
-  if (total != total) nan_seen_->store(true, std::memory_order_relaxed);
+  if (total != total) nans_seen_->fetch_add(1, std::memory_order_relaxed);
 }
 
 void EpilogueKernel::run_channel(std::byte* at, std::int64_t count, std::byte* const* inputs, std::int64_t channel,

@@ -41,7 +41,7 @@ class EpilogueKernel {
   // Whether anything is left to apply after `finish`.
   bool has_rest() const noexcept {
     return unary_ != nullptr || map_ != nullptr || prelu_ != nullptr || residual_ == Residual::behind_activation ||
-           nan_seen_ != nullptr;
+           nans_seen_ != nullptr;
   }
   // Applies what is left, in place, to `rows` rows of `width` float32 numbers, `step` apart. `operands` are those of the first
   // number; the residual is laid out as `at`.
@@ -58,9 +58,9 @@ class EpilogueKernel {
   // Applies all but the bias, in place, to a row of float32 numbers of one channel each.
   void run_row(float* at, std::int64_t count, const EpilogueOperands& operands) const noexcept;
 
-  // Return the same, which also sets `nan_seen` where a result of run_rest() is NaN, and at times where infinities or numbers
-  // near them meet.
-  EpilogueKernel watched(std::atomic<bool>& nan_seen, const Table& table) const noexcept;
+  // Return the same, which also increments `nans_seen` where a result of run_rest() is NaN, and at times where infinities or
+  // numbers near them meet.
+  EpilogueKernel watched(std::atomic<std::uint64_t>& nans_seen, const Table& table) const noexcept;
 
  private:
   void run_activation(void* at, std::int64_t count, const float* slope, std::int64_t period) const noexcept;
@@ -76,7 +76,7 @@ class EpilogueKernel {
   PReluFn prelu_ = nullptr;
   BinaryFn add_ = nullptr, maximum_ = nullptr, minimum_ = nullptr;
   ReduceFn sum_ = nullptr;
-  std::atomic<bool>* nan_seen_ = nullptr;
+  std::atomic<std::uint64_t>* nans_seen_ = nullptr;
   std::int64_t pack_ = 1, item_ = sizeof(float);
 };
 

@@ -3,6 +3,7 @@
 
 #include "atomic/fused.h"
 #include "core/loop_nest.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -26,7 +27,7 @@ class RowsStep final : public SharedStep {
     constexpr std::int64_t kWorth = 1 << 14;
     const std::int64_t row = args_.count * args_.columns;
     const std::int64_t pieces = team.size() == 1
-                                    ? std::min<std::int64_t>(1, args_.rows)
+                                    ? std::min(args_.rows, 1 + args_.rows * row / StopPoll::kInterval)
                                     : std::min({args_.rows, args_.rows * row / kWorth + 1, std::int64_t{4} * team.size()});
     team.each(pieces, [&](std::int64_t i, int) {
       const std::int64_t first = args_.rows * i / pieces;

@@ -6,6 +6,7 @@
 #include "atomic/conversion.h"
 #include "atomic/lane_rows.h"
 #include "atomic/packed_pooling.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -67,16 +68,18 @@ class JoinStep final : public Step {
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::byte* in = inputs[0];
     const std::int64_t from_plane = window_.in_count() * item_, to_plane = window_.out_count() * item_;
+    StopPoll poll;
     for (std::int64_t p = 0; p < planes_; ++p, in += from_plane, output += to_plane) {
-      join_plane(in, output);
+      if (!join_plane(in, output, poll)) return;
       if (divide_ != nullptr) divide_(output, 1, counts_.raw(), 1, output, window_.out_count());
     }
   }
 
  private:
-  void join_plane(const std::byte* in, std::byte* out) const noexcept {
+  // Returns false where it was stopped.
+  bool join_plane(const std::byte* in, std::byte* out, StopPoll& poll) const noexcept {
     const Window& win = window_;
-    if (win.out[2] == 0) return;
+    if (win.out[2] == 0) return true;
     // Of a row, the first output meets the last taps and the last output the first: no others meet any.
     const std::int64_t first_x = win.taps_of(2, win.out[2] - 1).first, last_x = win.taps_of(2, 0).second;
     for (std::int64_t z = 0; z < win.out[0]; ++z)
@@ -84,6 +87,7 @@ class JoinStep final : public Step {
         fill_(identity_, 0, out, win.out[2]);
         const auto [first_z, last_z] = win.taps_of(0, z);
         const auto [first_y, last_y] = win.taps_of(1, y);
+        if (!poll.proceed(win.out[2] * (last_z - first_z) * (last_y - first_y) * win.kernel[2])) return false;
         for (std::int64_t kz = first_z; kz < last_z; ++kz) {
           const std::int64_t depth = win.source(0, z, kz);
           for (std::int64_t ky = first_y; ky < last_y; ++ky) {
@@ -97,6 +101,7 @@ class JoinStep final : public Step {
           }
         }
       }
+    return true;
   }
 
   // How many taps each output counts: those inside the input, or (pads included) inside the padded input.
@@ -175,10 +180,13 @@ class ArgMaxStep final : public Step {
     const Window& win = window_;
     const T* in = reinterpret_cast<const T*>(inputs[0]);
     auto* out = reinterpret_cast<std::int64_t*>(output);
+    StopPoll poll;
     for (std::int64_t p = 0; p < planes_; ++p, in += win.in_count())
       for (std::int64_t z = 0; z < win.out[0]; ++z)
-        for (std::int64_t y = 0; y < win.out[1]; ++y)
+        for (std::int64_t y = 0; y < win.out[1]; ++y) {
+          if (!poll.proceed(win.out[2] * win.taps())) return;
           for (std::int64_t x = 0; x < win.out[2]; ++x) *out++ = best(in, p, z, y, x);
+        }
   }
 
  private:

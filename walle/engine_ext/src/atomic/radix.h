@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "core/small_float.h"
-#include "core/work_context.h"
+#include "core/stop.h"
 
 namespace walle {
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "atomic/lane_map.h"
+#include "core/stop.h"
 #include "geometry/raster.h"
 #include "kernels/image.h"
 
@@ -107,6 +108,25 @@ void move_bytes(const Region& region, const std::byte* source, std::byte* destin
   raster(region, source, destination, item);
 }
 
+// Calls move(part) for parts of a region whose time is milliseconds, cut along its longest axis, until a stop is requested.
+template <class F>
+void move_in_parts(const Region& region, F&& move) noexcept {
+  constexpr std::int64_t kPart = StopPoll::kInterval / 4;  // elements
+  const std::int64_t parts = region.count() / kPart;
+  if (parts <= 1) return move(region);
+  const auto axis =
+      static_cast<std::size_t>(std::max_element(region.size.begin(), region.size.begin() + region.axes) - region.size.begin());
+  StopPoll poll;
+  run_in_blocks(region.size[axis], std::max<std::int64_t>(region.count() / region.size[axis], 1), poll,
+                [&](std::int64_t first, std::int64_t last) {
+                  Region part = region;
+                  part.size[axis] = last - first;
+                  part.src.offset += first * part.src.stride[axis];
+                  part.dst.offset += first * part.dst.stride[axis];
+                  move(part);
+                });
+}
+
 // Moving an element takes about as long as this many operations of a core: a team shares a raster that takes long enough.
 constexpr double kOperations = 8;
 
@@ -137,10 +157,12 @@ class RegionsStep final : public SharedStep {
               part.src.offset += first * part.src.stride[0];
               part.dst.offset += first * part.dst.stride[0];
             }
-            if (move.transposed)
-              run_transposed(part, *move.transposed, kernel_, inputs[part.source], output);
-            else
-              move_bytes(part, inputs[part.source], output, item_, *table_);
+            move_in_parts(part, [&](const Region& one) {
+              if (move.transposed)
+                run_transposed(one, *move.transposed, kernel_, inputs[one.source], output);
+              else
+                move_bytes(one, inputs[one.source], output, item_, *table_);
+            });
           },
           kOperations * static_cast<double>(move.region.count()));
     }
@@ -173,7 +195,9 @@ class LanesStep final : public SharedStep {
 
   // In pieces of pixels: the passes over a block must follow each other.
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    const std::int64_t pieces = std::min<std::int64_t>(map_.pixels, team.size() == 1 ? 1 : 4 * team.size());
+    const std::int64_t elements = map_.pixels * pack_ * static_cast<std::int64_t>(map_.blocks.size());
+    const std::int64_t pieces = std::min<std::int64_t>(
+        map_.pixels, std::max<std::int64_t>(team.size() == 1 ? 1 : 4 * team.size(), elements / StopPoll::kInterval));
     team.each(
         pieces,
         [&](std::int64_t i, int) {
@@ -208,10 +232,12 @@ class LanesStep final : public SharedStep {
 void move_region(const Region& region, const std::byte* source, std::byte* destination, std::size_t item,
                  const Table& table) noexcept {
   const auto axes = item == 4 ? transposed(region) : std::nullopt;
-  if (axes)
-    run_transposed(region, *axes, table.transpose, source, destination);
-  else
-    move_bytes(region, source, destination, item, table);
+  move_in_parts(region, [&](const Region& part) {
+    if (axes)
+      run_transposed(part, *axes, table.transpose, source, destination);
+    else
+      move_bytes(part, source, destination, item, table);
+  });
 }
 
 std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "atomic/atomic.h"
+#include "atomic/product_pieces.h"
 
 namespace walle {
 
@@ -49,6 +50,7 @@ class RecurrentStep final : public Step {
     gemm_ = table.gemm[type];
     const std::size_t product =
         std::max(gemm_.scratch_bytes(batch_, gates_ * hidden_, hidden_), gemm_.scratch_bytes(batch_, hidden_, hidden_));
+    is_long_ = batch_ * gates_ * hidden_ * hidden_ > StopPoll::kInterval;
     gate_bytes_ = rounded(bytes(batch_ * gates_ * hidden_));
     row_bytes_ = rounded(bytes(batch_ * hidden_));
     scratch_bytes_ = gate_bytes_ + 2 * row_bytes_ + product;
@@ -66,14 +68,16 @@ class RecurrentStep final : public Step {
     std::byte* cell = state + bytes(batch_ * hidden_);
     std::memcpy(state, inputs[kState], bytes(batch_ * hidden_));
     if (gates_ == 4) std::memcpy(cell, inputs[kCell], bytes(batch_ * hidden_));
+    StopPoll poll;
     for (std::int64_t i = 0; i < steps_; ++i) {
+      if (!poll.proceed(kRowWork * batch_ * gates_ * hidden_)) return;
       const std::int64_t step = backward_ ? steps_ - 1 - i : i;
       const std::byte* projected = inputs[kProjected] + bytes(step * batch_ * gates_ * hidden_);
       std::byte* all = output + bytes(step * batch_ * hidden_);
       if (gates_ == 3)
-        gru(inputs, projected, state, all, memory);
+        gru(inputs, projected, state, all, memory, poll);
       else
-        product(state, inputs[kWeights], gates_ * hidden_, memory.gates, memory.product);
+        product(state, inputs[kWeights], gates_ * hidden_, memory.gates, memory.product, poll);
       for (std::int64_t row = 0; row < batch_; ++row) {
         std::byte* to = all + bytes(row * hidden_);
         if (has_lens_ && step >= length(inputs[kLens], row)) {
@@ -95,6 +99,8 @@ class RecurrentStep final : public Step {
   }
 
  private:
+  static constexpr std::int64_t kRowWork = 8;  // passes over the gates, beside the products
+
   struct Memory {
     std::byte *gates, *rows, *more, *product;
   };
@@ -108,8 +114,8 @@ class RecurrentStep final : public Step {
   }
 
   // out (batch, n) = state (batch, h) @ weights (n, h) transposed
-  void product(const std::byte* state, const std::byte* weights, std::int64_t n, std::byte* out,
-               std::byte* scratch) const noexcept {
+  void product(const std::byte* state, const std::byte* weights, std::int64_t n, std::byte* out, std::byte* scratch,
+               StopPoll& poll) const noexcept {
     GemmArgs args;
     args.m = batch_;
     args.n = n;
@@ -123,14 +129,17 @@ class RecurrentStep final : public Step {
     args.out = out;
     args.out_row = n;
     args.scratch = scratch;
-    gemm_.run(args);
+    if (is_long_)
+      run_product(gemm_, args, static_cast<std::int64_t>(item_), poll);
+    else
+      gemm_.run(args);
   }
 
   // Compute every row's new state for the whole batch, including rows whose sequence has ended, which the caller drops.
-  void gru(std::byte* const* inputs, const std::byte* projected, const std::byte* state, std::byte* all,
-           const Memory& memory) const noexcept {
+  void gru(std::byte* const* inputs, const std::byte* projected, const std::byte* state, std::byte* all, const Memory& memory,
+           StopPoll& poll) const noexcept {
     const std::byte* new_weights = inputs[kWeights] + bytes(2 * hidden_ * hidden_);
-    product(state, inputs[kWeights], 2 * hidden_, memory.gates, memory.product);
+    product(state, inputs[kWeights], 2 * hidden_, memory.gates, memory.product, poll);
     const auto row_at = [&](std::byte* base, std::int64_t row) { return base + bytes(row * hidden_); };
     for (std::int64_t row = 0; row < batch_; ++row) {
       std::byte* gates = memory.gates + bytes(row * 2 * hidden_);
@@ -138,7 +147,7 @@ class RecurrentStep final : public Step {
       sigmoid_(gates, 1, gates, 2 * hidden_);
       if (!before_reset_) mul_(gates + bytes(hidden_), 1, state + bytes(row * hidden_), 1, row_at(memory.rows, row), hidden_);
     }
-    product(before_reset_ ? state : memory.rows, new_weights, hidden_, memory.more, memory.product);
+    product(before_reset_ ? state : memory.rows, new_weights, hidden_, memory.more, memory.product, poll);
     for (std::int64_t row = 0; row < batch_; ++row) {
       const std::byte* update = memory.gates + bytes(row * 2 * hidden_);
       std::byte *candidate = row_at(memory.more, row), *to = row_at(all, row), *rest = row_at(memory.rows, row);
@@ -183,6 +192,7 @@ class RecurrentStep final : public Step {
   std::int64_t gates_, steps_, batch_, hidden_;
   std::size_t item_, gate_bytes_, row_bytes_;
   bool backward_, before_reset_, coupled_, has_bias_, has_peephole_, has_lens_, wide_lens_;
+  bool is_long_;  // one product, which is then made in pieces
   BinaryFn add_, sub_, mul_;
   UnaryFn sigmoid_, tanh_;
   Gemm gemm_;

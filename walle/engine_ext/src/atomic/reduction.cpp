@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/loop_nest.h"
-#include "core/work_context.h"
+#include "core/stop.h"
 
 namespace walle {
 

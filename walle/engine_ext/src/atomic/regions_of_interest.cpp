@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "atomic/conversion.h"
+#include "core/stop.h"
 #include "core/truncate.h"
 
 namespace walle {
@@ -31,6 +32,7 @@ class RoiAlignStep final : public Step {
     const T* x = reinterpret_cast<const T*>(inputs[0]);
     const T* roi = reinterpret_cast<const T*>(inputs[1]);
     T* out = reinterpret_cast<T*>(output);
+    StopPoll poll;
     for (std::int64_t r = 0; r < bins_.rois; ++r, roi += 4) {
       const std::int64_t image =
           wide_ ? reinterpret_cast<const std::int64_t*>(inputs[2])[r] : reinterpret_cast<const std::int32_t*>(inputs[2])[r];
@@ -49,6 +51,7 @@ class RoiAlignStep final : public Step {
       const std::int64_t samples_x = ratio_ > 0 ? ratio_ : static_cast<std::int64_t>(std::ceil(bin_width));
       if (samples_y * samples_x > kMaxSamples) return fail("a box has too many samples");
       for (std::int64_t c = 0; c < bins_.channels; ++c) {
+        if (!poll.proceed(8 * bins_.rows * bins_.columns * samples_y * samples_x)) return;
         const T* plane = x + (image * bins_.channels + c) * bins_.height * bins_.width;
         for (std::int64_t row = 0; row < bins_.rows; ++row)
           for (std::int64_t column = 0; column < bins_.columns; ++column)
@@ -111,6 +114,7 @@ class MaxRoiPoolStep final : public Step {
     const T* x = reinterpret_cast<const T*>(inputs[0]);
     const T* roi = reinterpret_cast<const T*>(inputs[1]);
     T* out = reinterpret_cast<T*>(output);
+    StopPoll poll;
     for (std::int64_t r = 0; r < bins_.rois; ++r, roi += 5) {
       for (int i = 0; i < 5; ++i)
         if (!(std::fabs(static_cast<double>(roi[i]) * (i == 0 ? 1 : bins_.scale)) < 1e9)) return fail("a box lies nowhere");
@@ -121,6 +125,7 @@ class MaxRoiPoolStep final : public Step {
       const std::int64_t width = std::max<std::int64_t>(scaled(roi[3]) - left + 1, 1),
                          height = std::max<std::int64_t>(scaled(roi[4]) - top + 1, 1);
       for (std::int64_t c = 0; c < bins_.channels; ++c) {
+        if (!poll.proceed(bins_.height * bins_.width)) return;
         const T* plane = x + (image * bins_.channels + c) * bins_.height * bins_.width;
         for (std::int64_t row = 0; row < bins_.rows; ++row)
           for (std::int64_t column = 0; column < bins_.columns; ++column) {

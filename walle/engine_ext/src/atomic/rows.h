@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/loop_nest.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -28,11 +29,23 @@ class Rows {
     joined_ = joined_ && any_;  // what needs no buffer has been merged by the nest
   }
 
-  // f(inputs, their strides in elements, output, count) for pieces of the nest, which is the constructor's or a part of it.
+  // f(inputs, their strides in elements, output, count) for pieces of the nest, which is the constructor's or a part of it, until
+  // a stop is requested.
   template <class F>
   void walk(const LoopNest<N + 1>& nest, const std::array<std::byte*, N + 1>& from, F&& f) const noexcept {
+    StopPoll poll;
     if (!any_) {
-      nest.walk(from, 1, [&](const auto& at) { f(inputs_of(at), stride_, at[N], nest.row()); });
+      const std::int64_t row = nest.row();
+      nest.walk(from, 1, [&](auto at) {
+        for (std::int64_t first = 0; first < row; first += kLong) {
+          const std::int64_t count = std::min(kLong, row - first);
+          if (!poll.proceed(count)) return false;
+          f(inputs_of(at), stride_, at[N], count);
+          for (std::size_t i = 0; i < N; ++i) at[i] += count * inner_[i];
+          at[N] += count * static_cast<std::int64_t>(out_item_);
+        }
+        return true;
+      });
       return;
     }
     alignas(64) std::byte buffer[N][kBuffer * static_cast<std::int64_t>(kMaxItemSize)];
@@ -43,6 +56,7 @@ class Rows {
         // Whole rows, or a stretch of one.
         const std::int64_t rows = joined_ ? std::min(kBuffer / width, many - first / row) : 1;
         done = joined_ ? rows * row : std::min(width, row - first);
+        if (!poll.proceed(done)) return false;
         std::array<std::byte*, N> inputs;
         for (std::size_t i = 0; i < N; ++i) {
           inputs[i] = at[i] + (joined_ ? first / row * outer_[i] : first * inner_[i]);
@@ -52,11 +66,12 @@ class Rows {
         }
         f(inputs, stride_, at[N] + first * static_cast<std::int64_t>(out_item_), done);
       }
+      return true;
     });
   }
 
  private:
-  static constexpr std::int64_t kShort = 32, kBuffer = 512;  // elements
+  static constexpr std::int64_t kShort = 32, kBuffer = 512, kLong = StopPoll::kInterval / 4;  // elements
 
   static std::array<std::byte*, N> inputs_of(const std::array<std::byte*, N + 1>& at) noexcept {
     std::array<std::byte*, N> inputs;

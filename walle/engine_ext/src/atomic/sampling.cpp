@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "atomic/conversion.h"
+#include "core/stop.h"
 #include "geometry/window.h"
 
 namespace walle {
@@ -64,8 +65,10 @@ class GridSampleStep final : public Step {
     const T* x = reinterpret_cast<const T*>(inputs[0]);
     const T* grid = reinterpret_cast<const T*>(inputs[1]);
     T* out = reinterpret_cast<T*>(output);
+    StopPoll poll;
     for (std::int64_t n = 0; n < batch_; ++n)
       for (std::int64_t p = 0; p < places_; ++p, grid += rank_) {
+        if (!poll.proceed(channels_ << (2 * rank_))) return;
         std::array<Taps<T>, 3> taps;
         for (std::size_t axis = 0; axis < 3; ++axis) {
           if (axis < 3 - rank_)
@@ -182,10 +185,12 @@ class DeformStep final : public Step {
     const T* mask = masked_ ? reinterpret_cast<const T*>(inputs[2]) : nullptr;
     T* out = reinterpret_cast<T*>(output);
     const std::int64_t taps = win.taps(), plane = win.out_count();
+    StopPoll poll;
     for (std::int64_t n = 0; n < batch_; ++n)
       for (std::int64_t c = 0; c < channels_; ++c, x += win.in_count())
         for (std::int64_t tap = 0; tap < taps; ++tap, out += plane) {
           const std::int64_t set = (n * groups_ + c / (channels_ / groups_)) * taps + tap;
+          if (!poll.proceed(8 * plane)) return;
           const T *move_y = offsets + 2 * set * plane, *move_x = move_y + plane;
           for (std::int64_t y = 0; y < win.out[1]; ++y)
             for (std::int64_t k = 0; k < win.out[2]; ++k) {
@@ -225,8 +230,10 @@ class ResampleStep final : public Step {
     T* out = reinterpret_cast<T*>(output);
     for (std::int64_t i = 0; i < out_ * taps_; ++i)
       if (places[i] < 0 || places[i] >= in_) return fail("a place is out of range");
+    StopPoll poll;
     for (std::int64_t o = 0; o < outer_; ++o, x += in_ * inner_)
       for (std::int64_t i = 0; i < out_; ++i, out += inner_) {
+        if (!poll.proceed(taps_ * (inner_ + 2))) return;
         if (inner_ == 1) {
           T total{};
           for (std::int64_t t = 0; t < taps_; ++t) total += weights[i * taps_ + t] * x[places[i * taps_ + t]];

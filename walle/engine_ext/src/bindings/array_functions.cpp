@@ -10,6 +10,7 @@
 #include "bindings/convert.h"
 #include "bindings/fast_call.h"
 #include "bindings/operations.h"
+#include "bindings/released_gil.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -234,12 +235,10 @@ PyObject* sort(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* key
     if (auto result = fast_sort<indices>(x, at)) return new_array(*std::move(result));
     const std::size_t normal = normal_axis(at, x.shape().size());
     const Tensor inputs[] = {x};
-    const py::gil_scoped_release released;
-    Tensor result =
-        evaluate_one(indices ? "TopIndices" : "TopValues", inputs,
-                     {{"axis", static_cast<std::int64_t>(normal)}, {"k", x.shape()[normal]}, {"largest", std::int64_t{0}}});
-    const py::gil_scoped_acquire acquired;
-    return new_array(std::move(result));
+    return new_array(computed_without_gil([&] {
+      return evaluate_one(indices ? "TopIndices" : "TopValues", inputs,
+                          {{"axis", static_cast<std::int64_t>(normal)}, {"k", x.shape()[normal]}, {"largest", std::int64_t{0}}});
+    }));
   });
 }
 

@@ -29,7 +29,13 @@ void bind_errors(py::module_&) {
     } catch (const Error& error) {
       const auto type = py::module_::import("walle.engine_ext.errors").attr(class_name(error.kind()));
       PyErr_SetString(type.ptr(), error.what());
-    } catch (const WorkStopped& stopped) {  // not an Exception, which the task could handle as a failure of the operator
+    } catch (const WorkStopped& stopped) {
+      if (stopped.reason() == StopReason::cancelled || stopped.reason() == StopReason::deadline) {
+        const char* name = stopped.reason() == StopReason::cancelled ? "RunCancelled" : "RunDeadlineExceeded";
+        PyErr_SetString(py::module_::import("walle.engine_ext.errors").attr(name).ptr(), stopped.what());
+        return;
+      }
+      // Of a VM: not an Exception, which the task could handle as a failure of the operator.
       const vm::TaskVm* task_vm = vm::TaskVm::current();
       PyErr_SetString(task_vm != nullptr ? task_vm->interpreter().stopped : PyExc_RuntimeError, stopped.what());
     }

@@ -9,6 +9,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
+#include "bindings/released_gil.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -81,8 +82,7 @@ Tensor fourier(py::handle value, std::optional<std::int64_t> n, std::int64_t axi
   if (constexpr std::int64_t kReleaseGil = 1 << 12; x.size() < kReleaseGil) {
     result = evaluate_one("FourierTransform", inputs, attributes);
   } else {
-    const py::gil_scoped_release released;
-    result = evaluate_one("FourierTransform", inputs, attributes);
+    result = computed_without_gil([&] { return evaluate_one("FourierTransform", inputs, attributes); });
   }
   Dims shape = x.shape();
   shape.back() = result.shape()[1];

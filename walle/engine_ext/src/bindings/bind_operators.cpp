@@ -4,6 +4,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
+#include "bindings/released_gil.h"
 #include "geometry/span_fill.h"
 #include "operators/eager.h"
 #include "vm/array_loans.h"
@@ -22,8 +23,7 @@ std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inpu
   for (const py::handle input : inputs) tensors.push_back(input.is_none() ? Tensor() : as_tensor(input));
   const Attributes converted = attributes_of(attributes);
   for (const auto& item : converted.items()) check_known(*op, item.first);
-  const py::gil_scoped_release released;
-  return evaluate(*op, tensors, converted, outputs, kernels());
+  return computed_without_gil([&] { return evaluate(*op, tensors, converted, outputs, kernels()); });
 }
 
 Tensor full(py::handle shape, py::handle value, py::handle dtype) {

@@ -4,6 +4,7 @@
 #include "atomic/rates.h"
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/released_gil.h"
 #include "core/work_context.h"
 #include "graph/load.h"
 #include "graph/open.h"
@@ -108,31 +109,27 @@ class BoundSession {
   BoundSession(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
       : session_(make_session(std::move(graph), target, merging)), names_(session_->graph()) {}
 
-  py::dict run(const py::dict& given) {
-    std::vector<Tensor> inputs, outputs;
+  py::dict run(const py::dict& given, std::optional<double> deadline) {
+    std::vector<Tensor> inputs;
     names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
-    {
-      const py::gil_scoped_release released;
-      outputs = session_->run(inputs);
-    }
+    std::vector<Tensor> outputs = without_gil([&](const StopLimits& limits) { return session_->run(inputs, limits); }, deadline);
     py::dict results;
     for (std::size_t i = 0; i < outputs.size(); ++i) results[names_.outputs()[i]] = std::move(outputs[i]);
     return results;
   }
 
   // Runs once and returns the microseconds of each operation of the plan.
-  py::list profile(const py::dict& given) {
+  py::list profile(const py::dict& given, std::optional<double> deadline) {
     std::vector<Tensor> inputs;
     std::vector<double> us;
     names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
-    {
-      const py::gil_scoped_release released;
-      session_->run(inputs, us);
-    }
+    without_gil([&](const StopLimits& limits) { return session_->run(inputs, us, limits); }, deadline);
     py::list times;
     for (const double time : us) times.append(time);
     return times;
   }
+
+  void cancel() noexcept { session_->cancel(); }
 
   py::list inputs() const { return names_.inputs(); }
   // Returns (name, shape, dtype) of each output by the last plan; None for both where there is no plan yet.
@@ -161,16 +158,15 @@ class BoundSession {
     result["ops"] = ops;
     result["rasters_made"] = plan->rasters_made;
     result["rasters_left"] = plan->rasters_left;
-    result["arena_bytes"] = plan->arena->size_bytes();
+    result["arena_bytes"] = plan->arena_bytes;
     result["plan_ms"] = plan->plan_ms;
     return result;
   }
 
  private:
-  // Planning may take long, so the GIL is released.
+  // Planning may take long.
   static std::unique_ptr<Session> make_session(std::shared_ptr<const Graph> graph, const Target& target, bool merging) {
-    const py::gil_scoped_release released;
-    return std::make_unique<Session>(std::move(graph), target, merging);
+    return computed_without_gil([&] { return std::make_unique<Session>(std::move(graph), target, merging); });
   }
 
   std::unique_ptr<Session> session_;
@@ -206,20 +202,20 @@ py::object from_var(Var value, const std::string& name) {
 class BoundModule {
  public:
   BoundModule(std::shared_ptr<const Graph> graph, const Target& target)
-      : module_(std::move(graph), target), names_(module_.graph()) {}
+      : module_(computed_without_gil([&] { return std::make_unique<Module>(std::move(graph), target); })),
+        names_(module_->graph()) {}
 
-  py::dict run(const py::dict& given) {
-    std::vector<Var> inputs, outputs;
+  py::dict run(const py::dict& given, std::optional<double> deadline) {
+    std::vector<Var> inputs;
     names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(to_var(input, value)); });
-    {
-      const py::gil_scoped_release released;
-      outputs = module_.run(inputs);
-    }
+    std::vector<Var> outputs = without_gil([&](const StopLimits& limits) { return module_->run(inputs, limits); }, deadline);
     py::dict results;
     for (std::size_t i = 0; i < outputs.size(); ++i)
-      results[names_.outputs()[i]] = from_var(std::move(outputs[i]), module_.graph().outputs[i].name);
+      results[names_.outputs()[i]] = from_var(std::move(outputs[i]), module_->graph().outputs[i].name);
     return results;
   }
+
+  void cancel() noexcept { module_->cancel(); }
 
   py::list inputs() const { return names_.inputs(); }
   py::list outputs() const {
@@ -235,7 +231,7 @@ class BoundModule {
     std::size_t arena = 0;
     double ms = 0, search_ms = 0;
     std::map<std::string, double> costs;
-    module_.visit([&](const std::shared_ptr<Plan>& plan, const Node* node) {
+    module_->visit([&](const std::shared_ptr<const Plan>& plan, const Node* node) {
       if (node != nullptr) ops.append(py::make_tuple(node->name, std::string(node->op->name), "", 0, 0.0, 0, py::list()));
       if (plan == nullptr) return;
       add_ops(ops, *plan);
@@ -243,11 +239,11 @@ class BoundModule {
       for (const auto& [backend, us] : plan->costs) costs[std::string(backend)] += us;
       made += plan->rasters_made;
       left += plan->rasters_left;
-      arena += plan->arena->size_bytes();
+      arena += plan->arena_bytes;
       ms += plan->plan_ms;
     });
     py::dict result;
-    result["backend"] = std::string(module_.table().name);
+    result["backend"] = std::string(module_->table().name);
     result["search_ms"] = search_ms;
     result["costs"] = costs;
     result["ops"] = ops;
@@ -259,7 +255,7 @@ class BoundModule {
   }
 
  private:
-  Module module_;
+  std::unique_ptr<Module> module_;
   ModelNames names_;
 };
 
@@ -330,8 +326,7 @@ std::shared_ptr<const Graph> load(py::handle model) {
   PyObject* encoded = nullptr;
   if (PyUnicode_FSConverter(model.ptr(), &encoded) == 0) throw py::error_already_set();
   const auto path = std::string(py::reinterpret_steal<py::bytes>(encoded));
-  const py::gil_scoped_release released;
-  return open_graph(path);
+  return computed_without_gil([&] { return open_graph(path); });
 }
 
 }  // namespace
@@ -351,8 +346,9 @@ void bind_session(py::module_& module) {
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true,
            py::arg("algorithms") = Forced(), "`merging` and `algorithms` (by node: name, parameter) serve measurements.")
-      .def("run", &BoundSession::run, py::arg("inputs"))
-      .def("profile", &BoundSession::profile, py::arg("inputs"))
+      .def("run", &BoundSession::run, py::arg("inputs"), py::arg("deadline") = py::none())
+      .def("profile", &BoundSession::profile, py::arg("inputs"), py::arg("deadline") = py::none())
+      .def("cancel", &BoundSession::cancel)
       .def("inputs", &BoundSession::inputs)
       .def("outputs", &BoundSession::outputs)
       .def("plan", &BoundSession::plan);
@@ -362,7 +358,8 @@ void bind_session(py::module_& module) {
              return std::make_unique<BoundModule>(load(model), Target::of(backend, threads));
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1)
-      .def("run", &BoundModule::run, py::arg("inputs"))
+      .def("run", &BoundModule::run, py::arg("inputs"), py::arg("deadline") = py::none())
+      .def("cancel", &BoundModule::cancel)
       .def("inputs", &BoundModule::inputs)
       .def("outputs", &BoundModule::outputs)
       .def("plan", &BoundModule::plan);

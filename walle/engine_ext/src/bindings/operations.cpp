@@ -7,6 +7,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/fast_path.h"
+#include "bindings/released_gil.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -36,8 +37,7 @@ Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& at
   std::int64_t work = op.is(Family::matmul) ? kReleaseGil : 0;
   for (const Tensor& input : inputs) work += input.size();
   if (work < kReleaseGil) return evaluate(op, inputs, attributes, 1, kernels())[0];
-  const py::gil_scoped_release released;
-  return evaluate(op, inputs, attributes, 1, kernels())[0];
+  return computed_without_gil([&] { return evaluate(op, inputs, attributes, 1, kernels())[0]; });
 }
 
 // Two operands, each as a tensor unless it is a Python number, and their common dtype.
@@ -80,14 +80,16 @@ Tensor clip(const Tensor& array, py::handle low, py::handle high) {
                  lower = kernels().binary[static_cast<std::size_t>(BinaryOp::Minimum)][type];
   constexpr std::int64_t kBlock = 4096;  // elements; both kernels run over one block, so that it stays in cache
   const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
-  const py::gil_scoped_release released;
-  for (std::int64_t start = 0; start < x.size(); start += kBlock) {
-    std::byte* block = result.raw() + start * item;
-    const std::int64_t count = std::min(kBlock, x.size() - start);
-    raise(x.raw() + start * item, 1, bottom.raw(), 0, block, count);
-    lower(block, 1, top.raw(), 0, block, count);
-  }
-  return result;
+  return computed_without_gil([&] {
+    StopPoll poll;
+    for (std::int64_t start = 0; start < x.size() && poll.proceed(kBlock); start += kBlock) {
+      std::byte* block = result.raw() + start * item;
+      const std::int64_t count = std::min(kBlock, x.size() - start);
+      raise(x.raw() + start * item, 1, bottom.raw(), 0, block, count);
+      lower(block, 1, top.raw(), 0, block, count);
+    }
+    return std::move(result);
+  });
 }
 
 Tensor where(py::handle condition, py::handle a, py::handle b) {
@@ -364,9 +366,17 @@ py::object functions() {
 }
 
 Tensor copy_of(const Tensor& x) {
+  constexpr std::int64_t kReleaseGil = 1 << 20;  // elements
   Tensor result = Tensor::empty(x.dtype(), x.shape());
-  assign(x, result);
-  return result;
+  if (x.size() < kReleaseGil) {
+    assign(x, result);
+    return result;
+  }
+  const Tensor from = x;  // its own, because another thread may replace the array's (setflags) while the GIL is released
+  return computed_without_gil([&] {
+    assign(from, result);
+    return std::move(result);
+  });
 }
 
 py::object only_element(const Tensor& x) {

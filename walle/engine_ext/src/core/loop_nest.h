@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "core/stop.h"
 #include "core/team.h"
 #include "core/tensor.h"
 
@@ -50,12 +51,14 @@ struct LoopNest {
   }
 
   // Splits the outermost axis into even pieces and calls f(piece, addresses, member) for each, on the team's threads where the
-  // work is large enough. `weight` is the work of one element, in elements. f must not throw.
+  // work is large enough, until a stop is requested. `weight` is the work of one element, in elements. f must not throw.
   template <class F>
   void split(Team& team, const std::array<std::byte*, N>& addresses, std::int64_t weight, F&& f) const noexcept {
     constexpr std::int64_t kMinPiece = 1 << 14;  // elements whose time is well above that of waking a thread
-    const std::int64_t max_pieces = axes == 0 ? 1 : std::min<std::int64_t>(size[0], count() * weight / kMinPiece);
-    const std::int64_t pieces = team.size() == 1 ? 1 : std::clamp<std::int64_t>(max_pieces, 1, 4 * team.size());
+    const std::int64_t work = count() * weight, most = axes == 0 ? 1 : std::max<std::int64_t>(size[0], 1);
+    const std::int64_t shared =
+        team.size() == 1 ? 1 : std::clamp<std::int64_t>(std::min(most, work / kMinPiece), 1, 4 * team.size());
+    const std::int64_t pieces = std::min(most, std::max(shared, work / StopPoll::kInterval));
     team.each(pieces, [&](std::int64_t i, int member) {
       LoopNest piece = *this;
       std::array<std::byte*, N> piece_addresses = addresses;

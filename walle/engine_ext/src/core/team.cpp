@@ -55,12 +55,14 @@ bool Team::forked() const noexcept { return process_ != ::getpid(); }
 
 void Team::share(std::int64_t count, Call call, void* argument) noexcept {
   if (forked()) {  // a forked process has only the thread that forked
-    for (std::int64_t i = 0; i < count; ++i) call(argument, i, 0);
+    StopFlag* stop = current_stop();
+    for (std::int64_t i = 0; i < count && !is_stopped(stop); ++i) call(argument, i, 0);
     return;
   }
   call_ = call;
   argument_ = argument;
-  stopping_ = current_stop_flag();
+  stop_ = current_stop();
+  faults_ = FaultScope::current();
   for (int member = 0; member < size(); ++member) {
     shares_[member].next.store(count * member / size(), std::memory_order_relaxed);
     shares_[member].end = count * (member + 1) / size();
@@ -83,7 +85,7 @@ void Team::share(std::int64_t count, Call call, void* argument) noexcept {
 void Team::run_shares(int member) noexcept {
   for (int other = 0; other < size(); ++other) {
     Share& share = shares_[(member + other) % size()];
-    for (std::int64_t i = share.next.fetch_add(1, std::memory_order_relaxed); i < share.end && !is_set(stopping_);
+    for (std::int64_t i = share.next.fetch_add(1, std::memory_order_relaxed); i < share.end && !is_stopped(stop_);
          i = share.next.fetch_add(1, std::memory_order_relaxed))
       call_(argument_, i, member);
   }
@@ -101,6 +103,8 @@ void Team::run_helper(int member) noexcept {
     }
     ++seen;
     if (ending_.load(std::memory_order_relaxed)) return;
+    exchange_stop(stop_);
+    FaultScope::exchange(faults_);
     run_shares(member);
     if (busy_helpers_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_helpers_.notify_one();
   }

@@ -6,7 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/work_context.h"
+#include "core/fault.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -24,14 +25,14 @@ class Team {
   int size() const noexcept { return static_cast<int>(threads_.size()) + 1; }
 
   // Runs work(i, member) for each i in [0, count), spread over the members (0 to size - 1), and returns when all are done. One
-  // call at a time; `work` must not throw and must not call this team. Once a stop of the caller's work context is requested,
-  // items that have not begun are skipped, and the caller must end as between operators. `operations` is the total work, as far
-  // as it is known.
+  // call at a time; `work` must not throw and must not call this team. Once the caller's current stop is requested, items that
+  // have not begun are skipped, and the caller must end as between operators; the members poll the same stop, and report faults
+  // to the caller's scope. `operations` is the total work, as far as it is known.
   template <class F>
   void each(std::int64_t count, F&& work, double operations = kWorthSharing) noexcept {
     if (threads_.empty() || count <= 1 || operations < kWorthSharing) {
-      const std::atomic<bool>* stopping = current_stop_flag();
-      for (std::int64_t i = 0; i < count && !is_set(stopping); ++i) work(i, 0);
+      StopFlag* stop = current_stop();
+      for (std::int64_t i = 0; i < count && !is_stopped(stop); ++i) work(i, 0);
       return;
     }
     share(
@@ -50,11 +51,7 @@ class Team {
     std::int64_t end = 0;
   };
 
-  static const std::atomic<bool>* current_stop_flag() noexcept {
-    const WorkContext* context = current_work_context().get();
-    return context != nullptr ? &context->stopping : nullptr;
-  }
-  static bool is_set(const std::atomic<bool>* flag) noexcept { return flag != nullptr && flag->load(std::memory_order_relaxed); }
+  static bool is_stopped(StopFlag* stop) noexcept { return stop != nullptr && stop->poll(); }
 
   void share(std::int64_t count, Call call, void* argument) noexcept;
   bool forked() const noexcept;
@@ -64,7 +61,8 @@ class Team {
   int process_ = 0;
   Call call_ = nullptr;
   void* argument_ = nullptr;                         // of call_
-  const std::atomic<bool>* stopping_ = nullptr;      // of the caller's work context; null where it has none
+  StopFlag* stop_ = nullptr;                         // the caller's; null where it has none
+  FaultScope* faults_ = nullptr;                     // the same
   std::unique_ptr<Share[]> shares_;                  // by member
   alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when there is work, or the team ends
   alignas(64) std::atomic<int> busy_helpers_{0};     // that have not finished this round

@@ -1,7 +1,10 @@
 // The indexed raster: a movement whose addresses on one side also depend on a tensor of indices that is known only at run time.
 // Gather, GatherElements, GatherND and the Scatter family are one each; with constant indices a Gather is plain regions instead.
 #pragma once
+#include <algorithm>
+
 #include "core/attributes.h"
+#include "core/stop.h"
 #include "geometry/region.h"
 
 namespace walle {
@@ -40,7 +43,7 @@ class IndexedRaster {
   bool scatter(const Index* indices, const std::byte* src, std::byte* dst, std::size_t item) const noexcept;
 
   // Call move(region, indexed address, plain address) for every coordinate of the indexed axes, addresses in elements; return
-  // false at the first index out of its extent.
+  // false at the first index out of its extent. A stop ends it early.
   template <class Index, class Move>
   bool walk(const Index* indices, Move&& move) const noexcept {
     if (count_ == 0) return true;
@@ -56,22 +59,28 @@ class IndexedRaster {
     const std::size_t terms = movement_.weight.size();
     const std::int64_t* weight = movement_.weight.data();
     const std::int64_t* extent = movement_.extent.data();
+    StopPoll poll;
+    const std::int64_t one = 4 + region_.count(), at_once = std::max<std::int64_t>(StopPoll::kInterval / 4 / one, 1);
     for (;;) {
-      for (std::int64_t i = 0; i < steps && terms == 1; ++i) {
-        std::int64_t index = indices[from + i * from_step];
-        index += index < 0 ? extent[0] : 0;
-        if (static_cast<std::uint64_t>(index) >= static_cast<std::uint64_t>(extent[0])) return false;
-        move(region_, indexed + i * indexed_step + index * weight[0], plain + i * plain_step);
-      }
-      for (std::int64_t i = 0; i < steps && terms != 1; ++i) {
-        std::int64_t address = indexed + i * indexed_step;
-        for (std::size_t k = 0; k < terms; ++k) {
-          std::int64_t index = indices[from + i * from_step + static_cast<std::int64_t>(k) * movement_.index_step];
-          if (index < 0) index += extent[k];
-          if (index < 0 || index >= extent[k]) return false;
-          address += index * weight[k];
+      for (std::int64_t first = 0; first < steps; first += at_once) {
+        const std::int64_t last = std::min(first + at_once, steps);
+        if (!poll.proceed((last - first) * one)) return true;
+        for (std::int64_t i = first; i < last && terms == 1; ++i) {
+          std::int64_t index = indices[from + i * from_step];
+          index += index < 0 ? extent[0] : 0;
+          if (static_cast<std::uint64_t>(index) >= static_cast<std::uint64_t>(extent[0])) return false;
+          move(region_, indexed + i * indexed_step + index * weight[0], plain + i * plain_step);
         }
-        move(region_, address, plain + i * plain_step);
+        for (std::int64_t i = first; i < last && terms != 1; ++i) {
+          std::int64_t address = indexed + i * indexed_step;
+          for (std::size_t k = 0; k < terms; ++k) {
+            std::int64_t index = indices[from + i * from_step + static_cast<std::int64_t>(k) * movement_.index_step];
+            if (index < 0) index += extent[k];
+            if (index < 0 || index >= extent[k]) return false;
+            address += index * weight[k];
+          }
+          move(region_, address, plain + i * plain_step);
+        }
       }
       std::size_t axis = inner;
       for (;;) {

@@ -1,4 +1,5 @@
 #include "graph/packed_weights.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -10,6 +11,7 @@ Tensor PackedWeights::get(const Tensor& constant, const std::string& key, const 
   if (entry.source.lock() == constant.storage())
     if (auto storage = entry.packed.lock())
       return Tensor(std::move(storage), entry.dtype, entry.shape, contiguous_strides(entry.shape), 0);
+  throw_if_stopped();
   Tensor made = make();
   entry = {constant.storage(), made.storage(), made.dtype(), made.shape()};
   std::erase_if(entries_, [](const auto& item) { return item.second.packed.expired(); });

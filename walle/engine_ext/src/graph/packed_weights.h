@@ -14,7 +14,7 @@ namespace walle {
 class PackedWeights {
  public:
   // Return the result of `make` for this constant and key (algorithm, parameter, backend, window); it is made at the first call.
-  // Thread-safe.
+  // Thread-safe. Throws WorkStopped before it is made.
   Tensor get(const Tensor& constant, const std::string& key, const std::function<Tensor()>& make);
 
  private:

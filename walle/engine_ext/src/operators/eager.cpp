@@ -5,7 +5,8 @@
 
 #include "atomic/conversion.h"
 #include "atomic/raster_step.h"
-#include "core/work_context.h"
+#include "core/fault.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -50,9 +51,10 @@ Tensor run_atomic(const OpDef& op, std::span<const Tensor> given, const Attribut
   Tensor result = Tensor::empty(type.dtype, type.shape);
   std::shared_ptr<Storage> scratch;
   if (step->scratch_bytes() > 0) scratch = Storage::allocate(step->scratch_bytes());
+  const FaultScope faults;
   step->run(addresses.data(), result.raw(), scratch ? scratch->data() : nullptr);
   throw_if_stopped();  // what it gave may not be whole
-  if (const char* fault = step->take_fault()) throw Error(ErrorKind::shape, std::string(op.name) + ": " + fault);
+  if (const char* fault = faults.what()) throw Error(ErrorKind::shape, std::string(op.name) + ": " + fault);
   return result;
 }
 
@@ -71,6 +73,7 @@ std::vector<Tensor> run_transform(const TransformRule& rule, std::span<const Ten
       }
       move_region(region, source, result.raw(), item_size(movement.dtype), table);
     }
+    throw_if_stopped();  // what was moved may not be whole
     results.push_back(std::move(result));
   }
   return results;
@@ -189,6 +192,7 @@ void assign(const Tensor& from, const Tensor& to) {
   move_region(Region::make(0, to.shape(), same ? source.strides() : strides, source.offset(), to.strides(), to.offset(),
                            elements(source), elements(to)),
               source.storage() ? source.storage()->data() : nullptr, to.storage()->data(), item_size(to.dtype()), kernels());
+  throw_if_stopped();  // what was moved may not be whole
 }
 
 Tensor contiguous(const Tensor& tensor) {

@@ -8,7 +8,8 @@ namespace walle {
 inline constexpr std::int64_t kFastPathElements = 4096;
 
 // Return the outputs of any operator of the registry; an undefined tensor (no storage) stands for an input that is left out.
-// Inputs may be strided views; results are new and contiguous. Throws Error (shape, dtype, unsupported, model).
+// Inputs may be strided views; results are new and contiguous. Throws Error (shape, dtype, unsupported, model),
+// and WorkStopped.
 std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes, int outputs,
                              const Table& table);
 // The same for an operator with one output, by a name that exists.

@@ -1,6 +1,7 @@
 // Lowering: the graph as a program of atomic operators and rasters (steps 2 and 3 of a session, §4.2).
 #include <algorithm>
 
+#include "core/stop.h"
 #include "geometry/raster.h"
 #include "operators/eager.h"
 #include "plan/program.h"
@@ -251,6 +252,7 @@ void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Re
   for (std::size_t i = 0; i < graph.values.size(); ++i)
     if (graph.values[i].kind == ValueKind::constant) refs[i] = lowering.constant(graph.values[i]);
   for (std::size_t at = 0; at < graph.nodes.size(); ++at) {
+    throw_if_stopped();
     const Node& node = graph.nodes[at];
     lowering.set_node(node.name);
     std::vector<Emitter::Ref> inputs;

@@ -5,6 +5,7 @@
 
 #include "atomic/fused.h"
 #include "atomic/raster_step.h"
+#include "core/stop.h"
 #include "kernels/bfloat16.h"
 
 namespace walle {
@@ -38,8 +39,8 @@ double least(const Costs& costs) {
 
 }  // namespace
 
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given,
-                                const Target& target, bool merging) {
+std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType> types, std::vector<Tensor> given,
+                                      const Target& target, bool merging) {
   const auto begin = std::chrono::steady_clock::now();
   auto plan = std::make_shared<Plan>();
   Program program = lower(graph, types, given, *target.table);
@@ -75,6 +76,7 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     const ProgramOp& op = program.ops[i];
     const ProgramValue& result = program.values[static_cast<std::size_t>(op.output)];
     if (memory.skipped[i]) continue;
+    throw_if_stopped();
     PlannedOp planned;
     planned.node = op.name;
     planned.output = memory.places[static_cast<std::size_t>(op.output)];
@@ -116,9 +118,8 @@ std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> type
     plan->outputs.push_back({value.dtype, value.shape});
   }
   plan->scratch_offset = memory.arena_bytes;
-  plan->arena = Storage::allocate(memory.arena_bytes + scratch);
+  plan->arena_bytes = memory.arena_bytes + scratch;
   plan->bases.assign(static_cast<std::size_t>(MemoryPlan::input_base(inputs)) + program.outputs.size(), nullptr);
-  plan->bases[MemoryPlan::kArena] = plan->arena->data();
   for (const int value : memory.constants) {
     plan->constants.push_back(program.values[static_cast<std::size_t>(value)].constant);
     plan->bases.push_back(plan->constants.back().raw());

@@ -1,5 +1,6 @@
 // Plan: a program with its steps chosen and its memory laid out (steps 2 to 4 of a session, §4.2). Sessions and the plain pieces
-// of modules keep one for each set of input types (run/plan_cache.h).
+// of modules keep one for each set of input types (run/plan_cache.h). It does not change once made: several threads run it at
+// once, each in a workspace of its own (run/workspace.h).
 #pragma once
 #include "operators/step.h"
 #include "plan/memory.h"
@@ -28,8 +29,8 @@ struct Plan {
   const Table* table = nullptr;  // of the backend
   std::vector<PlannedOp> ops;
   std::vector<Tensor> constants;  // kept alive
-  std::vector<std::byte*> bases;  // arena, inputs, outputs, constants
-  std::shared_ptr<Storage> arena;
+  std::vector<std::byte*> bases;  // arena, inputs, outputs (null: each run has its own), constants
+  std::size_t arena_bytes = 0;    // that a run needs, scratch included
   std::size_t scratch_offset = 0;
   std::size_t max_inputs = 0;
   int rasters_made = 0, rasters_left = 0;
@@ -39,8 +40,8 @@ struct Plan {
 };
 
 // Return the plan of a graph. `given`: as for lower(). `merging` false leaves rasters unmerged, to measure what merging saves.
-// Throws Error that names the node, InputsNeeded among them.
-std::shared_ptr<Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given,
-                                const Target& target, bool merging = true);
+// Throws Error that names the node, InputsNeeded among them, and WorkStopped.
+std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given,
+                                      const Target& target, bool merging = true);
 
 }  // namespace walle

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/stop.h"
 #include "graph/index.h"
 #include "operators/eager.h"
 #include "run/sequence.h"
@@ -64,7 +65,7 @@ Tensor stacked(std::vector<Tensor> parts, std::int64_t axis, bool backward, cons
 }
 
 std::vector<Var> run_if(const FlowCall& call) {
-  return call.body(is_true(call.inputs[0], "the condition") ? "then_branch" : "else_branch").run({}, call.around);
+  return call.body(is_true(call.inputs[0], "the condition") ? "then_branch" : "else_branch").run({}, call.around, call.run);
 }
 
 // Inputs: trip count, condition (both optional), carried values. The body takes (iteration, condition, carried values) and
@@ -86,7 +87,7 @@ std::vector<Var> run_loop(const FlowCall& call) {
     call.begin_round();
     values[0] = number(round, counter);
     values[1] = truth(condition);
-    return body.run(values, call.around);
+    return body.run(values, call.around, call.run);
   };
   std::vector<Tensor> samples(scans);
   if ((rounds <= 0 || !go) && scans > 0) {  // one round, whose results are dropped, for the type and shape of the scan values
@@ -128,7 +129,7 @@ std::vector<Var> scan(Block& body, const ScanForm& form, std::vector<Var> states
         values.push_back(part(scanned[i], axis, form.input_backward[i] != 0 ? rounds - 1 - round : round));
       }
     }
-    auto results = body.run(values, call.around);
+    auto results = body.run(values, call.around, call.run);
     for (std::size_t i = 0; i < form.gathered; ++i) {
       const Tensor& value = as_tensor(results[form.states + i], "a scan value");
       if (rounds == 0)
@@ -249,7 +250,7 @@ std::vector<Var> run_sequence_map(const FlowCall& call) {
                                           std::to_string(sequence.items.size()) + " elements");
       values.push_back(sequence.items[round]);
     }
-    const auto given = body.run(values, call.around);
+    const auto given = body.run(values, call.around, call.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
       results[i]->items.push_back(as_tensor(given[i], "a result of the body"));
       results[i]->dtype = results[i]->items[0].dtype();
@@ -261,7 +262,9 @@ std::vector<Var> run_sequence_map(const FlowCall& call) {
 }  // namespace
 
 void FlowCall::begin_round() const {
-  if (rounds_left-- <= 0) throw Error(ErrorKind::model, "it exceeds the limit of loop rounds in one run; the loop may never end");
+  throw_if_stopped();  // the body may be empty
+  if (run.rounds_left-- <= 0)
+    throw Error(ErrorKind::model, "it exceeds the limit of loop rounds in one run; the loop may never end");
 }
 
 Block& FlowCall::body(std::string_view key) const {

@@ -9,12 +9,12 @@ namespace walle {
 struct FlowCall {
   const Node& node;
   std::vector<Var> inputs;
-  std::span<const std::unique_ptr<Block>> bodies;
+  std::span<const std::shared_ptr<Block>> bodies;
   std::span<const Var> around;
   const Table& table;
-  std::int64_t& rounds_left;  // of loops
+  ModuleRun& run;
 
-  // Counts one round of a loop; throws Error (model) beyond the limit.
+  // Counts one round of a loop; throws Error (model) beyond the limit, and WorkStopped.
   void begin_round() const;
 
   Block& body(std::string_view key) const;

@@ -52,8 +52,7 @@ std::shared_ptr<const Graph> extract(const Graph& graph, std::span<const std::si
 
 }  // namespace
 
-Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team, std::int64_t& rounds_left)
-    : graph_(std::move(graph)), target_(target), team_(team), rounds_left_(rounds_left) {
+Block::Block(std::shared_ptr<const Graph> graph, const Target& target) : graph_(std::move(graph)), target_(target) {
   // All plain nodes that are ready form one piece; then one interpreted node runs, which makes others ready.
   const auto producer = producers_of(*graph_);
   std::vector<bool> done(graph_->nodes.size(), false);
@@ -64,8 +63,10 @@ Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& tea
     }
     return true;
   };
+  std::vector<Draft> drafts;
   for (std::size_t left = graph_->nodes.size(); left > 0;) {
-    Piece plain;
+    throw_if_stopped();
+    Draft plain;
     std::optional<std::size_t> stop;
     for (std::size_t i = 0; i < graph_->nodes.size(); ++i) {  // the nodes are in topological order: one pass finds all
       if (done[i] || !ready(i)) continue;
@@ -77,80 +78,97 @@ Block::Block(std::shared_ptr<const Graph> graph, const Target& target, Team& tea
       done[i] = true;
       --left;
     }
-    if (!plain.nodes.empty()) pieces_.push_back(std::move(plain));
+    if (!plain.nodes.empty()) drafts.push_back(std::move(plain));
     if (!stop) continue;
-    pieces_.push_back(interpret(*stop));
+    drafts.push_back({true, {*stop}, nullptr});
     done[*stop] = true;
     --left;
   }
-  finish();
+  pieces_ = finished(drafts);
 }
 
-Block::Piece Block::interpret(std::size_t node) const {
-  Piece piece;
-  piece.interpreted = true;
-  piece.nodes = {node};
-  for (const auto& [key, graph] : graph_->nodes[node].graphs)
-    piece.bodies.push_back(std::make_unique<Block>(graph, target_, team_, rounds_left_));
-  return piece;
+std::shared_ptr<const Block::Pieces> Block::pieces() const {
+  const std::lock_guard lock(mutex_);
+  return pieces_;
 }
 
-void Block::finish() {
-  std::vector<std::set<int>> needed(pieces_.size());  // what each piece reads
-  for (std::size_t i = 0; i < pieces_.size(); ++i)
-    for (const std::size_t node : pieces_[i].nodes)
+// Return the pieces with the members that depend on their order. A draft's own piece is kept where it has these already.
+std::shared_ptr<const Block::Pieces> Block::finished(const std::vector<Draft>& drafts) const {
+  std::vector<std::set<int>> needed(drafts.size());  // what each piece reads
+  for (std::size_t i = 0; i < drafts.size(); ++i)
+    for (const std::size_t node : drafts[i].nodes)
       for (const int value : reads(graph_->nodes[node])) needed[i].insert(value);
   std::set<int> later;
   for (const Output& output : graph_->outputs) later.insert(output.value);
-  for (std::size_t i = pieces_.size(); i-- > 0;) {
-    Piece& piece = pieces_[i];
-    std::vector<int> outputs, inputs;
+  auto pieces = std::make_shared<Pieces>(drafts.size());
+  for (std::size_t i = drafts.size(); i-- > 0;) {
+    const Draft& draft = drafts[i];
+    std::vector<int> outputs, inputs, dead;
     std::set<int> own;
-    piece.dead.clear();
-    for (const std::size_t node : piece.nodes)
+    for (const std::size_t node : draft.nodes)
       for (const int output : graph_->nodes[node].outputs) {
         own.insert(output);
-        if (later.contains(output))
-          outputs.push_back(output);
-        else
-          piece.dead.push_back(output);
+        (later.contains(output) ? outputs : dead).push_back(output);
       }
     for (const int value : needed[i]) {
       if (own.contains(value) || graph_->values[at(value)].kind == ValueKind::constant) continue;
       inputs.push_back(value);
-      if (!later.contains(value)) piece.dead.push_back(value);
+      if (!later.contains(value)) dead.push_back(value);
     }
     later.insert(needed[i].begin(), needed[i].end());
-    if (!piece.interpreted && (piece.graph == nullptr || piece.inputs != inputs || piece.outputs != outputs)) {
-      piece.graph = extract(*graph_, piece.nodes, inputs, outputs);
-      piece.plans = {};
+    if (draft.piece != nullptr && draft.piece->inputs == inputs && draft.piece->outputs == outputs && draft.piece->dead == dead) {
+      (*pieces)[i] = draft.piece;
+      continue;
     }
-    piece.inputs = std::move(inputs);
-    piece.outputs = std::move(outputs);
+    auto piece = std::make_shared<Piece>();
+    piece->interpreted = draft.interpreted;
+    piece->nodes = draft.nodes;
+    if (draft.interpreted) {
+      if (draft.piece != nullptr)
+        piece->bodies = draft.piece->bodies;
+      else
+        for (const auto& [key, graph] : graph_->nodes[draft.nodes[0]].graphs)
+          piece->bodies.push_back(std::make_shared<Block>(graph, target_));
+    } else {
+      piece->graph = extract(*graph_, draft.nodes, inputs, outputs);
+    }
+    piece->inputs = std::move(inputs);
+    piece->outputs = std::move(outputs);
+    piece->dead = std::move(dead);
+    (*pieces)[i] = std::move(piece);
   }
+  return pieces;
 }
 
-// Splits a plain piece at a node, which is interpreted from now on: nodes that do not depend on it come before, the others after.
-void Block::split(std::size_t index, std::size_t node) {
+// Return the pieces with a plain one split at a node, which is interpreted from now on: nodes that do not depend on it come
+// before, the others after. Later runs have these pieces too, unless another thread has split one meanwhile.
+std::shared_ptr<const Block::Pieces> Block::split(const std::shared_ptr<const Pieces>& from, std::size_t index,
+                                                  std::size_t node) {
   const auto producer = producers_of(*graph_);
-  const std::vector<std::size_t> nodes = pieces_[index].nodes;
   std::set<int> behind{static_cast<int>(node)};
-  Piece first, last;
-  for (const std::size_t one : nodes) {
+  Draft first, last;
+  for (const std::size_t one : (*from)[index]->nodes) {
     if (one == node) continue;
     bool depends = false;
     for (const int value : reads(graph_->nodes[one])) depends = depends || behind.contains(producer[at(value)]);
     if (depends) behind.insert(static_cast<int>(one));
     (depends ? last : first).nodes.push_back(one);
   }
-  std::vector<Piece> pieces;
-  if (!first.nodes.empty()) pieces.push_back(std::move(first));
-  pieces.push_back(interpret(node));
-  if (!last.nodes.empty()) pieces.push_back(std::move(last));
-  pieces_.erase(pieces_.begin() + static_cast<std::ptrdiff_t>(index));
-  pieces_.insert(pieces_.begin() + static_cast<std::ptrdiff_t>(index), std::make_move_iterator(pieces.begin()),
-                 std::make_move_iterator(pieces.end()));
-  finish();
+  std::vector<Draft> drafts;
+  for (std::size_t i = 0; i < from->size(); ++i) {
+    const auto& piece = (*from)[i];
+    if (i != index) {
+      drafts.push_back({piece->interpreted, piece->nodes, piece});
+      continue;
+    }
+    if (!first.nodes.empty()) drafts.push_back(first);
+    drafts.push_back({true, {node}, nullptr});
+    if (!last.nodes.empty()) drafts.push_back(last);
+  }
+  auto pieces = finished(drafts);
+  const std::lock_guard lock(mutex_);
+  if (pieces_ == from) pieces_ = pieces;
+  return pieces;
 }
 
 // Return the first node of a plain piece that reads a value that is not a tensor.
@@ -163,41 +181,41 @@ std::optional<std::size_t> Block::unfit(const Piece& piece, std::span<const Var>
   return std::nullopt;
 }
 
-// Null where the piece had to be split.
-std::shared_ptr<Plan> Block::plan_for(std::size_t index, std::span<const Tensor> inputs) {
-  Piece& piece = pieces_[index];
+// Null where the piece had to be split: `pieces` are others then.
+std::shared_ptr<const Plan> Block::plan_for(std::shared_ptr<const Pieces>& pieces, std::size_t index,
+                                            std::span<const Tensor> inputs) {
+  const Piece& piece = *(*pieces)[index];
   if (auto plan = piece.plans.find(inputs)) return plan;
   std::optional<Loading> loading;
   if (piece.plans.last() == nullptr) loading.emplace();  // the first plan is part of opening the model
   std::vector<TensorType> types;
   for (const Tensor& input : inputs) types.push_back({input.dtype(), input.shape()});
   try {
-    piece.plans.add(make_plan(*piece.graph, std::move(types), {}, target_));
+    return piece.plans.add(make_plan(*piece.graph, std::move(types), {}, target_));
   } catch (const InputsNeeded& error) {
-    split(index, piece.nodes[error.node()]);
+    pieces = split(pieces, index, piece.nodes[error.node()]);
     return nullptr;
   }
-  return piece.plans.last();
 }
 
-// False where the piece had to be split.
-bool Block::run_plain(std::size_t index, std::vector<Var>& env) {
-  Piece& piece = pieces_[index];
+// False where the piece had to be split: `pieces` are others then.
+bool Block::run_plain(std::shared_ptr<const Pieces>& pieces, std::size_t index, std::vector<Var>& env, ModuleRun& run) {
+  const Piece& piece = *(*pieces)[index];
   if (const auto node = unfit(piece, env)) {
-    split(index, *node);
+    pieces = split(pieces, index, *node);
     return false;
   }
   std::vector<Tensor> inputs;
   inputs.reserve(piece.inputs.size());
   for (const int input : piece.inputs) inputs.push_back(contiguous(std::get<Tensor>(env[at(input)])));
-  const auto plan = plan_for(index, inputs);
+  const auto plan = plan_for(pieces, index, inputs);
   if (plan == nullptr) return false;
-  auto outputs = run_plan(*plan, inputs, team_);
+  auto outputs = run_plan(*plan, inputs, run.workspace);
   for (std::size_t i = 0; i < outputs.size(); ++i) env[at(piece.outputs[i])] = std::move(outputs[i]);
   return true;
 }
 
-void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
+void Block::run_interpreted(const Piece& piece, std::vector<Var>& env, ModuleRun& run) const {
   const Node& node = graph_->nodes[piece.nodes[0]];
   try {
     std::vector<Var> inputs, results;
@@ -207,7 +225,7 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
       tensors = tensors && inputs.back().index() <= 1;
     }
     if (const FlowFn flow = flow_function(node.op->name)) {
-      results = flow({node, std::move(inputs), piece.bodies, env, *target_.table, rounds_left_});
+      results = flow({node, std::move(inputs), piece.bodies, env, *target_.table, run});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
@@ -228,7 +246,7 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env) {
   }
 }
 
-std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> around) {
+std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> around, ModuleRun& run) {
   if (inputs.size() != graph_->inputs.size())
     throw Error(ErrorKind::model, "graph '" + graph_->name + "' takes " + std::to_string(graph_->inputs.size()) +
                                       " inputs and is given " + std::to_string(inputs.size()));
@@ -239,13 +257,14 @@ std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> ar
     if (value.kind == ValueKind::outer) env[i] = around[at(value.outer)];
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) env[at(graph_->inputs[i])] = inputs[i];
-  for (std::size_t i = 0; i < pieces_.size();) {
+  auto pieces = this->pieces();
+  for (std::size_t i = 0; i < pieces->size();) {
     throw_if_stopped();
-    if (pieces_[i].interpreted)
-      run_interpreted(pieces_[i], env);
-    else if (!run_plain(i, env))
+    if ((*pieces)[i]->interpreted)
+      run_interpreted(*(*pieces)[i], env, run);
+    else if (!run_plain(pieces, i, env, run))
       continue;  // the same place again: it holds another piece now
-    for (const int value : pieces_[i].dead) env[at(value)] = Absent{};
+    for (const int value : (*pieces)[i]->dead) env[at(value)] = Absent{};
     ++i;
   }
   std::vector<Var> outputs;
@@ -253,41 +272,46 @@ std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> ar
   return outputs;
 }
 
-void Block::prepare() {
+std::size_t Block::prepare() {
   std::map<int, TensorType> types;
   for (const int input : graph_->inputs)
     if (known(graph_->values[at(input)])) types[input] = {graph_->values[at(input)].dtype, graph_->values[at(input)].shape};
-  for (std::size_t i = 0; i < pieces_.size();) {
-    if (pieces_[i].interpreted ||
-        !std::all_of(pieces_[i].inputs.begin(), pieces_[i].inputs.end(), [&](int input) { return types.contains(input); })) {
+  std::size_t arena_bytes = 0;
+  auto pieces = this->pieces();
+  for (std::size_t i = 0; i < pieces->size();) {
+    const Piece& piece = *(*pieces)[i];
+    if (piece.interpreted ||
+        !std::all_of(piece.inputs.begin(), piece.inputs.end(), [&](int input) { return types.contains(input); })) {
       ++i;
       continue;
     }
     std::vector<Tensor> inputs;  // of these types, with no memory behind them
-    for (const int input : pieces_[i].inputs) {
+    for (const int input : piece.inputs) {
       const TensorType& type = types[input];
       const auto nowhere =
           Storage::borrow(nullptr, static_cast<std::size_t>(element_count(type.shape)) * item_size(type.dtype), false, [] {});
       inputs.emplace_back(nowhere, type.dtype, type.shape, contiguous_strides(type.shape), 0);
     }
-    const auto plan = plan_for(i, inputs);
+    const auto plan = plan_for(pieces, i, inputs);
     if (plan == nullptr) continue;
-    for (std::size_t output = 0; output < plan->outputs.size(); ++output)
-      types[pieces_[i].outputs[output]] = plan->outputs[output];
+    arena_bytes = std::max(arena_bytes, plan->arena_bytes);
+    for (std::size_t output = 0; output < plan->outputs.size(); ++output) types[piece.outputs[output]] = plan->outputs[output];
     ++i;
   }
+  return arena_bytes;
 }
 
 Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
     : target_(target),
-      team_(target.threads),
       max_rounds_(max_rounds),
       graph_(std::move(graph)),
-      block_(rewritten(graph_), target_, team_, rounds_left_) {
-  block_.prepare();
+      block_(rewritten(graph_), target_),
+      workspaces_(target.threads) {
+  const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
+  first.workspace().reserve(block_.prepare());
 }
 
-std::vector<Var> Module::run(std::span<const Var> inputs) {
+std::vector<Var> Module::run(std::span<const Var> inputs, const StopLimits& limits) {
   const Graph& graph = block_.graph();
   if (inputs.size() != graph.inputs.size())
     throw Error(ErrorKind::model,
@@ -299,9 +323,9 @@ std::vector<Var> Module::run(std::span<const Var> inputs) {
       throw Error(ErrorKind::model, "input '" + value.name + "' is " + kind_of(inputs[i]) + ", the model takes a tensor");
     check_input(value, std::get<Tensor>(inputs[i]));
   }
-  const std::lock_guard lock(mutex_);
-  rounds_left_ = max_rounds_;
-  return block_.run(inputs, {});
+  const WorkspacePool::Run active(workspaces_, limits);
+  ModuleRun run{active.workspace(), max_rounds_};
+  return block_.run(inputs, {}, run);
 }
 
 }  // namespace walle

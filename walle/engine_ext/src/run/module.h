@@ -10,30 +10,38 @@
 
 #include "run/plan_cache.h"
 #include "run/var.h"
+#include "run/workspace.h"
 
 namespace walle {
 
-// A graph, or the body of a control-flow node, ready to run. Not thread-safe; the module is.
+// One run of a module.
+struct ModuleRun {
+  Workspace& workspace;
+  std::int64_t rounds_left;  // that loops may still have, all together
+};
+
+// A graph, or the body of a control-flow node, ready to run. Thread-safe: its pieces are replaced as a whole where one is split,
+// and a run keeps those that it began with.
 class Block {
  public:
-  // `rounds_left` counts down the rounds that loops may still have in this run; it must outlive the block.
-  Block(std::shared_ptr<const Graph> graph, const Target& target, Team& team, std::int64_t& rounds_left);
+  Block(std::shared_ptr<const Graph> graph, const Target& target);
 
   const Graph& graph() const noexcept { return *graph_; }
 
   // Return the outputs, in the graph's order. Inputs are in its order too; `around` are the values of the enclosing graph, by
-  // number, and must contain all that this graph reads. Throws Error that names the node.
-  std::vector<Var> run(std::span<const Var> inputs, std::span<const Var> around);
+  // number, and must contain all that this graph reads. Throws Error that names the node, and WorkStopped.
+  std::vector<Var> run(std::span<const Var> inputs, std::span<const Var> around, ModuleRun& run);
 
-  // Plans the first pieces, as far as types are known without running, so that errors show at load.
-  void prepare();
+  // Plans the first pieces, as far as types are known without running, so that errors show at load. Returns the bytes of the
+  // largest arena that the plans need.
+  std::size_t prepare();
 
   // Calls f(piece's last plan or null, node or null) for each piece in the order of running, bodies included.
   template <class F>
   void visit(F&& f) const {
-    for (const Piece& piece : pieces_) {
-      f(piece.plans.last(), piece.interpreted ? &graph_->nodes[piece.nodes[0]] : nullptr);
-      for (const auto& body : piece.bodies) body->visit(f);
+    for (const auto pieces = this->pieces(); const auto& piece : *pieces) {
+      f(piece->plans.last(), piece->interpreted ? &graph_->nodes[piece->nodes[0]] : nullptr);
+      for (const auto& body : piece->bodies) body->visit(f);
     }
   }
 
@@ -41,30 +49,38 @@ class Block {
   struct Piece {
     bool interpreted = false;
     std::vector<std::size_t> nodes;              // one where interpreted
-    std::vector<std::unique_ptr<Block>> bodies;  // of its node's subgraphs
+    std::vector<std::shared_ptr<Block>> bodies;  // of its node's subgraphs
     // Of a plain piece: its graph, and the values that are that graph's inputs and outputs.
     std::shared_ptr<const Graph> graph;
     std::vector<int> inputs, outputs;
-    PlanCache plans;
+    mutable PlanCache plans;
     std::vector<int> dead;  // values that no later piece reads
   };
+  using Pieces = std::vector<std::shared_ptr<const Piece>>;
 
-  Piece interpret(std::size_t node) const;
-  void finish();  // fills the members that depend on the order of the pieces
-  void split(std::size_t piece, std::size_t node);
+  // A piece that is being made.
+  struct Draft {
+    bool interpreted = false;
+    std::vector<std::size_t> nodes;
+    std::shared_ptr<const Piece> piece;  // that has these nodes already, or null
+  };
+
+  std::shared_ptr<const Pieces> pieces() const;
+  std::shared_ptr<const Pieces> finished(const std::vector<Draft>& drafts) const;
+  std::shared_ptr<const Pieces> split(const std::shared_ptr<const Pieces>& from, std::size_t index, std::size_t node);
   std::optional<std::size_t> unfit(const Piece& piece, std::span<const Var> env) const;
-  std::shared_ptr<Plan> plan_for(std::size_t piece, std::span<const Tensor> inputs);
-  bool run_plain(std::size_t piece, std::vector<Var>& env);
-  void run_interpreted(const Piece& piece, std::vector<Var>& env);
+  std::shared_ptr<const Plan> plan_for(std::shared_ptr<const Pieces>& pieces, std::size_t index, std::span<const Tensor> inputs);
+  bool run_plain(std::shared_ptr<const Pieces>& pieces, std::size_t index, std::vector<Var>& env, ModuleRun& run);
+  void run_interpreted(const Piece& piece, std::vector<Var>& env, ModuleRun& run) const;
 
   std::shared_ptr<const Graph> graph_;
   const Target& target_;
-  Team& team_;
-  std::int64_t& rounds_left_;
-  std::vector<Piece> pieces_;
+  mutable std::mutex mutex_;  // of the pointer below
+  std::shared_ptr<const Pieces> pieces_;
 };
 
-// Thread-safe: runs of one module are serialised. Modules on one graph share its constants and run concurrently.
+// Thread-safe: several threads run one module at once, each in a workspace of its own (run/workspace.h). Modules on one graph
+// share its constants.
 class Module {
  public:
   // The limit of rounds of all loops in one run together: hours of rounds, but not indefinitely many.
@@ -77,22 +93,23 @@ class Module {
   const Table& table() const noexcept { return *target_.table; }  // of nodes that are not planned
 
   // Return the outputs, in the graph's order. Throws Error for inputs that do not fit the model, and where a node refuses its
-  // values.
-  std::vector<Var> run(std::span<const Var> inputs);
+  // values; WorkStopped once the limits stop the run, its planning included.
+  std::vector<Var> run(std::span<const Var> inputs, const StopLimits& limits = {});
+
+  // Stops the runs that are in progress on other threads.
+  void cancel() noexcept { workspaces_.cancel(); }
 
   template <class F>
   void visit(F&& f) const {
-    const std::lock_guard lock(mutex_);
     block_.visit(f);
   }
 
  private:
   const Target target_;
-  Team team_;
-  std::int64_t max_rounds_, rounds_left_ = 0;
-  mutable std::mutex mutex_;
+  const std::int64_t max_rounds_;
   std::shared_ptr<const Graph> graph_;  // as in the file
   Block block_;                         // of the graph after rewriting
+  WorkspacePool workspaces_;
 };
 
 }  // namespace walle

@@ -1,6 +1,7 @@
-// Cache of a session's plans, one for each set of input types: the last ones used.
+// Cache of a session's plans, one for each set of input types: the last ones used. Thread-safe.
 #pragma once
 #include <list>
+#include <mutex>
 
 #include "plan/plan.h"
 
@@ -11,14 +12,16 @@ class PlanCache {
   static constexpr std::size_t kPlans = 8;
 
   // Return the plan that was made for inputs like these and mark it as the last used; null where there is none.
-  std::shared_ptr<Plan> find(std::span<const Tensor> inputs);
-  // Adds a plan; the one unused for longest is removed where there are more than kPlans.
-  void add(std::shared_ptr<Plan> plan);
+  std::shared_ptr<const Plan> find(std::span<const Tensor> inputs);
+  // Adds a plan and returns it; the one unused for longest is removed where there are more than kPlans. Where two threads have
+  // made a plan for the same inputs at once, the first one added stays and is returned.
+  std::shared_ptr<const Plan> add(std::shared_ptr<const Plan> plan);
   // Return the last used; null where there is none.
-  std::shared_ptr<Plan> last() const { return plans_.empty() ? nullptr : plans_.front(); }
+  std::shared_ptr<const Plan> last() const;
 
  private:
-  std::list<std::shared_ptr<Plan>> plans_;  // the last used first
+  mutable std::mutex mutex_;
+  std::list<std::shared_ptr<const Plan>> plans_;  // the last used first
 };
 
 }  // namespace walle

@@ -62,7 +62,7 @@ bool known(const Value& input) {
 }
 
 Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
-    : graph_(std::move(graph)), planned_(rewritten(graph_)), target_(target), team_(target.threads), merging_(merging) {
+    : graph_(std::move(graph)), planned_(rewritten(graph_)), target_(target), merging_(merging), workspaces_(target.threads) {
   const Node* unsure = nullptr;  // what only a plan can show to be known before running
   for (const Node& node : planned_->nodes) {
     if (!node.op->module_only()) continue;
@@ -81,33 +81,39 @@ Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool 
   }
   needed_.resize(graph_->inputs.size(), false);
   if (!all && unsure != nullptr) throw needs_a_module(*unsure);
+  const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
   if (!all) return;
   try {
-    plans_.add(make_plan(*planned_, std::move(types), {}, target_, merging_));
+    first.workspace().reserve(plans_.add(make_plan(*planned_, std::move(types), {}, target_, merging_))->arena_bytes);
   } catch (const InputsNeeded& needed) {
     if (unsure != nullptr) throw needs_a_module(*unsure);
     for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
   }
 }
 
-std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
+std::shared_ptr<const Plan> Session::plan_for(std::span<const Tensor> inputs) {
   if (auto plan = plans_.find(inputs)) return plan;
   std::optional<Loading> loading;
   if (plans_.last() == nullptr) loading.emplace();  // the first plan is part of opening the model
   std::vector<TensorType> types;
   for (std::size_t i = 0; i < inputs.size(); ++i) types.push_back({inputs[i].dtype(), inputs[i].shape()});
   for (;;) {  // each attempt needs at least one more input
+    std::vector<bool> needed;
+    {
+      const std::lock_guard lock(mutex_);
+      needed = needed_;
+    }
     std::vector<Tensor> given;
-    if (std::find(needed_.begin(), needed_.end(), true) != needed_.end()) {
+    if (std::find(needed.begin(), needed.end(), true) != needed.end()) {
       given.resize(inputs.size());
       for (std::size_t i = 0; i < inputs.size(); ++i)
-        if (needed_[i]) given[i] = copy_of(inputs[i]);
+        if (needed[i]) given[i] = copy_of(inputs[i]);
     }
     try {
-      plans_.add(make_plan(*planned_, types, std::move(given), target_, merging_));
-      return plans_.last();
-    } catch (const InputsNeeded& needed) {
-      for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;
+      return plans_.add(make_plan(*planned_, types, std::move(given), target_, merging_));
+    } catch (const InputsNeeded& further) {
+      const std::lock_guard lock(mutex_);
+      for (const int input : further.inputs()) needed_[static_cast<std::size_t>(input)] = true;
     }
   }
 }
@@ -120,24 +126,21 @@ void Session::check(std::span<const Tensor> inputs) const {
     check_input(graph_->values[static_cast<std::size_t>(graph_->inputs[i])], inputs[i]);
 }
 
-std::vector<Tensor> Session::run(std::span<const Tensor> inputs) {
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs, const StopLimits& limits) {
   check(inputs);
-  const std::lock_guard lock(mutex_);
-  const std::shared_ptr<Plan> plan = plan_for(inputs);
-  return run_plan(*plan, inputs, team_);
+  const WorkspacePool::Run active(workspaces_, limits);
+  const auto plan = plan_for(inputs);
+  return run_plan(*plan, inputs, active.workspace());
 }
 
-std::vector<Tensor> Session::run(std::span<const Tensor> inputs, std::vector<double>& us) {
+std::vector<Tensor> Session::run(std::span<const Tensor> inputs, std::vector<double>& us, const StopLimits& limits) {
   check(inputs);
-  const std::lock_guard lock(mutex_);
-  const std::shared_ptr<Plan> plan = plan_for(inputs);
+  const WorkspacePool::Run active(workspaces_, limits);
+  const auto plan = plan_for(inputs);
   us.assign(plan->ops.size(), 0);
-  return run_plan(*plan, inputs, team_, us.data());
+  return run_plan(*plan, inputs, active.workspace(), us.data());
 }
 
-std::shared_ptr<const Plan> Session::plan() const {
-  const std::lock_guard lock(mutex_);
-  return plans_.last();
-}
+std::shared_ptr<const Plan> Session::plan() const { return plans_.last(); }
 
 }  // namespace walle

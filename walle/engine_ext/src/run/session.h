@@ -3,10 +3,12 @@
 #include <mutex>
 
 #include "run/plan_cache.h"
+#include "run/workspace.h"
 
 namespace walle {
 
-// Thread-safe: runs of one session are serialised; sessions on one graph share its constants and run concurrently.
+// Thread-safe: several threads run one session at once, each in a workspace of its own (run/workspace.h). Sessions on one graph
+// share its constants.
 class Session {
  public:
   // Plans at once where every input shape is known and no shape depends on an input's value. Throws Error, of kind unsupported
@@ -18,25 +20,28 @@ class Session {
   // Return the outputs, in the graph's order, in memory of their own. Inputs are in the graph's order, of its dtypes, and
   // contiguous. A new set of input shapes (or of values of inputs that shapes depend on) is planned first; the last
   // PlanCache::kPlans sets are kept. Nothing is allocated between the first and the last kernel. Throws Error (shape, dtype) for
-  // inputs that do not fit the model.
-  std::vector<Tensor> run(std::span<const Tensor> inputs);
+  // inputs that do not fit the model, and WorkStopped once the limits stop the run, its planning included.
+  std::vector<Tensor> run(std::span<const Tensor> inputs, const StopLimits& limits = {});
   // The same, with the microseconds of each op of the plan.
-  std::vector<Tensor> run(std::span<const Tensor> inputs, std::vector<double>& us);
+  std::vector<Tensor> run(std::span<const Tensor> inputs, std::vector<double>& us, const StopLimits& limits = {});
+
+  // Stops the runs that are in progress on other threads.
+  void cancel() noexcept { workspaces_.cancel(); }
 
   // Return the plan of the last run (or of construction); null before.
   std::shared_ptr<const Plan> plan() const;
 
  private:
   void check(std::span<const Tensor> inputs) const;
-  std::shared_ptr<Plan> plan_for(std::span<const Tensor> inputs);
+  std::shared_ptr<const Plan> plan_for(std::span<const Tensor> inputs);
 
   std::shared_ptr<const Graph> graph_, planned_;  // as in the file; after rewriting
   Target target_;
-  Team team_;
   bool merging_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;          // of needed_
   std::vector<bool> needed_;  // by input: whether shapes depend on its value
   PlanCache plans_;
+  WorkspacePool workspaces_;
 };
 
 // Throws Error (shape, dtype) where a tensor does not have the dtype and shape of the graph's input, or is not contiguous.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -65,7 +66,9 @@ class BilateralStep final : public Step {
         }
     }
     for (std::int64_t c = 0; c < channels; ++c) packed[c] = result[c] = planes + channels * plane_ + c * stride_;
+    StopPoll poll;
     for (std::int64_t y = 0; y < input_.height; ++y, output += row_bytes) {
+      if (!poll.proceed(input_.row() * static_cast<std::int64_t>(offsets_.size()))) return;
       for (std::int64_t c = 0; c < channels; ++c) centres[c] = planes + c * plane_ + (y + radius_) * stride_ + radius_;
       images_->bilateral({centres, static_cast<int>(channels), offsets_.data(), weights_.data(),
                           static_cast<int>(offsets_.size()), tones_.data(), tone_scale_, entries_},

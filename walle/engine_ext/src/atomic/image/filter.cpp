@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "atomic/image/image.h"
-#include "core/work_context.h"
+#include "core/stop.h"
 
 namespace walle {
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -33,7 +34,9 @@ class SmallMedianStep final : public Step {
       ranks[t] = rank;
       for (std::int64_t k = 0; k < size_; ++k) taps[t * size_ + k] = rank + static_cast<std::size_t>(k) * frame_.pixel;
     }
+    StopPoll poll;
     for (std::int64_t y = 0; y < input_.height; ++y, output += row_bytes) {
+      if (!poll.proceed(input_.row() * size_)) return;
       for (std::int64_t t = 0; t < size_; ++t) {
         const std::int64_t image_row = y + t - size_ / 2, slot = (image_row + size_) % size_;
         std::byte* row = scratch + static_cast<std::size_t>(slot) * ring_bytes_;
@@ -73,6 +76,8 @@ class HistogramMedianStep final : public Step {
   }
 
  private:
+  static constexpr std::int64_t kPixelWork = 64;  // in elements of other loops
+
   struct Histogram {
     std::uint16_t coarse[16], fine[256];
 
@@ -90,7 +95,9 @@ class HistogramMedianStep final : public Step {
     for (std::int64_t t = -radius_ - 1; t < radius_; ++t)
       for (std::int64_t x = 0; x < width; ++x) columns[x].count(in[clamp(t, height) * row + x * pixel], 1);
     const std::uint32_t half = static_cast<std::uint32_t>((2 * radius_ + 1) * (2 * radius_ + 1) / 2);
+    StopPoll poll;
     for (std::int64_t y = 0; y < height; ++y) {
+      if (!poll.proceed(width * kPixelWork)) return;
       const std::uint8_t *leaves = in + clamp(y - radius_ - 1, height) * row, *enters = in + clamp(y + radius_, height) * row;
       for (std::int64_t x = 0; x < width; ++x) {
         columns[x].count(leaves[x * pixel], minus);

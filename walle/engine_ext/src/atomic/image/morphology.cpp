@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -142,7 +143,9 @@ class MorphologyStep final : public Step {
       reduce_runs(row_of(made), width_);
       return row_of(made++);
     };
+    StopPoll poll;
     for (std::int64_t y = 0; y < input_.height; ++y, output += row_bytes) {
+      if (!poll.proceed(input_.row() * 4)) return;
       if (height_ <= kMaxTaps) {
         const void* taps[kMaxTaps];
         while (made < y + height_) make();
@@ -170,7 +173,9 @@ class MorphologyStep final : public Step {
     auto* slot_rows = reinterpret_cast<std::int64_t*>(scratch + slot_rows_offset_);
     auto** taps = reinterpret_cast<const void**>(slot_rows + height_);
     std::fill(slot_rows, slot_rows + height_, std::numeric_limits<std::int64_t>::min());
+    StopPoll poll;
     for (std::int64_t y = 0; y < input_.height; ++y, output += static_cast<std::size_t>(input_.row()) * item_) {
+      if (!poll.proceed(input_.row() * static_cast<std::int64_t>(taps_.size()))) return;
       const std::int64_t top = ring_slot(y - anchor_y_, height_);
       const auto slot_of = [&](std::int64_t dy) { return top + dy < height_ ? top + dy : top + dy - height_; };
       // A slot has one row for each run length.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -64,9 +65,11 @@ class WarpStep : public Step {
     const std::size_t pixel = static_cast<std::size_t>(output_.channels) * item_;
     if (transparent_) std::memcpy(output, background(inputs), static_cast<std::size_t>(output_.pixels()) * pixel);
     float x[kSampleBlock], y[kSampleBlock];
+    StopPoll poll;
     for (std::int64_t row = 0; row < output_.height; ++row)
       for (std::int64_t start = 0; start < output_.width; start += kSampleBlock) {
         const std::int64_t count = std::min(kSampleBlock, output_.width - start);
+        if (!poll.proceed(8 * count * output_.channels)) return;
         positions(inputs, row, start, count, x, y);
         sample_(args, x, y, output + static_cast<std::size_t>(row * output_.width + start) * pixel, count);
       }

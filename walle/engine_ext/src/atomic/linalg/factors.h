@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/work_context.h"
+#include "core/stop.h"
 
 namespace walle {
 

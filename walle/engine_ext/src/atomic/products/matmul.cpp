@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "atomic/products/products.h"
+#include "atomic/product_pieces.h"
 #include "core/loop_nest.h"
 
 namespace walle {

@@ -72,7 +72,7 @@ class GroupsStep final : public SharedStep {
  public:
   GroupsStep(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue)
       : conv_(conv), own_weights_(own_weights(conv)), epilogue_(epilogue) {
-    merged_ = inner(parameter).make(merged(conv), parameter, epilogue.watched(nan_seen_, *conv.table));
+    merged_ = inner(parameter).make(merged(conv), parameter, epilogue.watched(nans_seen_, *conv.table));
     scratch_bytes_ = merged_->scratch_bytes();
   }
   bool scratch_each() const noexcept override { return merged_->scratch_each(); }
@@ -82,9 +82,10 @@ class GroupsStep final : public SharedStep {
     std::array<std::byte*, kSlope + 1> given{};
     std::copy_n(inputs, epilogue_.has_slope() ? kSlope + 1 : kSlope, given.begin());
     given[1] += own_weights_ * static_cast<std::int64_t>(sizeof(float));
-    nan_seen_.store(false, std::memory_order_relaxed);
+    const std::uint64_t before = nans_seen_.load(std::memory_order_relaxed);
     merged_->run_by(team, given.data(), output, scratch);
-    if (!nan_seen_.load(std::memory_order_relaxed)) return;  // the lanes after the last channel count too
+    // The lanes after the last channel count too, and what another thread's run has seen meanwhile.
+    if (nans_seen_.load(std::memory_order_relaxed) == before) return;
     const std::int64_t planes = conv_.shape.batch * conv_.blocks_of(conv_.channels_out());
     const std::int64_t plane = conv_.shape.window.out_count() * conv_.pack();
     auto* out = reinterpret_cast<float*>(output);
@@ -149,7 +150,7 @@ class GroupsStep final : public SharedStep {
   std::unique_ptr<Step> merged_;
   std::int64_t own_weights_;
   EpilogueKernel epilogue_;
-  mutable std::atomic<bool> nan_seen_{false};  // a plan runs once at a time
+  mutable std::atomic<std::uint64_t> nans_seen_{0};  // by all runs of the plan, of which several may be in progress
 };
 
 std::unique_ptr<Step> groups_make(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue) {

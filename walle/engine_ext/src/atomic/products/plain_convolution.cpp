@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "atomic/product_pieces.h"
 #include "atomic/products/convolution.h"
-#include "atomic/products/products.h"
 #include "geometry/raster.h"
 
 namespace walle {
@@ -220,7 +220,7 @@ Work columns_work(const ConvProblem& problem, std::int64_t) {
   return product_work(problem, 2 * kByRows);  // columns are read from x and written
 }
 // The columns of one group of one image, by one tap. Their border is 0 already, and stays so: all write the same places.
-void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std::int64_t tap) noexcept {
+void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std::int64_t tap, StopPoll poll) noexcept {
   const Window& win = shape.window;
   const std::int64_t plane = win.out_count();
   const std::int64_t kx = tap % win.kernel[2], ky = tap / win.kernel[2] % win.kernel[1], kz = tap / win.kernel[2] / win.kernel[1];
@@ -236,7 +236,14 @@ void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std
   region.src.offset = (win.source(0, z0, kz) * win.in[1] + win.source(1, y0, ky)) * win.in[2] + win.source(2, x0, kx);
   region.dst.stride = {win.taps() * plane, win.out[1] * win.out[2], win.out[2], 1};
   region.dst.offset = tap * plane + (z0 * win.out[1] + y0) * win.out[2] + x0;
-  raster(region, x, columns, static_cast<std::size_t>(item_of(shape)));
+  run_in_blocks(shape.in_channels, std::max<std::int64_t>(region.count() / shape.in_channels, 1), poll,
+                [&](std::int64_t first, std::int64_t last) {
+                  Region part = region;
+                  part.size[0] = last - first;
+                  part.src.offset += first * region.src.stride[0];
+                  part.dst.offset += first * region.dst.stride[0];
+                  raster(part, x, columns, static_cast<std::size_t>(item_of(shape)));
+                });
 }
 
 // A member for each product; a team that has more members than there are products shares each, by taps and then by rows.
@@ -253,15 +260,18 @@ void columns_run(Team& team, const ConvShape& shape, const Table& table, const C
              places.out + product * shape.out_channels * plane * item, scratch, k, shape.out_channels * piece / pieces,
              shape.out_channels * (piece + 1) / pieces, poll);
   };
+  StopPoll clearing;
   if (win.padded())
     for (int member = 0; member < (pieces > 1 ? 1 : team.size()); ++member)
-      std::memset(columns_of(member), 0, static_cast<std::size_t>(k * plane * item));
+      run_in_blocks(k, plane, clearing, [&](std::int64_t first, std::int64_t last) {
+        std::memset(columns_of(member) + first * plane * item, 0, static_cast<std::size_t>((last - first) * plane * item));
+      });
   const double operations = 2 * shape.multiplications();
   if (pieces == 1) {
     team.each(
         products,
         [&](std::int64_t product, int member) {
-          for (std::int64_t tap = 0; tap < taps; ++tap) put_tap(shape, from(product), columns_of(member), tap);
+          for (std::int64_t tap = 0; tap < taps; ++tap) put_tap(shape, from(product), columns_of(member), tap, poll);
           multiply_piece(product, 0, columns_of(member), rest_of(member));
         },
         operations);
@@ -269,7 +279,7 @@ void columns_run(Team& team, const ConvShape& shape, const Table& table, const C
   }
   for (std::int64_t product = 0; product < products; ++product) {
     const double share = operations / static_cast<double>(products);
-    team.each(taps, [&](std::int64_t tap, int) { put_tap(shape, from(product), columns_of(0), tap); }, share);
+    team.each(taps, [&](std::int64_t tap, int) { put_tap(shape, from(product), columns_of(0), tap, poll); }, share);
     team.each(
         pieces, [&](std::int64_t piece, int member) { multiply_piece(product, piece, columns_of(0), rest_of(member)); }, share);
   }

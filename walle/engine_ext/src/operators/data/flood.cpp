@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/work_context.h"
+#include "core/stop.h"
 #include "core/work_vector.h"
 #include "operators/data/data.h"
 

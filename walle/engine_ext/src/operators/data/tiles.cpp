@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/work_context.h"
+#include "core/stop.h"
 #include "operators/op.h"
 
 namespace walle {

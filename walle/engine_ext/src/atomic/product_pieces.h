@@ -1,8 +1,8 @@
-// Matrix products that stop early when their work is cancelled (see core/work_context.h).
+// Matrix products that stop early when their work is cancelled (see core/stop.h).
 #pragma once
 #include <algorithm>
 
-#include "core/work_context.h"
+#include "core/stop.h"
 #include "kernels/table.h"
 
 namespace walle {
