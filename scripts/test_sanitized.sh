@@ -1,6 +1,6 @@
 #!/bin/sh
 # usage: CMAKE=... PYTHON=... test_sanitized.sh asan|tsan [pytest arguments] -- what `make test-asan` and `make test-tsan` run: the
-# engine's Python tests (tsan: those of the VMs) upon a module built with sanitizers, then a thousand lives of a task and a minute
+# engine's Python tests (tsan: those of VMs and of concurrent runs) upon a module built with sanitizers, then a thousand lives of a task and a minute
 # of hostile tasks. The module lies, with copies of the Python sources, in a folder of its own, so that the checkout's stays.
 set -eu
 kind=$1
@@ -66,7 +66,7 @@ case $kind in
         export TSAN_OPTIONS="die_after_fork=0 suppressions=$PWD/scripts/tsan.supp"
         check_module
         # In the child of a fork the runtime still knows the parent's threads, and ends it when one of its own is made.
-        python -m pytest tests/engine_ext/vm --timeout=1200 -q -p no:cacheprovider -m 'not vm_host' --deselect $flat \
+        python -m pytest tests/engine_ext/vm tests/engine_ext/test_concurrent_runs.py --timeout=1200 -q -p no:cacheprovider -m 'not vm_host' --deselect $flat \
             --deselect "$long" --deselect $also_long \
             --deselect 'tests/engine_ext/vm/test_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
         ;;

@@ -192,6 +192,14 @@ LONG_OPERATORS: dict[str, Callable[[], Callable[[], Any]]] = {
     "convolution by columns": lambda: evaluated(
         "Conv", [np.ones((1, 64, 300, 300), "float32"), np.ones((64, 64, 5, 5), "float32")], pads=[2] * 4
     ),
+    "suppression": lambda: evaluated(
+        "NonMaxSuppression",
+        [
+            np.random.default_rng(2).random((1, 30_000, 4)).astype("float32"), np.ones((1, 1, 30_000), "float32"),
+            np.array([30_000]), np.array([0.99], "float32"),
+        ],
+    ),
+    "resize": lambda: called(cv.resize, image(3000), (9000, 9000), None, 0, 0, cv.INTER_CUBIC),
     "bilateral": lambda: called(cv.bilateralFilter, image(2000), 15, 50, 50),
     "median": lambda: called(cv.medianBlur, image(3000), 25),
     "dilate": lambda: called(cv.dilate, image(4000), cv.getStructuringElement(cv.MORPH_ELLIPSE, (41, 41))),

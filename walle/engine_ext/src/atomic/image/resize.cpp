@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -177,7 +178,9 @@ class NearestStep final : public Step {
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const std::int64_t row = output_.width * size_;
+    StopPoll poll;
     for (std::int64_t y = 0; y < output_.height; ++y, output += row) {
+      if (!poll.proceed(output_.row())) return;
       const auto row_index = static_cast<std::size_t>(y);
       if (y > 0 && rows_[row_index] == rows_[row_index - 1])
         std::memcpy(output, output - row, static_cast<std::size_t>(row));
@@ -264,7 +267,9 @@ class ResizeStep final : public Step {
     std::fill(slot_rows, slot_rows + taps, -1);
     const std::size_t row_in = static_cast<std::size_t>(input_.row()) * item_,
                       row_out = static_cast<std::size_t>(output_.row()) * item_;
+    StopPoll poll;
     for (std::int64_t y = 0; y < output_.height; ++y, output += row_out) {
+      if (!poll.proceed(output_.row() * static_cast<std::int64_t>(taps))) return;
       const std::int32_t* sources = rows_.sources.data() + y * rows_.taps;
       for (std::size_t t = 0; t < taps; ++t) {
         // The source rows of one result row are consecutive, so that a ring of as many rows as taps holds all of them.

@@ -1,6 +1,7 @@
 // NonMaxSuppression: for each batch and class the best boxes whose overlap with every better selected one is below a threshold.
 #include <algorithm>
 
+#include "core/stop.h"
 #include "core/work_vector.h"
 #include "operators/op.h"
 
@@ -53,6 +54,7 @@ std::vector<Tensor> non_max_suppression(std::span<const Tensor> inputs, const At
   const double least = number(4, 0);
   const std::int64_t batches = boxes.shape()[0], count = boxes.shape()[1], classes = scores.shape()[1];
   Dims selected;
+  StopPoll poll;
   for (std::int64_t batch = 0; batch < batches; ++batch)
     for (std::int64_t kind = 0; kind < classes; ++kind) {
       const float* score = scores.data<float>() + (batch * classes + kind) * count;
@@ -63,6 +65,7 @@ std::vector<Tensor> non_max_suppression(std::span<const Tensor> inputs, const At
       WorkVector<Box> kept;
       for (const std::int64_t i : order) {
         if (static_cast<double>(kept.size()) >= limit) break;
+        if (!poll.proceed(1 + 4 * static_cast<std::int64_t>(kept.size()))) throw_if_stopped();
         const Box box = box_of(boxes.data<float>() + (batch * count + i) * 4, centred);
         if (std::any_of(kept.begin(), kept.end(), [&](const Box& better) { return overlaps(box, better, overlap); })) continue;
         kept.push_back(box);
