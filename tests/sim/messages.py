@@ -22,6 +22,7 @@ from walle.actors.nodes import NodesActor
 from walle.actors.service import Place
 from walle.actors.tunnel import TunnelActor
 from walle.cloud import CloudConfig, peers
+from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.tunnel_node import TunnelGatewayPeer
 from walle.deploy.cloud.release_table import TaskRow
 
@@ -38,7 +39,7 @@ def message_types() -> dict[str, type]:
     for kind in (*protocols, TunnelGatewayPeer, *_ACTORS):
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):
-                for hint in typing.get_type_hints(method).values():
+                for hint in typing.get_type_hints(method, localns={"PhaseRequest": PhaseRequest}).values():
                     _visit(hint, found)
     return found
 
