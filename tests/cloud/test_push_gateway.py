@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.sim.device_session import session_headers
-from tests.sim.release_world import table_of
+from tests.sim.release_world import RELEASE_SIGNER, table_of
 from tests.sim.shop_cloud import LIMIT_S, shop_cloud, until
 from walle.clock import ManualClock
 from walle.cloud.https import CertificateFiles
@@ -245,7 +245,7 @@ class _Feed:
 
     def __init__(self, answerer: Answerer) -> None:
         self.feed = TableFeed(answerer, lambda: {"m": 7_000})
-        self.feed.open(b"k" * 32, Revocations(3, {"d1": 2}))
+        self.feed.open(RELEASE_SIGNER.public_key, Revocations(3, {"d1": 2}))
         self.status = 200
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:

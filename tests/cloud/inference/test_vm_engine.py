@@ -17,6 +17,7 @@ from walle import plain
 from walle.clock import Clock, ManualClock, SystemClock
 from walle.cloud.home import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError
+from walle.cloud.inference.failures import InferenceRefusedError
 from walle.cloud.inference import vm_engine as vm_engine_module
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.scheduler import Scheduler
@@ -124,7 +125,7 @@ def execute_batch(ctx, payloads):
         answers = await engine.run(version, [request(0), request(9), broken, late])
         assert decoded(answers[:1]) == [0]
         assert [type(one).__name__ for one in answers[1:]] == [
-            "DeadlineExceeded", "InferenceError", "InferenceLateError",
+            "DeadlineExceeded", "InferenceRefusedError", "InferenceLateError",
         ]  # fmt: skip
         assert isinstance(answers[3], InferenceLateError)
 
@@ -138,9 +139,9 @@ async def test_a_malformed_payload_does_not_take_the_others_out_of_their_batch(t
     async with engine_in(home) as engine:
         answers = await engine.run(version, [broken, request("calls"), broken, request(1)])
         assert decoded(answers)[1] == [2]
-        assert [type(one) for one in (answers[0], answers[2])] == [InferenceError] * 2
+        assert [type(one) for one in (answers[0], answers[2])] == [InferenceRefusedError] * 2
         assert decoded(answers)[3]["together"] == 1
-        assert [type(one) for one in await engine.run(version, [broken, broken])] == [InferenceError] * 2
+        assert [type(one) for one in await engine.run(version, [broken, broken])] == [InferenceRefusedError] * 2
 
 
 @pytest.mark.vm_host
