@@ -17,8 +17,8 @@ from walle import plain
 from walle.clock import Clock, ManualClock, SystemClock
 from walle.cloud.home import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError
-from walle.cloud.inference.failures import InferenceRefusedError
 from walle.cloud.inference import vm_engine as vm_engine_module
+from walle.cloud.inference.failures import InferenceRefusedError
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.scheduler import Scheduler
 from walle.cloud.inference.version_files import VersionFiles
