@@ -309,7 +309,7 @@ def test_no_option_of_any_command_takes_a_token_itself() -> None:
 
     found = set(options(typer.main.get_command(app)))
     assert "--token-file" in found
-    assert not {name for name in found if "token" in name} - {"--token-file", "--metrics-token-file"}
+    assert not {name for name in found if "token" in name} - {"--token-file", "--metrics-token-file", "--git-token-gb"}
 
 
 def test_the_answer_with_a_new_token_is_not_kept_by_caches(cloud: tuple[Path, str]) -> None:
