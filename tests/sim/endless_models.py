@@ -118,13 +118,14 @@ def convolution() -> EndlessModel:
 
 def recurrent() -> EndlessModel:
     """Return a GRU of all-zero weights: its states stay zero."""
-    constants = [np.zeros((1, 384, 8), "float32"), np.zeros((1, 384, 128), "float32")]
+    size = 512
+    constants = [np.zeros((1, 3 * size, 8), "float32"), np.zeros((1, 3 * size, size), "float32")]
     graph = GraphBuilder("GRU")
     x = graph.input("x", (None, 1, 8))
     inputs = [x, *(graph.constant(f"c{i}", one) for i, one in enumerate(constants))]
-    _, last = graph.op("GRU", inputs, outputs=2, hidden_size=128)
+    _, last = graph.op("GRU", inputs, outputs=2, hidden_size=size)
     graph.output("y", last)
-    zeros = np.zeros((1, 1, 128), "float32")
+    zeros = np.zeros((1, 1, size), "float32")
     return EndlessModel(graph.to_bytes(), {"x": _ones(60_000, 1, 8)}, {"x": _ones(2, 1, 8)}, {"y": zeros})
 
 
@@ -133,7 +134,7 @@ def sort() -> EndlessModel:
     x = graph.input("x", (None,))
     values, _ = graph.op("TopK", [x, graph.op("Shape", [x])], outputs=2)
     graph.output("y", values)
-    numbers = np.random.default_rng(3).standard_normal(20_000_000).astype("float32")
+    numbers = np.random.default_rng(3).standard_normal(60_000_000).astype("float32")
     short = np.array([1, 3, 2], "float32")
     return EndlessModel(graph.to_bytes(), {"x": numbers}, {"x": short}, {"y": np.array([3, 2, 1], "float32")})
 
