@@ -35,10 +35,13 @@ class PreviewBusyError(DeployError):
 
 
 class PreviewTurn:
-    """One preview under way: `used_s` is the CPU time that it took, which its caller is charged."""
+    """One preview under way: `used_s` is the CPU time that it took, which its caller is charged.
 
-    def __init__(self) -> None:
-        self.used_s = _COMPILE_S  # where it is refused too
+    A rule is charged in advance, since compiling it takes time where it is refused too.
+    """
+
+    def __init__(self, rule: str) -> None:
+        self.used_s = _COMPILE_S if rule else 0.0
 
 
 class PreviewPace:
@@ -51,7 +54,7 @@ class PreviewPace:
         self._used: dict[str, tuple[float, float]] = {}  # CPU seconds used, as of a time
 
     @contextlib.asynccontextmanager
-    async def turn(self, caller: str) -> AsyncIterator[PreviewTurn]:
+    async def turn(self, caller: str, rule: str) -> AsyncIterator[PreviewTurn]:
         """Wait until no other preview runs, and charge the caller at the end.
 
         Raises:
@@ -64,7 +67,7 @@ class PreviewPace:
         if (over_s := self._used_s(caller) - ALLOWANCE_S) >= 0:
             retry_s = max(1, math.ceil((over_s + ALLOWANCE_S / 2) / REFILL))
             raise PreviewBusyError(f"previews of this token have used {ALLOWANCE_S:g} s of CPU time", retry_s)
-        turn = PreviewTurn()
+        turn = PreviewTurn(rule)
         self._callers.add(caller)
         try:
             async with self._running:

@@ -91,7 +91,7 @@ class Targeting:
             RuleError: the rule is refused.
         """
         check_role(identity, body.scenario, Role.READER)
-        async with self._pace.turn(identity.name) as turn:
+        async with self._pace.turn(identity.name, body.rule) as turn:
             return await self._preview(body, turn)
 
     async def _preview(self, body: PreviewBody, turn: PreviewTurn) -> dict[str, Any]:

@@ -7,6 +7,7 @@ checks them again. Where it cannot know, it takes the upload: a feature of an ho
 import asyncio
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -43,8 +44,8 @@ class TaskTopics:
     def __init__(self, lookup: ForeignTasks, clock: Clock | None = None) -> None:
         self._lookup = lookup
         self._clock = clock or SystemClock()
-        self._known: dict[DeviceTopic, None] = {}
-        self._foreign: dict[DeviceTask, float] = {}  # and when that was looked up
+        self._known: OrderedDict[DeviceTopic, None] = OrderedDict()
+        self._foreign: OrderedDict[DeviceTask, float] = OrderedDict()  # and when that was looked up
         self._away_until_s = self._known_since_s = -math.inf
 
     async def foreign(self, batch: Sequence[Received]) -> frozenset[DeviceTopic]:
@@ -68,7 +69,7 @@ class TaskTopics:
         foreign = frozenset(pair for pair in decided if tasks[pair] in self._foreign)
         known.update(dict.fromkeys(decided - foreign))
         while len(known) > MAX_KNOWN:
-            del known[next(iter(known))]
+            known.popitem(last=False)
         return foreign
 
     async def _ask(self, asked: Sequence[DeviceTask]) -> bool:
@@ -92,5 +93,5 @@ class TaskTopics:
                     what = "device %.100r sends features of task %.200r, which no release gave it; they are refused"
                     _LOG.warning(what, *one)
         while len(self._foreign) > MAX_FOREIGN:
-            del self._foreign[next(iter(self._foreign))]
+            self._foreign.popitem(last=False)
         return True
