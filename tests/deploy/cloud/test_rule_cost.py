@@ -189,19 +189,20 @@ async def test_a_count_within_its_budget_is_whole_and_says_what_it_took(tmp_path
 async def test_a_caller_has_one_preview_at_a_time_and_an_allowance() -> None:
     clock = ManualClock()
     pace = PreviewPace(clock)
-    async with pace.turn("anna") as turn:
+    async with pace.turn("anna", "") as turn:
         with pytest.raises(PreviewBusyError, match="under way"):
-            async with pace.turn("anna"):
+            async with pace.turn("anna", ""):
                 pass
         turn.used_s = ALLOWANCE_S + 1
     with pytest.raises(PreviewBusyError, match=r"have used 10 s of CPU time; try again in 30 s") as caught:
-        async with pace.turn("anna"):
+        async with pace.turn("anna", ""):
             pass
     assert (caught.value.status, caught.value.retry_after_s) == (429, 30)
-    async with pace.turn("bert"):
-        pass
+    for rule, used_s in (("", 0.0), ("true", 0.05)):  # a rule is charged in advance, also where it is refused
+        async with pace.turn("bert", rule) as turn:
+            assert turn.used_s == used_s
     await clock.advance(30)
-    async with pace.turn("anna"):
+    async with pace.turn("anna", ""):
         pass
 
 
@@ -213,7 +214,7 @@ async def test_previews_run_one_after_the_other_and_few_callers_wait() -> None:
 
     async def preview(name: str) -> None:
         nonlocal running, most
-        async with pace.turn(name):
+        async with pace.turn(name, ""):
             running += 1
             most = max(most, running)
             await ended.wait()
@@ -222,10 +223,10 @@ async def test_previews_run_one_after_the_other_and_few_callers_wait() -> None:
     tasks = [asyncio.create_task(preview(f"p{number}")) for number in range(MAX_WAITING + 1)]
     await asyncio.sleep(0)
     with pytest.raises(PreviewBusyError, match="previews wait"):
-        async with pace.turn("another"):
+        async with pace.turn("another", ""):
             pass
     ended.set()
     await asyncio.gather(*tasks)
     assert most == 1
-    async with pace.turn("another"):
+    async with pace.turn("another", ""):
         pass
