@@ -133,7 +133,12 @@ async def _serve_once(
         await _first(stopping.wait(), lost())
         _on_signals(starting.cancel)  # a second one ends it at once: devices find out by themselves
         with working("stopping the cloud", as_json=as_json):
-            await undo.aclose()
+            try:
+                await undo.aclose()
+            except WalleError as error:  # all is closed; reports that were not journalled are sent again by devices
+                if not stopping.is_set() or not getattr(error, "may_pass", False):
+                    raise
+                _say_waiting(f"stopped while it is away: {error}", as_json=as_json)
     return not stopping.is_set()
 
 
