@@ -175,6 +175,17 @@ def test_16_bit_floats_are_rounded_once(dtype: str, ulp: float) -> None:
     close(found.astype("float32"), expected, rtol=1.01 * ulp)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("keys", [256, 512, 4096])
+def test_a_sum_over_many_keys_is_not_rounded_to_16_bits(dtype: str, keys: int) -> None:
+    """A sum of ones that is rounded to bfloat16 at every addition stays at 256: 512 equal keys would give 2, not 1."""
+    narrow = getattr(ml_dtypes, dtype, None) or numpy.dtype(dtype)
+    operands = [numpy.ones((1, 1, length, 8), narrow) for length in (1, keys, keys)]
+    found = from_engine(_core.evaluate("Attention", [to_engine(one) for one in operands], {}, 1)[0])
+    assert found.dtype == narrow
+    numpy.testing.assert_array_equal(found.astype("float32"), numpy.ones((1, 1, 1, 8)))
+
+
 @pytest.mark.parametrize(
     ("inputs", "attributes", "error", "message"),
     [
