@@ -22,11 +22,18 @@ void multiply(const ScaledWeights& scaled, const T* from, T* to) {
 
 }  // namespace
 
-Tensor multiplied(const ScaledWeights& scaled) {
+Tensor multiplied(const ScaledWeights& scaled, std::shared_ptr<Storage>* scratch) {
   const Tensor& weights = scaled.weights;
   if (weights.size() == 0) return weights;
   const bool single = weights.dtype() == DType::f32;
-  Tensor result = Tensor::empty(single ? DType::f32 : DType::f64, weights.shape());
+  Tensor result;
+  if (single && scratch != nullptr) {
+    const std::size_t bytes = static_cast<std::size_t>(weights.size()) * sizeof(float);
+    if (*scratch == nullptr || (*scratch)->size_bytes() < bytes) *scratch = Storage::allocate(bytes);
+    result = Tensor(*scratch, DType::f32, weights.shape(), contiguous_strides(weights.shape()), 0);
+  } else {
+    result = Tensor::empty(single ? DType::f32 : DType::f64, weights.shape());
+  }
   if (single)
     multiply(scaled, weights.data<float>(), result.data<float>());
   else

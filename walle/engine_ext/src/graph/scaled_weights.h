@@ -16,7 +16,8 @@ struct ScaledWeights {
   std::string key;              // which factors these are, distinct within a graph
 };
 
-// Return the weights times their factors in the weights' type, multiplied in float64 and rounded once.
-Tensor multiplied(const ScaledWeights& scaled);
+// Return the weights times their factors in the weights' type, multiplied in float64 and rounded once. With `scratch`, float32
+// weights are written to its memory, which is made larger where it must be: the result lasts until the next call.
+Tensor multiplied(const ScaledWeights& scaled, std::shared_ptr<Storage>* scratch = nullptr);
 
 }  // namespace walle

@@ -141,7 +141,7 @@ class Search {
                       std::to_string(problem.shape.groups);
     if (scaled != nullptr) key += " " + scaled->key;
     op.inputs[1] = values_.add_constant(weights_.get(weights, key, [&] {
-      const Tensor plain = scaled == nullptr ? weights : multiplied(*scaled);
+      const Tensor plain = scaled == nullptr ? weights : multiplied(*scaled, &scaled_);
       return best.algorithm->pack(problem, best.parameter, plain.data<float>());
     }));
     if (problem.plain_input)
@@ -190,7 +190,8 @@ class Search {
   const Forced& forced_;
   const Rates rates_;
   PackedValues values_;
-  std::set<std::string> weighed_;  // nodes
+  std::set<std::string> weighed_;    // nodes
+  std::shared_ptr<Storage> scaled_;  // one product of weights and factors after the other, until it is packed
   double weighing_ms_ = 0;
 };
 
