@@ -1,7 +1,7 @@
 """An ASGI app on a loopback port, and the real git client against it.
 
 Run as a program it is a git server in a process of its own, which may be told to die (SIGKILL) in the middle of a push:
-    python -m tests.sim.git_host FOLDER TOKEN_SHA256 [unpacking | adopting | adopted | ref]
+    python -m tests.sim.git_host FOLDER TOKEN_SHA256 [unpacking | adopting | adopted | ref | removed]
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 from dulwich.file import _GitFile
+from dulwich.refs import DiskRefsContainer
 
 from walle.deploy.cloud import git_http, git_push, quarantine
 from walle.deploy.cloud.access import Access, Identity, Role
@@ -111,6 +112,14 @@ def main(folder: str, sha256: str, dies: str) -> None:
             close(self)
 
         _GitFile.close = close_or_die  # type: ignore[method-assign]
+    elif dies == "removed":  # a branch is gone
+        remove = DiskRefsContainer.remove_if_equals
+
+        def remove_and_die(*arguments: Any, **options: Any) -> bool:
+            remove(*arguments, **options)
+            return bool(_die())
+
+        DiskRefsContainer.remove_if_equals = remove_and_die  # type: ignore[method-assign]
     access = Access([Identity("dev", sha256, {"*": Role.RELEASER})])
     listener = socket.create_server(("127.0.0.1", 0))
     send_at_once(listener)

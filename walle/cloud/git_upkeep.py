@@ -16,7 +16,6 @@ from walle.deploy.cloud.git_repack import repack
 from walle.deploy.cloud.git_use import GitQuota, git_use
 from walle.deploy.cloud.metrics import MAX_SCENARIOS, counter, gauge, gauge_of
 from walle.deploy.cloud.repo import RepoError, TaskRepos
-from walle.errors import DeployError
 
 _LOOK_S = 30.0
 _LOG = logging.getLogger(__name__)
@@ -44,15 +43,17 @@ class GitUpkeep:
     async def look(self) -> None:
         """Remove from each repository what no ref leads to, where there may be some, and measure it."""
         used = {}
-        for scenario in await asyncio.to_thread(self._repos.scenarios):
+        scenarios = await asyncio.to_thread(self._repos.scenarios)
+        self._errors = {name: error for name, error in self._errors.items() if name in scenarios}
+        for scenario in scenarios:
             try:
                 await _on_thread(self._repack, scenario)
                 used[scenario] = await asyncio.to_thread(self._measure, scenario)
             except RepoError:  # it was removed meanwhile
                 continue
-            except (DeployError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - dulwich raises many kinds; the other repositories go on
                 _LOG.warning("the repository of %s cannot be repacked: %s", scenario, error)
-                self._errors[scenario] = str(error)[:300]
+                self._errors[scenario] = (str(error) or type(error).__name__)[:300]
         self._used = used
 
     def _repack(self, scenario: str) -> None:

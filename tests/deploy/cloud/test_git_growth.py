@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from tests.sim.git_host import ROOT, address, git, served
+from tests.sim.git_host import ROOT, address, git, process, served
 from tests.sim.tasks import FILES
 from walle.clock import SystemClock
 from walle.cloud.git_upkeep import GitUpkeep
 from walle.deploy.cloud import git_process, git_repack
-from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.access import Access, Role, hash_of
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import GitProcessError
@@ -215,6 +216,58 @@ def test_a_ref_that_moves_while_a_pack_is_made_stops_its_swap(host: Host, monkey
         host.check()
 
 
+def test_a_branch_that_is_removed_and_pushed_again_meanwhile_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refs are the same at both ends, and the pack that was made between lacks the branch."""
+    with served(git_app(host.repos, host.access)) as url:
+        released(host, url)
+        gone, kept = host.push_orphans(url, 2, 2 * MB)
+        host.push(url, host.releaser, f":{gone}")
+        run_git = git_process.run_git
+
+        def between(*arguments: object, **options: object) -> bytes:
+            removed = host.push(url, host.releaser, f":{kept}")
+            assert removed.returncode == 0, removed.stderr
+            made = run_git(*arguments, **options)  # type: ignore[arg-type]
+            again = host.push(url, host.author, kept)
+            assert again.returncode == 0, again.stderr
+            return made
+
+        monkeypatch.setattr(git_repack, "run_git", between)
+        stopped = repack(host.repos, "shop")
+        assert stopped is not None
+        git(host.repository, "rev-list", "--objects", kept)
+        assert not stopped.is_done
+        host.check()
+
+
+def test_a_pack_that_is_being_made_does_not_count(host: Host) -> None:
+    with served(git_app(host.repos, host.access)) as url:
+        released(host, url)
+    before = git_use(host.repository)
+    (host.repository / "objects" / "pack" / "tmp_pack_new").write_bytes(bytes(MB))
+    assert git_use(host.repository) == before
+
+
+@pytest.mark.parametrize("place", ["adopted", "removed"])
+def test_what_a_killed_push_leaves_is_removed(host: Host, place: str) -> None:
+    with served(git_app(host.repos, host.access)) as url:
+        released(host, url)
+        (name,) = host.push_orphans(url, 1, MB)
+    repack(host.repos, "shop")
+    assert garbage_note(host.repository) is None
+    git(host.work, "checkout", "-q", "--orphan", "more")
+    host.commit({"random": os.urandom(MB)})
+    sha256 = hash_of(host.releaser)
+    with process(host.repos._folder, sha256, place) as (url, child):
+        done = host.push(url, host.releaser, "more" if place == "adopted" else f":{name}")
+        assert child.wait(20) == -signal.SIGKILL
+    assert done.returncode != 0
+    assert git_use(host.repository).size_bytes > (2 * MB if place == "adopted" else MB)
+    assert repack(host.repos, "shop") is not None
+    assert git_use(host.repository).size_bytes < (1.1 * MB if place == "adopted" else 100_000)
+    host.check()
+
+
 def test_pushes_and_fetches_go_on_while_packs_are_replaced(host: Host) -> None:
     errors: list[str] = []
     ended = threading.Event()
@@ -371,6 +424,20 @@ async def test_upkeep_removes_and_measures(host: Host) -> None:
     (host.repository / "refs" / "heads" / "broken").write_text("1" * 40 + "\n")
     await upkeep.look()
     assert "pack-objects" in upkeep.health()["errors"]["shop"]
+
+
+@pytest.mark.asyncio
+async def test_upkeep_of_others_goes_on_where_a_repository_is_damaged(host: Host) -> None:
+    host.repos.create("a-first")
+    damaged = host.folder / "repos" / "a-first.git"
+    shutil.rmtree(damaged / "objects")
+    upkeep = GitUpkeep(host.repos, GitQuota(), DiskSpace(host.folder, 0), SystemClock())
+    await upkeep.look()
+    state = upkeep.health()
+    assert (list(state["bytes"]), list(state["errors"])) == (["shop"], ["a-first"])
+    shutil.rmtree(damaged)
+    await upkeep.look()
+    assert upkeep.health()["errors"] == {}
 
 
 if __name__ == "__main__":

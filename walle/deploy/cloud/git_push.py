@@ -27,7 +27,16 @@ from walle.deploy.cloud.disk_space import DiskFullError, is_full
 from walle.deploy.cloud.git_process import GitLimits
 from walle.deploy.cloud.git_repack import pushing
 from walle.deploy.cloud.git_request import GitHttpError, GitRequest
-from walle.deploy.cloud.git_use import GitQuota, GitQuotaError, git_use, note_garbage, read_owners, write_owners
+from walle.deploy.cloud.git_use import (
+    GitQuota,
+    GitQuotaError,
+    forget_garbage,
+    garbage_note,
+    git_use,
+    note_garbage,
+    read_owners,
+    write_owners,
+)
 from walle.deploy.cloud.push_rules import (
     MAY_REWRITE,
     RefQuota,
@@ -128,6 +137,9 @@ def receive_push(
                 quarantine.sync()
         report = [b"unpack " + unpacked.encode()]
         with repos.writing(request.scenario) as repo:
+            is_noted = garbage_note(repository) is not None
+            if not all(refusals.values()):
+                note_garbage(repository)  # until this has ended, also by SIGKILL
             is_kept = bool(adding and accepted)
             if is_kept and (why := _keep(quarantine, repository, request, rules)):
                 refusals.update({command.ref: why for command in accepted})
@@ -145,8 +157,8 @@ def receive_push(
                     updated.append((command.name, peel(repo.object_store, command.new, command.name).id.decode()))
             is_deleted = any(command.new == ZERO_SHA and not refusals[command.ref] for command in commands)
             is_refused = is_kept and any(refusals[command.ref] for command in adding)
-            if is_deleted or is_rewritten or is_refused:
-                note_garbage(repository)
+            if not (is_noted or is_deleted or is_rewritten or is_refused):
+                forget_garbage(repository)
     if reports:
         answer.write(b"".join(pkt_line(line + b"\n") for line in report) + pkt_line(None))
     return updated

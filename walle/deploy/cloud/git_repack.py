@@ -2,7 +2,7 @@
 
 The packs that one token pushed become one pack with what refs lead to; so each pack still has one owner. The new pack
 is made beside the others while pushes and fetches go on, and takes their place under the repository's lock, once no
-push is between the check of its objects and its refs, and only if no ref has changed since. A process that is killed
+push is between the check of its objects and its refs, and only if no ref has changed since, not even back. A process that is killed
 leaves the packs of before, or both, or the new one: each is whole. Versions are refs, and stay.
 """
 
@@ -72,7 +72,7 @@ def repack(repos: TaskRepos, scenario: str, space: DiskSpace | None = None) -> R
         before_bytes = sum(packs_of(repository).values())
         owners = read_owners(repository)
         for owner in sorted({owners.get(name, "") for name in packs_of(repository)}):
-            if not _repack_owner(repos, scenario, owner, refs, space):
+            if not _repack_owner(repos, scenario, owner, refs, note, space):
                 return Repacked(before_bytes, sum(packs_of(repository).values()), is_done=False)
         with repos.writing(scenario) as current:
             _sweep(repository)
@@ -85,9 +85,18 @@ def repack(repos: TaskRepos, scenario: str, space: DiskSpace | None = None) -> R
 
 
 def _repack_owner(
-    repos: TaskRepos, scenario: str, owner: str, refs: Mapping[Ref, ObjectID], space: DiskSpace | None
+    repos: TaskRepos,
+    scenario: str,
+    owner: str,
+    refs: Mapping[Ref, ObjectID],
+    note: tuple[int, int],
+    space: DiskSpace | None,
 ) -> bool:
-    """Put one pack in place of those of an owner, "" for nobody, if it is worth it; return False where it must wait."""
+    """Put one pack in place of those of an owner, "" for nobody, if it is worth it; return False where it must wait.
+
+    `refs` are those before the pack is made, `note` is the garbage note before that. A branch that is removed and
+    pushed again meanwhile leaves the refs unchanged, but not the note.
+    """
     with repos.open(scenario) as repo:
         repository = Path(repo.path)
     all_packs, owners = packs_of(repository), read_owners(repository)
@@ -107,7 +116,7 @@ def _repack_owner(
         if saved < min(_WORTH_BYTES, own_bytes // 10 + 1) and len(own) <= _MANY_PACKS:
             return True
         with _alone(repository) as is_alone, repos.writing(scenario) as current:
-            if not is_alone or current.get_refs() != refs:
+            if not is_alone or current.get_refs() != refs or garbage_note(repository) != note:
                 return False
             names = {path.stem for path in made}
             write_owners(repository, {**read_owners(repository), **(dict.fromkeys(names, owner) if owner else {})})

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,12 +80,15 @@ def git_use(repository: Path) -> GitUse:
 
 
 def _files(objects: Path) -> list[Path]:
-    """Return the files of packs, and of loose objects, which are in folders of two digits."""
+    """Return the files of packs, and of loose objects, which are in folders of two digits.
+
+    A file that git still writes, such as the new pack of a repack, begins with tmp_.
+    """
     found = []
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(objects):
             if entry.is_dir() and (entry.name == "pack" or len(entry.name) == 2):
-                found += [Path(file.path) for file in os.scandir(entry.path)]
+                found += [Path(file.path) for file in os.scandir(entry.path) if not file.name.startswith("tmp_")]
     return found
 
 
@@ -118,7 +122,9 @@ def write_owners(repository: Path, owners: Mapping[str, str]) -> None:
 
 def note_garbage(repository: Path) -> None:
     """Note that there may be objects that no ref leads to."""
-    (repository / _GARBAGE).touch()
+    path, now_ns = repository / _GARBAGE, time.time_ns()
+    path.touch()
+    os.utime(path, ns=(now_ns, now_ns))  # the kernel's own time is the same for some milliseconds
 
 
 def garbage_note(repository: Path) -> tuple[int, int] | None:
