@@ -18,6 +18,7 @@ from walle.deploy.cloud.metrics import MAX_SCENARIOS, counter, gauge, gauge_of
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 
 _LOOK_S = 30.0
+_LONGEST_S = 6 * 3600.0  # between two tries at a repository that cannot be repacked, from _LOOK_S on, doubled each time
 _LOG = logging.getLogger(__name__)
 _OTHERS = "*"
 
@@ -33,6 +34,7 @@ class GitUpkeep:
         self._used: dict[str, int] = {}
         self._freed_bytes = 0
         self._errors: dict[str, str] = {}  # by scenario
+        self._tries: dict[str, tuple[int, float]] = {}  # that failed in a row, and when the next one is due
 
     async def run(self) -> None:
         """Look at each repository in turn, until cancelled."""
@@ -44,21 +46,31 @@ class GitUpkeep:
         """Remove from each repository what no ref leads to, where there may be some, and measure it."""
         used = {}
         scenarios = await asyncio.to_thread(self._repos.scenarios)
-        self._errors = {name: error for name, error in self._errors.items() if name in scenarios}
+        for gone in (self._errors.keys() | self._tries.keys()).difference(scenarios):
+            self._forget(gone)
         for scenario in scenarios:
+            tries, due_s = self._tries.get(scenario, (0, 0.0))
             try:
-                await _on_thread(self._repack, scenario)
-                used[scenario] = await asyncio.to_thread(self._measure, scenario)
+                if self._clock.monotonic() >= due_s:
+                    await _on_thread(self._repack, scenario)
+                    self._forget(scenario)
             except RepoError:  # it was removed meanwhile
                 continue
             except Exception as error:  # noqa: BLE001 - dulwich raises many kinds; the other repositories go on
                 _LOG.warning("the repository of %s cannot be repacked: %s", scenario, error)
                 self._errors[scenario] = (str(error) or type(error).__name__)[:300]
+                pause_s = min(_LOOK_S * 2**tries, _LONGEST_S)
+                self._tries[scenario] = min(tries + 1, 20), self._clock.monotonic() + pause_s
+            with contextlib.suppress(Exception):  # of a damaged one, as above
+                used[scenario] = await asyncio.to_thread(self._measure, scenario)
         self._used = used
+
+    def _forget(self, scenario: str) -> None:
+        self._errors.pop(scenario, None)
+        self._tries.pop(scenario, None)
 
     def _repack(self, scenario: str) -> None:
         done = repack(self._repos, scenario, self._space)
-        self._errors.pop(scenario, None)
         if done is not None and done.after_bytes < done.before_bytes:
             self._freed_bytes += done.before_bytes - done.after_bytes
             _LOG.info("git of %s has %d bytes, %d before", scenario, done.after_bytes, done.before_bytes)

@@ -16,7 +16,8 @@ from prometheus_client.exposition import generate_latest
 
 from tests.sim.git_host import ROOT, address, git, process, served
 from tests.sim.tasks import FILES
-from walle.clock import SystemClock
+from walle.clock import ManualClock, SystemClock
+from walle.cloud import git_upkeep
 from walle.cloud.git_upkeep import GitUpkeep
 from walle.deploy.cloud import git_process, git_repack
 from walle.deploy.cloud.access import Access, Role, hash_of
@@ -436,6 +437,30 @@ async def test_upkeep_of_others_goes_on_where_a_repository_is_damaged(host: Host
     state = upkeep.health()
     assert (list(state["bytes"]), list(state["errors"])) == (["shop"], ["a-first"])
     shutil.rmtree(damaged)
+    await upkeep.look()
+    assert upkeep.health()["errors"] == {}
+
+
+@pytest.mark.asyncio
+async def test_a_repository_that_cannot_be_repacked_is_tried_less_and_less(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try may take half an hour of CPU time."""
+    clock, tries = ManualClock(), []
+
+    def fail(_repos: TaskRepos, scenario: str, _space: DiskSpace) -> None:
+        tries.append(clock.monotonic())
+        raise GitProcessError("pack-objects", "took more than 1800 s of CPU time")
+
+    monkeypatch.setattr(git_upkeep, "repack", fail)
+    upkeep = GitUpkeep(host.repos, GitQuota(), DiskSpace(host.folder, 0), clock)
+    for _ in range(40):
+        await upkeep.look()
+        await clock.advance(30)
+    assert [round(tried - tries[0]) for tried in tries] == [0, 30, 90, 210, 450, 930]
+    assert list(upkeep.health()["errors"]) == list(upkeep.health()["bytes"]) == ["shop"]
+    monkeypatch.setattr(git_upkeep, "repack", repack)
+    await clock.advance(960)
     await upkeep.look()
     assert upkeep.health()["errors"] == {}
 
