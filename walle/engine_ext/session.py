@@ -64,9 +64,10 @@ class _Model:
         return [_info().TensorInfo(*info) for info in self._native.outputs()]
 
     def cancel(self) -> None:
-        """Stop the runs that are in progress on other threads: each raises RunCancelled, within 0.1 s.
+        """Stop the runs that are in progress on other threads: each raises RunCancelled, mostly within 0.1 s.
 
-        Later runs are not affected, nor is this session or module.
+        Large MatMulInteger, NonZero and Concat take up to about half a second (docs/adr/0206). Later runs are not
+        affected, nor is this session or module.
         """
         self._native.cancel()
 
@@ -82,8 +83,8 @@ class Session(_Model):
     are kept for later runs. Sessions on the same file share its memory-mapped weights. The plans of the last eight sets
     of input shapes are cached.
 
-    A run, and the opening of a model, ends within 0.1 s at its deadline, at `cancel()`, and at a signal whose handler
-    raises an exception (Ctrl-C). The session stays usable.
+    A run, and the opening of a model, ends at its deadline, at `cancel()`, and at a signal whose handler raises an
+    exception (Ctrl-C), mostly within 0.1 s (docs/adr/0206 names what takes longer). The session stays usable.
 
     Raises:
         ModelError: the model is broken, or cannot be opened.
