@@ -66,7 +66,7 @@ class _Model:
     def cancel(self) -> None:
         """Stop the runs that are in progress on other threads: each raises RunCancelled, mostly within 0.1 s.
 
-        Large MatMulInteger, NonZero and Concat take up to about half a second (docs/adr/0206). Later runs are not
+        NonZero, Compress and Concat on large tensors take up to two seconds (docs/adr/0206). Later runs are not
         affected, nor is this session or module.
         """
         self._native.cancel()
