@@ -19,7 +19,7 @@ import walle
 from tests.engine_ext.hostile_onnx import FILES, HostileFile
 from tests.sim.onnx_models import NODE, model
 from walle import onnx_backend
-from walle.engine_ext.errors import ModelError
+from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.onnx_import import ConvertLimits, convert_bytes
 from walle.engine_ext.onnx_import.converter import Converter
 from walle.engine_ext.session import load
@@ -189,6 +189,53 @@ def test_a_process_that_does_not_start_is_an_error_with_its_reason(
     monkeypatch.setattr("walle.engine_ext.onnx_import.converter._PROGRAM", "import a_package_that_is_broken")
     with Converter() as converter, pytest.raises(ModelError, match=r"ended before.*No module named 'a_package"):
         convert(converter, tmp_path / "m.onnx")
+
+
+def in_a_program(program: str) -> str:
+    """Return what a program prints, which has a small model as `data`."""
+    start = (
+        "import os, signal, threading\n"
+        "from walle.engine_ext.onnx_import import convert_bytes\n"
+        "from tests.engine_ext.test_hostile_onnx import many_nodes\n"
+        "data = many_nodes(3)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", start + program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def test_a_program_that_ignores_signals_converts() -> None:
+    """Its processes inherit that, and the converter's process waits for its children."""
+    program = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nprint(len(convert_bytes(data)) > 0)"
+    assert in_a_program(program) == "True"
+
+
+def test_a_fork_converts_while_a_thread_of_its_parent_did() -> None:
+    program = """
+from walle.engine_ext.onnx_import.convert import _shared
+_shared()._lock.acquire()  # as a thread does for the time of a conversion
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(0 if convert_bytes(data) else 1)
+_shared()._lock.release()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert in_a_program(program) == "0"
+
+
+def test_a_long_name_is_shortened_in_messages(converter: Converter, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    for op in ("Neg", "Unknown"):
+        node = NODE(op, ["x"], ["y"], name="n" * 100_000)
+        path.write_bytes(bytes(model([node], {"x": np.zeros(2, np.float32)}, ["y"]).SerializeToString()))
+        if op == "Neg":
+            load(convert(converter, path))
+            continue
+        with pytest.raises(UnsupportedError, match="node 'nnn"):
+            convert(converter, path)
 
 
 def test_an_idle_process_ends_by_itself(tmp_path: Path) -> None:

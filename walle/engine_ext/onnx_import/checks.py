@@ -19,6 +19,7 @@ type Protos = onnx.NodeProto | onnx.GraphProto | onnx.FunctionProto
 MAIN = ("", "ai.onnx")
 _MAX_DEPTH = 32  # of subgraphs within subgraphs, after functions are inlined
 _MAX_CALLS = 100  # of functions within functions
+_MAX_NAME = 500  # characters of a node's name or operator
 _MOST = 1 << 31  # larger attributes overflow where sizes are computed from them
 # The least value of attributes that count, divide or measure; and of those that may be zero.
 _LEAST: Mapping[str, int] = {
@@ -81,8 +82,12 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
 
 def title(node: onnx.NodeProto, index: int) -> str:
     """Return a node as messages name it."""
-    name = node.name or next((name for name in node.output if name), f"node {index}")
-    return f"node {name!r} ({node.op_type})"
+    return f"node {node_name(node, index)!r} ({node.op_type[:_MAX_NAME]})"
+
+
+def node_name(node: onnx.NodeProto, index: int) -> str:
+    """Return the name that a node has in messages and in the converted file: long ones are cut."""
+    return (node.name or next((name for name in node.output if name), f"node {index}"))[:_MAX_NAME]
 
 
 def _graphs(graph: onnx.GraphProto, where: str) -> Iterator[tuple[str, onnx.GraphProto]]:

@@ -26,6 +26,7 @@ from walle.errors import EngineError
 
 _MAX_ANSWER_BYTES = 1 << 18
 _GRACE_S = 30.0  # for the process to start, to end a child that is late, and to search for a node
+_LAST_WORDS_S = 5.0  # for a process that has closed its socket to end
 _LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # which it does not need
 _PROGRAM = (
     "import json, sys; sys.path += json.loads(sys.argv[3]); import walle.engine_ext.onnx_import.process as one;"
@@ -42,6 +43,10 @@ class Converter:
     def __init__(self, limits: ConvertLimits | None = None, *, idle_s: float = 10.0) -> None:
         self._limits = limits or ConvertLimits()
         self._idle_s = idle_s
+        self._renew()
+
+    def _renew(self) -> None:
+        self._owner = os.getpid()
         self._lock = threading.Lock()
         self._process: _Process | None = None
 
@@ -61,14 +66,15 @@ class Converter:
             UnsupportedError: it has an operator, an attribute, a type or an opset that the engine does not have.
         """
         asked = json.dumps({"folder": folder, "limits": asdict(self._limits)}).encode() + b"\n"
+        if self._owner != os.getpid():  # after a fork, the lock may be held by a thread that does not exist here
+            self._renew()
         with self._lock:
             answer = self._ask(asked, [source, out])
         if (error := _error(answer, self._limits)) is not None:
             raise error if not name else type(error)(f"{name}: {error}")
 
     def _ask(self, asked: bytes, files: list[int]) -> dict[str, Any]:
-        kept = self._process
-        if kept is not None and kept.owner == os.getpid():
+        if (kept := self._process) is not None:
             with contextlib.suppress(EOFError):  # it was idle, and has ended
                 return self._ask_process(kept, asked, files)
         self._process = started = _Process(self._idle_s)
@@ -83,7 +89,7 @@ class Converter:
             return process.ask(asked, files, self._limits.wall_s + _GRACE_S)
         except EOFError:
             self._process = None
-            raise EOFError(process.close()) from None
+            raise EOFError(process.last_words()) from None
         except BaseException:
             self._process = None
             process.close()
@@ -91,9 +97,11 @@ class Converter:
 
     def close(self) -> None:
         """End the process, if there is one. A converter that is closed may be used again."""
+        if self._owner != os.getpid():
+            return
         with self._lock:
             process, self._process = self._process, None
-            if process is not None and process.owner == os.getpid():
+            if process is not None:
                 process.close()
 
 
@@ -105,7 +113,6 @@ class _Process:
             raise ModelError(
                 "an ONNX model is converted by a Python, and this program is none; use `walle model convert`"
             )
-        self.owner = os.getpid()
         self._socket, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         missing = json.dumps([path or str(Path.cwd()) for path in sys.path])
@@ -146,6 +153,15 @@ class _Process:
             line += part
         answer = json.loads(line)
         return answer if isinstance(answer, dict) else {}
+
+    def last_words(self) -> str:
+        """Close as `close` does, once the process has written why it ends."""
+        until_s, one = time.monotonic() + _LAST_WORDS_S, self._process.pid
+        with contextlib.suppress(ChildProcessError):  # this program ignores SIGCHLD
+            # It stays a zombie, so that close() cannot kill another process with its number.
+            while os.waitid(os.P_PID, one, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and time.monotonic() < until_s:
+                time.sleep(0.005)
+        return self.close()
 
     def close(self) -> str:
         """End the process and its children, and return the last line of what it wrote to its standard error."""

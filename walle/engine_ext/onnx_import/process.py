@@ -51,7 +51,9 @@ class _Server:
             if not line:
                 return
             while not line.endswith(b"\n"):
-                line += self._requests.recv(_MAX_ANSWER_BYTES)
+                if not (part := self._requests.recv(_MAX_ANSWER_BYTES)):
+                    return
+                line += part
             asked = json.loads(line)
             one = Job(folder=asked["folder"], limits=ConvertLimits(**asked["limits"]))
             try:
@@ -197,6 +199,8 @@ def _warm_up() -> None:
 def main(descriptor: int, idle_s: float) -> None:
     """Answer the requests of a socket until it is closed, or none has come for `idle_s` seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for one in (signal.SIGCHLD, signal.SIGXCPU):  # which the program that started this process may ignore
+        signal.signal(one, signal.SIG_DFL)
     _warm_up()
     gc.collect()
     gc.freeze()  # children share these pages

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from walle.engine_ext.errors import ModelError, UnsupportedError
-from walle.engine_ext.onnx_import.checks import MAIN, title
+from walle.engine_ext.onnx_import.checks import MAIN, node_name, title
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, TypeInfo
 from walle.engine_ext.onnx_import.weights import Weights, dtype_name
 from walle.errors import EngineError
@@ -79,7 +79,7 @@ class _Reader:
                 inputs=tuple(proto.input),
                 outputs=outputs,
                 attributes=attributes,
-                name=proto.name or next((name for name in outputs if name), f"node {index}"),
+                name=node_name(proto, index),
                 domain=domain,
                 version=self._versions.get(domain, 0),
             )
