@@ -9,6 +9,7 @@
 #include "core/fault.h"
 #include "core/team.h"
 #include "core/work_context.h"
+#include "graph/packed_weights.h"
 
 namespace {
 
@@ -106,6 +107,36 @@ void a_poll_within_a_loop_stops() {
   CHECK(!poll.proceed(1));
 }
 
+// A thread that waits for what another one packs is stopped, and neither holds a lock while a signal's handler may run.
+void a_wait_for_packed_weights_stops() {
+  const Tensor constant = Tensor::empty(DType::f32, {4});
+  PackedWeights packed;
+  std::atomic<bool> is_making{false}, may_end{false};
+  const auto plain = [] { return Tensor::empty(DType::f32, {8}); };
+  std::thread maker([&] {
+    packed.get(constant, "slow", [&] {
+      CHECK(packed.get(constant, "slow", plain).size() == 8);  // as a handler does
+      is_making = true;
+      for (int i = 0; i < 10'000 && !may_end; ++i) std::this_thread::sleep_for(1ms);
+      return plain();
+    });
+  });
+  while (!is_making) std::this_thread::sleep_for(1ms);
+  packed.get(constant, "other", plain);
+  const RunStop stop({StopLimits::Clock::now() + 20ms, nullptr});
+  StopReason reason = StopReason::none;
+  try {
+    packed.get(constant, "slow", plain);
+    reason = reason_of_throw();
+  } catch (const WorkStopped& stopped) {
+    reason = stopped.reason();
+  }
+  CHECK(reason == StopReason::deadline);
+  CHECK(!may_end);
+  may_end = true;
+  maker.join();
+}
+
 // Teams of several runs at once: each run sees its own faults and no other's.
 void faults_stay_with_their_run() {
   std::vector<std::thread> runs;
@@ -132,6 +163,7 @@ int main() {
   a_signal_is_handled_once_on_the_thread_that_runs();
   a_run_follows_the_stop_around_it();
   a_poll_within_a_loop_stops();
+  a_wait_for_packed_weights_stops();
   faults_stay_with_their_run();
   return check::failures != 0;
 }

@@ -369,7 +369,7 @@ void bind_session(py::module_& module) {
         const Loading loading;
         const Target target = Target::of(backend, threads);
         const auto graph = load(model);
-        const auto planned = rewritten(graph);
+        const auto planned = computed_without_gil([&] { return rewritten(graph); });
         const auto& nodes = planned->nodes;
         if (needs_module(*planned)) {
           try {  // shapes may decide what control flow there is

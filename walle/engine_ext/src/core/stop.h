@@ -29,7 +29,7 @@ class StopFlag {
 
   // Return whether the work must stop; once true, always true.
   bool poll() noexcept {
-    if (stopping.load(std::memory_order_relaxed)) return true;
+    if (stopping.load(std::memory_order_acquire)) return true;  // acquire: its reason is there too
     return (is_watching_ || (__atomic_load_n(attention_, __ATOMIC_RELAXED) & attention_mask_) != 0) && watch();
   }
   virtual StopReason reason() const noexcept { return StopReason::vm; }

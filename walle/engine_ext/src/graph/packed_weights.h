@@ -1,10 +1,14 @@
 // Packed weights: constants in the layouts of algorithms, kept while any plan uses them, so that the sessions on one graph and
 // the plans of one session share them.
 #pragma once
+#include <sys/types.h>
+
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 
 #include "core/fork_mutex.h"
 #include "core/tensor.h"
@@ -14,7 +18,8 @@ namespace walle {
 class PackedWeights {
  public:
   // Return the result of `make` for this constant and key (algorithm, parameter, backend, window); it is made at the first call.
-  // Thread-safe. Throws WorkStopped before it is made.
+  // Thread-safe: a thread that needs what another one makes waits for it. Nothing is locked meanwhile, because work and waiting
+  // poll stops, and handlers of signals run there. Throws WorkStopped before it is made.
   Tensor get(const Tensor& constant, const std::string& key, const std::function<Tensor()>& make);
 
  private:
@@ -25,8 +30,15 @@ class PackedWeights {
     Dims shape;
   };
 
+  using Key = std::tuple<const std::byte*, std::string>;
+  // The thread that makes an entry. After a fork it does not exist in the child.
+  using Maker = std::pair<std::thread::id, pid_t>;
+
+  Tensor find(const Key& key, const Tensor& constant);
+
   ForkMutex mutex_;
-  std::map<std::tuple<const std::byte*, std::string>, Entry> entries_;
+  std::map<Key, Entry> entries_;
+  std::map<Key, Maker> makers_;  // of the entries that are being made
 };
 
 }  // namespace walle
