@@ -159,11 +159,10 @@ def test_a_client_that_reads_too_slowly_is_ended(host: Host, monkeypatch: pytest
             while not budget.used_bytes:
                 assert time.monotonic() < end_s
                 time.sleep(0.01)
-            while budget.used_bytes:
+            while budget.used_bytes or host.spooled_bytes():  # the files are closed just after the bytes are given back
                 assert one.recv(100)
                 assert time.monotonic() < end_s
                 time.sleep(0.02)
-            assert host.spooled_bytes() == 0
         assert host.clone(url) == 0
 
 

@@ -9,13 +9,6 @@ from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.vm import VM
 
 
-@pytest.fixture(scope="session")
-def vm_host() -> Iterator[VmHost]:
-    host = VmHost()
-    yield host
-    host.close()
-
-
 @pytest.fixture
 def host() -> Iterator[VmHost]:
     """Return a host of the test's own."""
@@ -29,7 +22,8 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """Run the test's VMs in the place that the parameter names, and return it."""
     name: str = request.param
     if name == "host":
-        host, init = request.getfixturevalue("vm_host"), VM.__init__
+        # Of each test its own: what earlier tests' tasks leak, or do not stop, ends their host at any later moment.
+        host, init = request.getfixturevalue("host"), VM.__init__
 
         def init_in_host(self: VM, *args: Any, **options: Any) -> None:
             init(self, *args, **{**options, "host": options.get("host") or host})
