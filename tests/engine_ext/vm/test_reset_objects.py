@@ -81,6 +81,23 @@ def change_dict_of_library_class():
     dict_of(string.Template)["substitute"] = refuse
     string.Template("").substitute
 
+def write_back(one, name):
+    "Leave the dict as it was, after a look-up that CPython caches."
+    dict_of(one)[name], before = json.loads, dict_of(one)[name]
+    getattr(one, name)
+    dict_of(one)[name] = before
+
+def write_back_dict_of_library_class():
+    string.Template.zz = 1
+    del string.Template.zz
+    write_back(string.Template, "substitute")
+
+def write_back_dict_of_arrays():
+    write_back(np.ndarray, "sum")
+
+def write_back_dict_of_builtin_class():
+    write_back(str, "upper")
+
 def register_library_class():
     collections.abc.Sequence.register(collections.UserDict)
 
@@ -173,6 +190,13 @@ def watch_code_of_library():
     sys.monitoring.register_callback(3, events.LINE, refuse)
     sys.monitoring.set_local_events(3, textwrap.fill.__code__, events.LINE)
 
+def watch_by_a_tool_that_gave_its_number_back():
+    events = sys.monitoring.events
+    sys.monitoring.use_tool_id(3, "attacker")
+    sys.monitoring.register_callback(3, events.PY_START, json.loads)
+    sys.monitoring.set_events(3, events.PY_START)
+    sys.monitoring.free_tool_id(3)
+
 def kinds_of_library_objects():
     "Return the classes, made in C, of all objects that modules refer to, without those that cannot change."
     seen, todo, found = {}, [*sys.modules.values(), *gc.get_objects()], set()
@@ -206,10 +230,11 @@ def unavailable():
     return found
 '''
 NAMES = [line.split()[1].partition("(")[0] for line in ACTIONS.splitlines() if line.startswith("def ")]
-NO_ATTACKS = ("dict_of", "remove_setters", "unavailable", "kinds_of_library_objects")
+NO_ATTACKS = ("dict_of", "write_back", "remove_setters", "unavailable", "kinds_of_library_objects")
 DISCARDED = {
     "refuse_new", "refuse_new_and_delete", "change_bases", "change_bases_and_back", "change_class_of_module",
     "change_metaclass", "change_class_of_encoder", "change_dict_of_builtin_class", "change_dict_of_dict",
+    "write_back_dict_of_builtin_class",
     "register_library_class", "initialise_descriptors_again", "hold_lock", "close_output", "detach_output",
     "reconfigure_output", "change_default_factory",
 }  # fmt: skip

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _resets: dict[str, Callable[[], object]] = {}  # module name → function that resets its state in C
 
-_TOOLS = range(6)  # of sys.monitoring
-
 
 def load_shared(name: str) -> ModuleType:
     """Return the module of this full name, loaded so that it stays when the present task ends.
@@ -47,11 +45,6 @@ def _prepare_resets() -> None:
 
 def reset_c_state() -> None:
     """Reset what the interpreter and its modules hold in C."""
-    sys.settrace(None)
-    sys.setprofile(None)
-    for tool in _TOOLS:
-        if sys.monitoring.get_tool(tool) is not None:
-            _free_tool(tool)
     sys.set_asyncgen_hooks(None, None)
     sys.set_coroutine_origin_tracking_depth(0)
     sys.setrecursionlimit(_recursion_limit)
@@ -66,16 +59,6 @@ def reset_c_state() -> None:
         atexit._clear()
     for reset_module in _resets.values():
         reset_module()
-
-
-def _free_tool(tool: int) -> None:
-    monitoring = sys.monitoring
-    monitoring.set_events(tool, 0)
-    for name in dir(monitoring.events):
-        event = getattr(monitoring.events, name)
-        if isinstance(event, int) and event.bit_count() == 1:
-            monitoring.register_callback(tool, event, None)
-    monitoring.free_tool_id(tool)
 
 
 def _random(random: Any) -> Callable[[], object]:

@@ -172,6 +172,7 @@ void Interpreter::leave_context() {
 std::string Interpreter::reset_once(bool& is_out_of_memory) {
   bool is_restored = false;
   for (int round = 0; round < kRounds && !is_restored; ++round) {
+    snapshot.clear_hooks();
     PyObject* done = PyObject_CallNoArgs(reset_function_);
     if (done == nullptr) break;
     Py_DECREF(done);

@@ -93,6 +93,7 @@ std::vector<PyObject*> Snapshot::objects() const {
 }
 
 void Snapshot::take() {
+  monitoring_.take();
   interned_ = table_of_interned(objects());
   for (PyObject* object : objects())
     if (!PyFrame_Check(object)) add(object);
@@ -103,7 +104,9 @@ void Snapshot::take() {
 
 int Snapshot::restore(PyObject* trash) {
   int differed = 0;
+  if (const std::string name = name_of_written(); !name.empty()) set_taint("the dict of " + name + " was written to");
   for (std::size_t number = 0; number < entries_.size(); ++number) {
+    if (entries_[number].kind == Kind::cache) clear_lru_cache(entries_[number].object);  // a digest does not tell all of it
     if (is_unchanged(entries_[number])) continue;
     ++differed;
     restore_entry(entries_[number], trash);
@@ -134,6 +137,12 @@ std::string Snapshot::name_of(const Entry& entry) const {
   return text;
 }
 
+// Clears the caches of types that were written to. Returns the name of one that cannot be cleared, or "".
+std::string Snapshot::name_of_written() {
+  PyTypeObject* type = type_writes_.clear_caches();
+  return type != nullptr ? name_of(entries_[find(as_object(type))]) : "";
+}
+
 std::string Snapshot::difference() {
   for (const Entry& entry : entries_)
     if (!is_unchanged(entry)) return name_of(entry) + " is changed and cannot be restored";
@@ -147,69 +156,6 @@ std::string Snapshot::difference() {
   }
   if (extra == 0) return "";
   return std::to_string(extra) + " objects were left behind, the first of type " + first;
-}
-
-// Returns whether a changed object would change the outcome of an import: a type, a function, or a name of a module that had a
-// value before. What modules keep while they run (caches, tables, names that are set at first use) does not count.
-bool Snapshot::is_tampered(const Entry& entry) {
-  if (entry.kind == Kind::function) {
-    const auto parts = parts_of(entry.object);
-    return *parts[0] != entry.contents[0] || *parts[1] != entry.contents[1] || *parts[2] != entry.contents[2];
-  }
-  if (entry.kind == Kind::opaque || entry.kind == Kind::type) return true;
-  if (entry.kind == Kind::module) return reinterpret_cast<PyObject*>(Py_TYPE(entry.object)) != entry.contents[0];
-  if (entry.kind != Kind::dict) return false;
-  const bool is_type_dict = type_of_dict_.contains(entry.object);
-  const bool is_module_dict = PyDict_GetItemString(entry.object, "__spec__") != nullptr;
-  if (!is_type_dict && !is_module_dict) return false;
-  for (std::uint32_t i = 0; i < entry.count; i += 2) {
-    PyObject* value = PyDict_GetItemWithError(entry.object, entry.contents[i]);
-    if (value != entry.contents[i + 1] && entry.contents[i + 1] != Py_None) return true;
-  }
-  PyErr_Clear();
-  return false;
-}
-
-void Snapshot::before_import() {
-  changed_.assign(entries_.size(), false);
-  for (std::size_t number = 0; number < entries_.size(); ++number) {
-    const Entry& entry = entries_[number];
-    if (is_unchanged(entry)) continue;
-    changed_[number] = true;
-    if (taint_.empty() && is_tampered(entry)) taint_ = "a module was loaded while " + name_of(entry) + " was changed";
-  }
-  if (PyTypeObject* type = slots_of_types_.find_changed(); type != nullptr && taint_.empty())
-    taint_ =
-        "a module was loaded while the slots of " + name_of(entries_[find(reinterpret_cast<PyObject*>(type))]) + " were changed";
-  task_objects_.clear();
-  for (PyObject* object : objects())
-    if (find(object) == kNone) task_objects_.push_back(Py_NewRef(object));  // held, so that none of their addresses is used again
-  std::sort(task_objects_.begin(), task_objects_.end());
-}
-
-void Snapshot::after_import() {
-  const std::size_t known = entries_.size();
-  std::vector<PyObject*> found;
-  for (const auto& [dict, type] : type_of_dict_)
-    if (is_abstract(dict)) clear_abstract_caches(reinterpret_cast<PyObject*>(type));
-  for (std::size_t number = 0; number < changed_.size(); ++number) {
-    Entry& entry = entries_[number];
-    if (changed_[number] || is_unchanged(entry)) continue;
-    add_referents(entry.object, found);
-    record(entries_[number]);
-  }
-  // All other new objects are the module's too: the collector does not see the dicts and subclasses of static types.
-  for (PyObject* object : objects())
-    if (!PyFrame_Check(object) && !std::binary_search(task_objects_.begin(), task_objects_.end(), object)) add(object);
-  record_from(known);
-  for (std::size_t number = known; number < entries_.size(); ++number) {
-    record(entries_[number]);
-    if (taint_.empty() && std::binary_search(task_objects_.begin(), task_objects_.end(), entries_[number].object))
-      taint_ = "a module was loaded that refers to the task's " + name_of(entries_[number]);
-  }
-  for (const Entry& entry : entries_)  // an import may register classes with abstract ones
-    if (PyType_Check(entry.object)) slots_of_types_.record(reinterpret_cast<PyTypeObject*>(entry.object));
-  for (PyObject* object : std::exchange(task_objects_, {})) Py_DECREF(object);
 }
 
 std::size_t Snapshot::bytes() const {

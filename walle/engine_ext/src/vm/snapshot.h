@@ -8,7 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "vm/monitoring.h"
 #include "vm/type_slots.h"
+#include "vm/type_writes.h"
 
 namespace walle::vm {
 
@@ -29,6 +31,9 @@ class Snapshot {
   // Records the interpreter's present state: all objects that its collector knows and all that these refer to.
   void take();
 
+  // Ends what would run code of the task within other code.
+  void clear_hooks() { monitoring_.clear(); }
+
   // Restores what differs. What was there instead goes to `trash`, a list, because dropping it may run a task's code. Returns how
   // many objects differed, or -1 with a Python error set.
   int restore(PyObject* trash);
@@ -36,8 +41,10 @@ class Snapshot {
   // Returns "" where every object is unchanged and no further one exists, otherwise what differs.
   std::string difference();
 
-  // Around the import of a module that stays for later tasks: also records what it changes and creates. Where the present task
-  // has changed what the module was made from, or the module refers to an object of the task, taint() says so from then on.
+  // Around the import of a module that stays for later tasks. Between the two the library is as it was recorded, whatever the
+  // present task has changed in it: before_import() sets that aside and after_import() records what the module changed and
+  // created and then brings the task's changes back. Where something cannot be set aside, a hook of the task would run in the
+  // import, or the module refers to an object of the task, taint() says so from then on.
   void before_import();
   void after_import();
   const std::string& taint() const { return taint_; }
@@ -75,17 +82,25 @@ class Snapshot {
     std::uint64_t digest;
   };
 
+  // Contents that a task gave to an entry's object, set aside for the time of an import.
+  struct SetAside {
+    std::uint32_t number;
+    std::vector<PyObject*> of_task;   // owned; null pointers stand for empty slots
+    std::vector<PyObject*> recorded;  // owned; as before the import
+  };
+
   static constexpr std::uint32_t kNone = 0xffffffffu;  // no entry
 
   // snapshot.cpp
   std::uint32_t find(PyObject* object) const;
+  bool is_known(PyObject* object) const { return object != nullptr && find(object) != kNone; }
   std::vector<PyObject*> objects() const;
   bool add(PyObject* object);
   void add_referents(PyObject* object, std::vector<PyObject*>& scratch);
   void rehash(std::size_t slots);
   void record_from(std::size_t first);
-  bool is_tampered(const Entry& entry);
   std::string name_of(const Entry& entry) const;
+  std::string name_of_written();
 
   // snapshot_contents.cpp
   static Kind kind_of(PyObject* object);
@@ -96,14 +111,27 @@ class Snapshot {
   void exclude_table(PyObject* cache);
   void read(PyObject* object, Kind kind, std::vector<PyObject*>& contents);
   void record(Entry& entry);
+  std::vector<PyObject*> contents_of(const Entry& entry);
   bool is_unchanged(const Entry& entry);
+
+  // snapshot_import.cpp
+  // A lock may be held meanwhile.
+  bool is_changed(const Entry& entry) { return entry.kind != Kind::lock && !is_unchanged(entry); }
+  bool is_tampered(const Entry& entry);
+  bool has_other_special_names(const Entry& entry);
+  std::string find_tampered();
+  void adopt_registries();
+  void set_aside(std::uint32_t number);
+  void record_import();
+  void bring_back(SetAside& one);
 
   // snapshot_restore.cpp
   void restore_entry(Entry& entry, PyObject* trash);
-  void restore_dict(Entry& entry, PyObject* trash);
   void restore_function(const Entry& entry, PyObject* trash);
   void restore_type(const Entry& entry, PyObject* trash);
   void restore_registry(const Entry& entry, PyObject* trash);
+  void assign(Entry& entry, const std::vector<PyObject*>& contents);
+  void assign_type_dict(Entry& entry, PyTypeObject* owner, const std::vector<PyObject*>& contents);
 
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> table_;  // open addressing; 0 is empty, else an entry's index + 1
@@ -112,8 +140,10 @@ class Snapshot {
   TypeSlots slots_of_types_;             // verified, not restored
   PyObject* interned_ = nullptr;         // see objects()
   std::vector<PyObject*> contents_;      // scratch
-  std::vector<bool> changed_;            // by entry, before an import
-  std::vector<PyObject*> task_objects_;  // sorted, before an import
+  std::vector<SetAside> set_aside_;      // while an import runs
+  std::vector<PyObject*> task_objects_;  // sorted, while an import runs
+  Monitoring monitoring_;
+  TypeWrites type_writes_;
   std::string taint_;
 };
 

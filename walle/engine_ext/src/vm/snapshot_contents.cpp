@@ -67,6 +67,7 @@ void Snapshot::prepare(PyObject* object) {
       add(dict);
       if (is_abstract(dict)) clear_abstract_caches(object);
       type_of_dict_[dict] = type;
+      type_writes_.watch(type, dict);
       Py_DECREF(dict);
     }
   } else if (kind_of(object) == Kind::cache) {
@@ -146,6 +147,14 @@ bool Snapshot::has_digest(PyObject* object, Kind kind) {
     case Kind::registry: return false;
   }
   return true;
+}
+
+// Returns the object's present contents, which the caller then owns.
+std::vector<PyObject*> Snapshot::contents_of(const Entry& entry) {
+  std::vector<PyObject*> contents;
+  read(entry.object, entry.kind, contents);
+  for (PyObject* object : contents) Py_XINCREF(object);
+  return contents;
 }
 
 void Snapshot::record(Entry& entry) {

@@ -72,8 +72,16 @@ int is_locked(PyObject* lock) {
 }
 
 void clear_lru_cache(PyObject* cache) {
-  PyObject* done = PyObject_CallMethod(cache, "cache_clear", nullptr);
+  PyObject* done = PyObject_CallMethod(as_object(Py_TYPE(cache)), "cache_clear", "O", cache);  // not one that a task gave it
   Py_XDECREF(done);
+}
+
+PyObject* referent_of(PyObject* object) {
+  if (!PyWeakref_CheckRefExact(object) || reinterpret_cast<PyWeakReference*>(object)->wr_callback != nullptr) return nullptr;
+  PyObject* referent = nullptr;
+  if (PyWeakref_GetRef(object, &referent) != 1) return nullptr;
+  Py_DECREF(referent);  // others hold it
+  return referent;
 }
 
 bool is_abstract(PyObject* dict_of_type) { return PyDict_GetItemString(dict_of_type, "_abc_impl") != nullptr; }

@@ -1,4 +1,6 @@
 // Restoration of changed objects from a snapshot, by their kind.
+#include <algorithm>
+
 #include "vm/snapshot.h"
 #include "vm/snapshot_objects.h"
 
@@ -23,89 +25,102 @@ void replace(PyObject*& place, PyObject* object, PyObject* trash) {
 
 void Snapshot::restore_entry(Entry& entry, PyObject* trash) {
   switch (entry.kind) {
-    case Kind::dict: return restore_dict(entry, trash);
     case Kind::function: return restore_function(entry, trash);
     case Kind::type: return restore_type(entry, trash);
     case Kind::builtin: return replace(reinterpret_cast<PyCFunctionObject*>(entry.object)->m_module, entry.contents[0], trash);
     case Kind::registry: return restore_registry(entry, trash);
-    case Kind::list: {
-      PyObject* old = PyList_GetSlice(entry.object, 0, PyList_GET_SIZE(entry.object));
-      discard(trash, old);
-      Py_XDECREF(old);
-      PyObject* items = PyList_New(entry.count);
-      if (items == nullptr) return;
-      for (std::uint32_t i = 0; i < entry.count; ++i) PyList_SET_ITEM(items, i, Py_NewRef(entry.contents[i]));
-      PyList_SetSlice(entry.object, 0, PyList_GET_SIZE(entry.object), items);
-      Py_DECREF(items);
-      return;
-    }
-    case Kind::set: {
-      read(entry.object, entry.kind, contents_);
-      for (PyObject* item : contents_) discard(trash, item);
-      PySet_Clear(entry.object);
-      for (std::uint32_t i = 0; i < entry.count; ++i) PySet_Add(entry.object, entry.contents[i]);
-      const auto digest = entry.digest;  // which tells that its class was changed
-      record(entry);                     // the same members, perhaps in another order
-      entry.digest = digest;
-      return;
-    }
-    case Kind::cell: {
-      discard(trash, PyCell_GET(entry.object));
-      PyCell_Set(entry.object, entry.contents[0]);
-      return;
-    }
-    case Kind::instance: {
-      const auto& offsets = slots_of(Py_TYPE(entry.object));
-      for (std::size_t i = 0; i < offsets.size() && i < entry.count; ++i)
-        replace(*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(entry.object) + offsets[i]), entry.contents[i], trash);
-      return;
-    }
     case Kind::cache: return clear_lru_cache(entry.object);
     case Kind::fixed:
     case Kind::opaque:
     case Kind::module:
     case Kind::lock: return;  // cannot be restored, which difference() reports
+    case Kind::dict:
+    case Kind::list:
+    case Kind::set:
+    case Kind::cell:
+    case Kind::instance: break;
+  }
+  // CPython forbids assignments to a static type, so that its caches do not follow its dict.
+  if (const auto owner = type_of_dict_.find(entry.object); owner != type_of_dict_.end() && !is_heap_type(owner->second)) return;
+  read(entry.object, entry.kind, contents_);
+  for (PyObject* one : contents_) discard(trash, one);
+  assign(entry, {entry.contents, entry.contents + entry.count});
+}
+
+// Gives the object these contents. What it had before is dropped, so that the caller holds it. Sets a Python error where that
+// fails.
+void Snapshot::assign(Entry& entry, const std::vector<PyObject*>& contents) {
+  PyObject* object = entry.object;
+  switch (entry.kind) {
+    case Kind::dict: {
+      if (const auto owner = type_of_dict_.find(object); owner != type_of_dict_.end())
+        return assign_type_dict(entry, owner->second, contents);
+      const bool is_plain = PyDict_CheckExact(object);
+      if (is_plain) {
+        PyDict_Clear(object);
+      } else {
+        Py_XDECREF(PyObject_CallMethod(object, "clear", nullptr));  // an OrderedDict has an order of its own
+      }
+      for (std::size_t k = 0; k < contents.size() && PyErr_Occurred() == nullptr; k += 2)
+        (is_plain ? PyDict_SetItem : PyObject_SetItem)(object, contents[k], contents[k + 1]);
+      return;
+    }
+    case Kind::list: {
+      PyObject* items = PyList_New(static_cast<Py_ssize_t>(contents.size()));
+      if (items == nullptr) return;
+      for (std::size_t i = 0; i < contents.size(); ++i)
+        PyList_SET_ITEM(items, static_cast<Py_ssize_t>(i), Py_NewRef(contents[i]));
+      PyList_SetSlice(object, 0, PyList_GET_SIZE(object), items);
+      Py_DECREF(items);
+      return;
+    }
+    case Kind::set: {
+      PySet_Clear(object);
+      for (std::size_t i = 0; i < contents.size() && PyErr_Occurred() == nullptr; ++i) PySet_Add(object, contents[i]);
+      if (contents.size() == entry.count && std::equal(contents.begin(), contents.end(), entry.contents)) {
+        const auto digest = entry.digest;  // which tells that its class was changed
+        record(entry);                     // the same members, perhaps in another order
+        entry.digest = digest;
+      }
+      return;
+    }
+    case Kind::cell: PyCell_Set(object, contents[0]); return;
+    case Kind::instance: {
+      const auto& offsets = slots_of(Py_TYPE(object));
+      for (std::size_t i = 0; i < offsets.size() && i < contents.size(); ++i)
+        Py_XSETREF(*reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offsets[i]), Py_XNewRef(contents[i]));
+      return;
+    }
+    case Kind::function: {
+      const auto parts = parts_of(object);
+      for (std::size_t part = kFirstPassivePart; part < parts.size(); ++part)
+        Py_XSETREF(*parts[part], Py_XNewRef(contents[part]));
+      return;
+    }
+    default: return;
   }
 }
 
-void Snapshot::restore_dict(Entry& entry, PyObject* trash) {
-  PyObject* dict = entry.object;
-  const auto owner = type_of_dict_.find(dict);
-  // CPython forbids assignments to a static type, so that its caches do not follow its dict.
-  if (owner != type_of_dict_.end() && !is_heap_type(owner->second)) return;
-  read(dict, Kind::dict, contents_);
-  for (PyObject* one : contents_) discard(trash, one);
-  if (owner != type_of_dict_.end()) {
-    // Through the type, whose slots and caches follow its dict, and by `type` itself, because a metatype may forbid it.
-    auto* type = reinterpret_cast<PyObject*>(owner->second);
-    PyObject* keys = PyDict_Keys(dict);
-    for (Py_ssize_t i = 0; keys != nullptr && i < PyList_GET_SIZE(keys); ++i) {
-      PyObject* key = PyList_GET_ITEM(keys, i);
-      bool is_recorded = false;
-      for (std::uint32_t k = 0; k < entry.count && !is_recorded; k += 2) is_recorded = entry.contents[k] == key;
-      if (!is_recorded) PyType_Type.tp_setattro(type, key, nullptr);
-    }
-    Py_XDECREF(keys);
-    for (std::uint32_t k = 0; k < entry.count; k += 2)
-      if (PyDict_GetItemWithError(dict, entry.contents[k]) != entry.contents[k + 1])
-        PyType_Type.tp_setattro(type, entry.contents[k], entry.contents[k + 1]);
-    PyType_Modified(owner->second);
-    bool is_complete = PyDict_GET_SIZE(dict) * 2 == static_cast<Py_ssize_t>(entry.count);
-    for (std::uint32_t k = 0; k < entry.count && is_complete; k += 2)
-      is_complete = PyDict_GetItemWithError(dict, entry.contents[k]) == entry.contents[k + 1];
-    PyErr_Clear();
-    if (is_complete) record(entry);  // the same names, perhaps in another order
-    return;
+// Through the type, whose slots and caches follow its dict, and by `type` itself, because a metatype may forbid it.
+void Snapshot::assign_type_dict(Entry& entry, PyTypeObject* owner, const std::vector<PyObject*>& contents) {
+  PyObject *dict = entry.object, *type = as_object(owner);
+  PyObject* keys = PyDict_Keys(dict);
+  for (Py_ssize_t i = 0; keys != nullptr && i < PyList_GET_SIZE(keys); ++i) {
+    PyObject* key = PyList_GET_ITEM(keys, i);
+    bool is_wanted = false;
+    for (std::size_t k = 0; k < contents.size() && !is_wanted; k += 2) is_wanted = contents[k] == key;
+    if (!is_wanted) PyType_Type.tp_setattro(type, key, nullptr);
   }
-  if (Py_IS_TYPE(dict, &PyDict_Type)) {
-    PyDict_Clear(dict);
-    for (std::uint32_t k = 0; k < entry.count; k += 2) PyDict_SetItem(dict, entry.contents[k], entry.contents[k + 1]);
-    return;
-  }
-  PyObject* done = PyObject_CallMethod(dict, "clear", nullptr);  // an OrderedDict has an order of its own
-  Py_XDECREF(done);
-  for (std::uint32_t k = 0; k < entry.count && done != nullptr; k += 2)
-    if (PyObject_SetItem(dict, entry.contents[k], entry.contents[k + 1]) != 0) return;
+  Py_XDECREF(keys);
+  for (std::size_t k = 0; k < contents.size(); k += 2)
+    if (PyDict_GetItemWithError(dict, contents[k]) != contents[k + 1])
+      PyType_Type.tp_setattro(type, contents[k], contents[k + 1]);
+  PyType_Modified(owner);
+  bool is_restored = PyDict_GET_SIZE(dict) * 2 == static_cast<Py_ssize_t>(entry.count);
+  for (std::uint32_t k = 0; k < entry.count && is_restored; k += 2)
+    is_restored = PyDict_GetItemWithError(dict, entry.contents[k]) == entry.contents[k + 1];
+  PyErr_Clear();
+  if (is_restored) record(entry);  // the same names, perhaps in another order
 }
 
 void Snapshot::restore_function(const Entry& entry, PyObject* trash) {
@@ -116,7 +131,7 @@ void Snapshot::restore_function(const Entry& entry, PyObject* trash) {
   if (*parts[0] != recorded(0)) PyObject_SetAttrString(function, "__code__", recorded(0));
   if (*parts[1] != recorded(1)) PyFunction_SetDefaults(function, recorded(1) != nullptr ? recorded(1) : Py_None);
   if (*parts[2] != recorded(2)) PyFunction_SetKwDefaults(function, recorded(2) != nullptr ? recorded(2) : Py_None);
-  for (std::size_t part = 3; part < parts.size(); ++part) replace(*parts[part], recorded(part), trash);
+  for (std::size_t part = kFirstPassivePart; part < parts.size(); ++part) replace(*parts[part], recorded(part), trash);
 }
 
 // The name in C follows the name in Python, except for types that C code created.
