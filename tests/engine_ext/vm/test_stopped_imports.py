@@ -13,10 +13,15 @@ from walle.engine_ext import _core
 from walle.vm import DeadlineExceeded, TaskError
 
 # Two modules of a library, of which the first imports the second in its midst, which takes some time.
-SLOW = {
-    "json.outer_{}": "import json.inner_{}\nvalue = json.inner_{}.value + 1\n",
-    "json.inner_{}": "from time import monotonic\nuntil = monotonic() + {}\nwhile monotonic() < until:\n    pass\nvalue = 1\n",
-}
+OUTER = "import json.inner_{name}\nvalue = json.inner_{name}.value + 1\n"
+INNER = """
+from time import monotonic
+
+until = monotonic() + {seconds}
+while monotonic() < until:
+    pass
+value = 1
+"""
 
 # A task that imports them.
 SLOW_IMPORT = """
@@ -46,7 +51,7 @@ def loaded():
 def slow_import(folder: Path, seconds: float) -> Path:
     """Return the folder of a task whose import takes this time; of modules that no other test imports."""
     name = f"of_{folder.name}"
-    sources = {key.format(name): text.replace("{}", name, 2 * ("outer" in key)).format(seconds) for key, text in SLOW.items()}
+    sources = {f"json.outer_{name}": OUTER.format(name=name), f"json.inner_{name}": INNER.format(seconds=seconds)}
     _core.vm_register_modules(
         {key: (marshal.dumps(compile(text, key, "exec")), f"{key}.py", None) for key, text in sources.items()}
     )
