@@ -32,6 +32,7 @@ from walle.deploy.cloud.access import Identifier, Role
 from walle.deploy.cloud.asgi import ASGIApp, NotedSend, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditStore
 from walle.deploy.cloud.compilers import Compile, compile_apart
+from walle.deploy.cloud.daily_quota import DailyQuota
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_address import parse_address
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
@@ -41,7 +42,7 @@ from walle.deploy.cloud.git_use import GitQuota, git_use
 from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.lfs_http import is_lfs, lfs_app
 from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
-from walle.deploy.cloud.push_rules import RefQuota
+from walle.deploy.cloud.push_rules import MAX_REFS_A_DAY
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.deploy.cloud.scenario_groups import NotInGroupError
 from walle.deploy.cloud.spool_budget import SpoolBudget, SpoolFullError, SpoolShare
@@ -111,9 +112,8 @@ def git_app(
     places = Places(MAX_REQUESTS, MAX_REQUESTS_EACH)
     bodies = SpoolBudget(SPOOLED_BYTES, SPOOLED_REQUESTS_EACH)
     spooled = answers or SpoolBudget(SPOOLED_BYTES, SPOOLED_ANSWERS_EACH)
-    rules = PushRules(
-        limits or GitLimits(), audit, compile_sources, RefQuota(clock or SystemClock()), quota or GitQuota(), repos
-    )
+    refs = DailyQuota(clock or SystemClock(), MAX_REFS_A_DAY)
+    rules = PushRules(limits or GitLimits(), audit, compile_sources, refs, quota or GitQuota(), repos)
     large_files = lfs_app(repos, access, limits=large_file_limits, space=space)
     push = functools.partial(receive_push, repos, rules)
 
