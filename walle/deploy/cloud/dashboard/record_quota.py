@@ -20,8 +20,8 @@ class RecordQuotaError(DeployError):
 
     def __str__(self) -> str:
         return (
-            f"the token of {self.who} has logged in or made links {self.most} times, the most in a day; use a session or"
-            f" a link that you have, or try again in {self.retry_after_s} s"
+            f"the token of {self.who} has logged in or made links {self.most} times, the most in a day; use a session"
+            f" or a link that you have, or try again in {self.retry_after_s} s"
         )
 
 
