@@ -40,14 +40,15 @@ _CONFIGURATION = (
 class GitProcessError(DeployError):
     """git refused, or was ended at a limit. `why` is for the person who pushed or fetched.
 
-    `is_oversized`: it wrote a file of more bytes than it may.
+    `is_oversized`: it wrote a file of more bytes than it may. `status` is what it ended with, None where it was ended.
     """
 
-    def __init__(self, command: str, why: str, *, is_oversized: bool = False) -> None:
+    def __init__(self, command: str, why: str, *, is_oversized: bool = False, status: int | None = None) -> None:
         super().__init__(command, why)
         self.command = command
         self.why = why
         self.is_oversized = is_oversized
+        self.status = status
 
     def __str__(self) -> str:
         return f"git {self.command}: {self.why}"
@@ -139,7 +140,7 @@ def run_git(
             child.wait()
         if child.returncode:
             why, is_oversized = _why(child.returncode, errors, limits)
-            raise GitProcessError(arguments[0], why, is_oversized=is_oversized)
+            raise GitProcessError(arguments[0], why, is_oversized=is_oversized, status=child.returncode)
         if stdout is not None:
             return b""
         output.seek(0)

@@ -187,7 +187,11 @@ def _keep(quarantine: Quarantine, repository: Path, request: GitRequest, rules: 
 def _rewrites(quarantine: Quarantine, command: _Command, request: GitRequest) -> bool:
     """Return whether a branch loses commits, which only some roles may do."""
     is_moved = command.old != ZERO_SHA and command.name.startswith("refs/heads/") and request.role >= MAY_REWRITE
-    return is_moved and not quarantine.is_descendant(command.old, command.new)
+    try:
+        return is_moved and not quarantine.is_descendant(command.old, command.new)
+    except PackError as error:  # a repack then looks whether there is anything to remove
+        _LOG.warning("push by %s to %s: %s", request.identity.name, request.scenario, error)
+        return True
 
 
 def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
