@@ -33,7 +33,7 @@ from walle.deploy.cloud.asgi import ASGIApp, NotedSend, Receive, Scope, Send, ad
 from walle.deploy.cloud.audit import AuditStore
 from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.daily_quota import DailyQuota
-from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
+from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, free_bytes, is_full
 from walle.deploy.cloud.git_address import parse_address
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
 from walle.deploy.cloud.git_push import MAX_PACK_BYTES, PushRules, receive_push
@@ -116,6 +116,7 @@ def git_app(
     rules = PushRules(limits or GitLimits(), audit, compile_sources, refs, quota or GitQuota(), repos)
     large_files = lfs_app(repos, access, limits=large_file_limits, space=space)
     push = functools.partial(receive_push, repos, rules)
+    writing_bytes = 0  # that answers which are being written may take
 
     async def serve(request: GitRequest, body: IO[bytes], answer: IO[bytes], most_bytes: int) -> None:
         loop = asyncio.get_running_loop()
@@ -145,16 +146,33 @@ def git_app(
             await asyncio.wait([task])  # the thread reads the spools: keep them open until it ends
             raise
 
+    async def write(request: GitRequest, body: IO[bytes], answer: IO[bytes], most_bytes: int) -> None:
+        """Write the answer of a fetch, of as many bytes as the disk has room for beside those that others may write.
+
+        Raises:
+            DiskFullError: it has more than that.
+        """
+        nonlocal writing_bytes
+        room_bytes = most_bytes if space is None else space.room_bytes(writing_bytes + 1) - writing_bytes
+        granted_bytes = min(most_bytes, room_bytes)
+        writing_bytes += granted_bytes
+        try:
+            await finish(request, body, answer, granted_bytes)
+        except _OversizedError:
+            if granted_bytes < most_bytes:
+                raise DiskFullError(str(repos.spool), free_bytes(repos.spool)) from None
+            raise
+        finally:
+            writing_bytes -= granted_bytes
+
     async def fetch(request: GitRequest, body: IO[bytes], answer: IO[bytes]) -> SpoolShare:
         """Write the answer of a fetch, which is seldom larger than the repository; return its share of the spool."""
         size_bytes = await asyncio.to_thread(_size_bytes, repos, request.scenario)
         likely_bytes = min(size_bytes + _SPARE_BYTES, MAX_ANSWER_BYTES)
         for most_bytes in (likely_bytes, MAX_ANSWER_BYTES):
-            if space is not None:
-                space.check(most_bytes)
             share = await spooled.take(request.identity.name, most_bytes)
             try:
-                await finish(request, body, answer, most_bytes)
+                await write(request, body, answer, most_bytes)
             except _OversizedError:
                 share.shrink(0)
                 if most_bytes == MAX_ANSWER_BYTES:
