@@ -135,7 +135,7 @@ def test_the_log_says_why(work_around: Callable[[Path], None], says: str, tmp_pa
     assert len(message) > message.index(says) + len(says) or not says.endswith(": ")
 
 
-def test_what_is_absent_is_no_warning(tmp_path: Path, caplog: Log) -> None:
+def test_nothing_is_logged_of_what_is_absent(tmp_path: Path, caplog: Log) -> None:
     with caplog.at_level(logging.WARNING):
         rates.save({}, tmp_path / "rates.json")
         assert read_owners(tmp_path) == {}

@@ -196,7 +196,7 @@ def git_app(
                 space.check()
             share = undo.enter_context(await bodies.take(request.identity.name, 0))
             async with place.waiting():
-                if not await _spool(scope, receive, body, share):
+                if not await _spool(scope, receive, body, share, space):
                     return  # the client disconnected before the end of its request
             if request.service == "git-upload-pack" and not request.advertises:
                 undo.enter_context(await fetch(request, body, answer))
@@ -265,13 +265,19 @@ def _judge(scope: Scope, access: Identifier) -> GitRequest:
     return GitRequest(scenario, service, advertises, identity, role, address_of(scope))
 
 
-async def _spool(scope: Scope, receive: Receive, body: IO[bytes], share: SpoolShare) -> bool:
-    """Write the request's body to `body`, unpacked; return False if the client disconnected before its end."""
+async def _spool(scope: Scope, receive: Receive, body: IO[bytes], share: SpoolShare, space: DiskSpace | None) -> bool:
+    """Write the request's body to `body`, unpacked; return False if the client disconnected before its end.
+
+    Raises:
+        DiskFullError: it is larger than what is kept in memory, and the disk has less than its reserve, of which all
+            requests at once use at most half before they look again.
+    """
     encoding = dict(scope["headers"]).get(b"content-encoding", b"identity")
     if encoding not in (b"identity", b"gzip", b"x-gzip"):
         raise GitHttpError(415, f"content encoding {encoding[:40]!r} is not understood; send gzip or none")
     unpacker = zlib.decompressobj(wbits=31) if encoding != b"identity" else None
     size_bytes = received_bytes = 0
+    checked_bytes = _SPOOL_BYTES
     while True:
         message = await receive()
         if message["type"] != "http.request":
@@ -286,6 +292,9 @@ async def _spool(scope: Scope, receive: Receive, body: IO[bytes], share: SpoolSh
                     f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; large files go by Git LFS",
                 )
             share.grow(size_bytes)
+            if space is not None and size_bytes > checked_bytes:
+                space.check()
+                checked_bytes = size_bytes + _SPOOL_BYTES - _UNPACK_BYTES
             body.write(part)
             if len(part) == _UNPACK_BYTES:
                 await asyncio.sleep(0)  # 64 KiB may unpack to 64 MiB, and others wait for this event loop
