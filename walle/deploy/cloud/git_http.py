@@ -265,7 +265,9 @@ def _judge(scope: Scope, access: Identifier) -> GitRequest:
     return GitRequest(scenario, service, advertises, identity, role, address_of(scope))
 
 
-async def _spool(scope: Scope, receive: Receive, body: IO[bytes], share: SpoolShare, space: DiskSpace | None) -> bool:
+async def _spool(
+    scope: Scope, receive: Receive, body: IO[bytes], share: SpoolShare, space: DiskSpace | None = None
+) -> bool:
     """Write the request's body to `body`, unpacked; return False if the client disconnected before its end.
 
     Raises:
