@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from walle.clock import ManualClock
-from walle.deploy.cloud import push_rules
-from walle.deploy.cloud.push_rules import RefQuota
+from walle.deploy.cloud import daily_quota
+from walle.deploy.cloud.daily_quota import DailyQuota
 from walle.engine_ext.vm import pool
 
 WALLE = Path(__file__).parents[1] / "walle"
@@ -45,14 +45,14 @@ def test_no_module_searches_for_what_it_evicts() -> None:
 
 
 def test_of_too_many_tokens_the_one_that_pushed_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push_rules, "_MAX_TOKENS", 3)
-    quota = RefQuota(ManualClock(), most=1)
+    monkeypatch.setattr(daily_quota, "_MAX_TOKENS", 3)
+    quota = DailyQuota(ManualClock(), most=1)
     for token in "abc":
-        assert quota.take(token) == ""
+        assert quota.take(token) == 0
     assert quota.take("a")  # spent; and the latest now
-    assert quota.take("d") == ""
+    assert quota.take("d") == 0
     assert quota.take("a")
-    assert quota.take("b") == ""  # forgotten, so it is new
+    assert quota.take("b") == 0  # forgotten, so it is new
     assert len(quota._left) == 3
 
 

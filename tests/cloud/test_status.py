@@ -51,7 +51,7 @@ class LostReleases:
 
 
 @pytest.mark.asyncio
-async def test_the_rest_is_shown_without_the_release_service(tmp_path: Path) -> None:
+async def test_the_rest_is_shown_without_the_release_service(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     home = CloudHome(tmp_path / "cloud")
     home.prepare()
     tunnel = {"queued": 3, "lag_s": 1.5}
@@ -60,6 +60,7 @@ async def test_the_rest_is_shown_without_the_release_service(tmp_path: Path) -> 
     assert found["lag"] == {"effects": None, "generations": None, "uploads": 3, "uploads_s": 1.5}
     assert found["leases"] == []
     assert found["plan"] is None
+    assert "the state of the cloud lacks the backlog of releases: it is gone" in caplog.text
 
 
 class Keeper:

@@ -18,6 +18,7 @@ from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.clock import SystemClock
 from walle.cloud import Cloud, CloudConfig
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.dashboard.record_quota import MAX_RECORDS_A_DAY
 from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE
 from walle.deploy.cloud.release import ReleaseState
 
@@ -94,6 +95,31 @@ async def test_no_other_site_logs_a_browser_in(shop: ShopCloud) -> None:
         http.cookies.clear()  # a browser sends no cookie with SameSite=Strict from another site
         assert (await http.post("/dashboard/login", data={"token": token, **form})).status_code == 403
     assert audited(shop, "dashboard.login") == []
+
+
+@pytest.mark.asyncio
+async def test_logins_and_links_of_a_token_fill_no_audit_log(shop: ShopCloud) -> None:
+    """Each is a record of the log, whose oldest ones are removed, and needs no role but that of a reader."""
+    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    async with visitor(shop, "ruth", READER) as ruth, httpx.AsyncClient(base_url=shop.cloud.address.url) as http:
+        address = f"/dashboard/releases/{release_id}"
+        assert (await ruth.press(f"/dashboard/links/{release_id}", address, hours="1")).status_code == 200
+        form = forms((await http.get("/dashboard/login")).text)["/dashboard/login"] | {"token": ruth.token}
+        cookie = {"Cookie": f"{LOGIN_COOKIE}={http.cookies[LOGIN_COOKIE]}"}
+        for _ in range(MAX_RECORDS_A_DAY - 2):
+            assert (await http.post("/dashboard/login", data=form, headers=cookie)).status_code == 303
+        http.cookies.clear()
+        refused = [await http.post("/dashboard/login", data=form, headers=cookie)]
+        assert COOKIE not in http.cookies
+        refused.append(await ruth.press(f"/dashboard/links/{release_id}", address, hours="1"))
+        for answer in refused:
+            assert (answer.status_code, "/dashboard/shared/" in answer.text) == (429, False)
+            assert 0 < int(answer.headers["retry-after"]) <= 86_400 / MAX_RECORDS_A_DAY
+            assert "the token of ruth has logged in or made links 200 times, the most in a day" in words_of(answer.text)
+        assert len(audited(shop, "dashboard.login")) == MAX_RECORDS_A_DAY - 1
+        assert len(audited(shop, "dashboard.link")) == 1
+        async with visitor(shop, "rolf", RELEASER) as rolf:  # another token's are not spent
+            await rolf.get("/dashboard")
 
 
 @pytest.mark.asyncio

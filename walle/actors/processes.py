@@ -1,7 +1,6 @@
 """The nodes of a Ray cluster and a cloud's processes on them, with why the last of each ended."""
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -27,14 +26,20 @@ _ASK_S = 2.0  # for a version
 
 def note_process(folder: Path, name: str) -> None:
     """Note in the cloud's folder of sockets that this process has the actor from now on."""
-    with contextlib.suppress(OSError), (folder / f"{name}.pids").open("a") as file:
-        file.write(f"{os.getpid()}\n")
+    try:
+        with (folder / f"{name}.pids").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+    except OSError as error:
+        _LOG.warning("the list of processes will lack %s: %s", name, error)
 
 
 def note_address(folder: Path, address: str) -> None:
     """Note in the same folder where the actor of this process serves, for the list of processes."""
-    with contextlib.suppress(OSError):
-        write_file(folder / f"{ray.get_runtime_context().get_actor_name()}.address", address)
+    name = ray.get_runtime_context().get_actor_name()
+    try:
+        write_file(folder / f"{name}.address", address)
+    except OSError as error:
+        _LOG.warning("the list of processes will lack the address of %s: %s", name, error)
 
 
 class ClusterProcesses:

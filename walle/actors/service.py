@@ -164,8 +164,10 @@ class ServiceActor(NodeActor):
                 _LOG.exception("%s cannot continue yet; trying again in %.1f s", type(self).__name__, retry_s)
                 self._has_node.clear()
                 self._peers.clear()
-                with contextlib.suppress(Exception):
+                try:
                     await self._undo.aclose()
+                except Exception:  # noqa: BLE001 - it is opened again all the same
+                    _LOG.exception("what %s had opened did not close", type(self).__name__)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _MAX_RETRY_S)
             else:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import enum
 import json
+import logging
 import random
 import signal
 import statistics
@@ -33,6 +34,7 @@ _SETTLE_RETRY_S = 1.0
 _LINES_AHEAD = 256
 _POLL_S = 0.1
 _MAX_REPORTS = 100
+_LOG = logging.getLogger(__name__)
 
 
 class _State(enum.StrEnum):
@@ -279,8 +281,10 @@ class DeviceProgram:
             known = json.loads(path.read_bytes())
             if source.replayable and known["name"] == source.name:
                 return int(known["base"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except FileNotFoundError:
             pass
+        except (ValueError, KeyError, TypeError) as error:
+            _LOG.warning("events that were taken before may be taken again: %s cannot be read: %r", path, error)
         base = device.store.position + 1
         write_file(path, json.dumps({"name": source.name, "base": base}))
         return base

@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import logging
 import os
 from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,6 @@ def read_load_tests(folder: Path, report: Path) -> list[LoadTest]:
             record = json.loads(path.read_text(encoding="utf-8"))
             link = os.path.relpath(folder / Path(str(record.pop("page"))).name, report.parent)
             found.append(LoadTest(**record, link=link))
-        except (OSError, ValueError, TypeError, AttributeError, KeyError):
-            continue
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+            _LOG.warning("the load test in %s is left out, run it again: %r", path, error)
     return sorted(found, key=lambda one: one.title)

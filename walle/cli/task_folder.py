@@ -1,5 +1,7 @@
 """A task's folder as its author has it."""
 
+import os
+import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -73,30 +75,36 @@ def read_files(folder: Path) -> "tuple[dict[str, bytes], dict[str, LargeFile]]":
 
 
 def git_large_files(folder: Path) -> Path | None:
-    """Return where the git repository of a folder keeps files of Git LFS, None without a repository."""
-    try:
-        said = _git(folder, "rev-parse", "--git-path", "lfs/objects")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return folder / said.rstrip("\n")
+    """Return where the git repository of a folder keeps files of Git LFS, None without a repository.
+
+    Raises:
+        TaskFolderError: git is not installed, or refuses the repository.
+    """
+    said = _git(folder, "rev-parse", "--git-path", "lfs/objects")
+    return None if said is None else folder / said.rstrip("\n")
 
 
 def _in_lfs(folder: Path, paths: Iterable[str]) -> list[str]:
-    """Return which of the paths .gitattributes gives to Git LFS."""
+    """Return which of the paths .gitattributes gives to Git LFS, none without git. Raises TaskFolderError."""
     listed = list(paths)
-    if not listed:
+    if not listed or shutil.which("git") is None:
         return []
-    try:
-        said = _git(folder, "check-attr", "-z", "filter", "--", *listed).split("\0")
-    except (OSError, subprocess.CalledProcessError):  # not in a repository
-        return []
+    said = (_git(folder, "check-attr", "-z", "filter", "--", *listed) or "").split("\0")
     return [path for path, value in zip(said[0::3], said[2::3], strict=False) if value == "lfs"]
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=folder, capture_output=True, check=True, text=True, timeout=60
-    ).stdout
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return what git says in a folder, None where it is in no repository."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, env=environment, capture_output=True, check=False, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise TaskFolderError(folder, f"git {arguments[0]} cannot be run: {error}") from error
+    if done.returncode and "not a git repository" not in done.stderr:
+        raise TaskFolderError(folder, f"git {arguments[0]} failed: {done.stderr.strip()[:500]}")
+    return None if done.returncode else done.stdout
 
 
 def read_folder(folder: Path) -> "TaskTree":

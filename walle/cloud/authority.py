@@ -14,6 +14,7 @@ import contextlib
 import datetime as dt
 import fcntl
 import ipaddress
+import logging
 import os
 import ssl
 from collections.abc import Iterable, Iterator
@@ -44,6 +45,7 @@ _AUTHORITY_LIFE = dt.timedelta(days=3650)
 _SERVER_LIFE = dt.timedelta(days=90)
 _RENEW_BEFORE = dt.timedelta(days=30)
 _LOCAL = ("localhost", "127.0.0.1")
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["Authority", "AuthorityError"]
 
@@ -156,7 +158,9 @@ class Authority:
         try:
             _, certificate = load_pair(self.server_path)
             certificate.verify_directly_issued_by(self._authority[1])
-        except (AuthorityError, InvalidSignature, ValueError, TypeError):  # it can be issued again
+        except (AuthorityError, InvalidSignature, ValueError, TypeError) as error:
+            why = str(error) or type(error).__name__
+            _LOG.warning("the certificate in %s is issued again, since it cannot be used: %s", self.server_path, why)
             return True
         shown = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         near_end = certificate.not_valid_after_utc - _RENEW_BEFORE <= self._now()

@@ -61,8 +61,12 @@ class GitUpkeep:
                 self._errors[scenario] = (str(error) or type(error).__name__)[:300]
                 pause_s = min(_LOOK_S * 2**tries, _LONGEST_S)
                 self._tries[scenario] = min(tries + 1, 20), self._clock.monotonic() + pause_s
-            with contextlib.suppress(Exception):  # of a damaged one, as above
+            try:
                 used[scenario] = await asyncio.to_thread(self._measure, scenario)
+            except RepoError:  # as above
+                continue
+            except Exception as error:  # noqa: BLE001 - of a damaged one, as above
+                _LOG.warning("the repository of %s cannot be measured: %s", scenario, error)
         self._used = used
 
     def _forget(self, scenario: str) -> None:

@@ -8,6 +8,7 @@ folder that only this user may enter.
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import socket
@@ -18,6 +19,7 @@ _TIMEOUT_S = 5.0
 _BACKLOG = 2048
 _GIVEN = b"L"
 _KIND = ".listener"  # ending of the files
+_LOG = logging.getLogger(__name__)
 
 
 class SharedListener:
@@ -121,7 +123,9 @@ async def _take_from(path: Path) -> socket.socket | None:
         except ConnectionRefusedError:
             await asyncio.to_thread(path.unlink, missing_ok=True)  # its process has ended
             return None
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
+            why = str(error) or f"it does not answer within {_TIMEOUT_S:g} s"
+            _LOG.warning("the process of %s does not give its socket: %s", path, why)
             return None
     return socket.socket(fileno=descriptors[0]) if descriptors else None
 

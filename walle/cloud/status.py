@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 import os
 import socket
 import time
@@ -20,6 +21,7 @@ from walle.deploy.cloud.api import check_role, identify
 from walle.errors import WalleError
 
 _ASK_S = 2.0  # for the release service, and the keeper of nodes: the rest is shown without them
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,8 @@ class CloudStatus:
         try:
             async with asyncio.timeout(_ASK_S):
                 return await self._keeper.progress()
-        except (WalleError, TimeoutError):
+        except (WalleError, TimeoutError) as error:
+            _LOG.warning("the state of the cloud lacks the plan of its nodes: %s", _why(error))
             return None
 
     async def _lag(self) -> dict[str, Any]:
@@ -146,11 +149,16 @@ class CloudStatus:
         try:
             async with asyncio.timeout(_ASK_S):
                 effects, published = await self._releases.backlog()
-        except (WalleError, TimeoutError):
+        except (WalleError, TimeoutError) as error:
+            _LOG.warning("the state of the cloud lacks the backlog of releases: %s", _why(error))
             releases: dict[str, Any] = {"effects": None, "generations": None}
         else:
             releases = {"effects": effects, "generations": published - self._generation()}
         return {**releases, "uploads": tunnel["queued"], "uploads_s": tunnel["lag_s"]}
+
+
+def _why(error: Exception) -> str:
+    return str(error) or f"no answer within {_ASK_S:g} s"
 
 
 def status_router(status: Callable[[], CloudStatus | None], access: Identifier) -> APIRouter:

@@ -12,7 +12,6 @@ cloud names, so that a wrong clock of the device changes nothing.
 
 import asyncio
 import base64
-import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -154,8 +153,14 @@ class DeviceCredentials:
         make_folders(self._folder, mode=0o700)
         remove_unfinished(self._folder)
         key: Any = None
-        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):  # a damaged key is worth as much as none
+        try:
             key = serialization.load_pem_private_key(self._key_path.read_bytes(), password=None)
+        except FileNotFoundError:
+            pass
+        except (ValueError, TypeError) as error:  # a damaged key is worth as much as none
+            _LOG.error(
+                "%s: the key in %s cannot be read, and another is made: %s", self._device_id, self._key_path, error
+            )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             key = self._make_key()
         self._key = key
@@ -174,7 +179,11 @@ class DeviceCredentials:
             certificate = x509.load_pem_x509_certificate(self._certificate_path.read_bytes())
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-        except (FileNotFoundError, ValueError, x509.ExtensionNotFound):
+        except FileNotFoundError:
+            return False
+        except (ValueError, x509.ExtensionNotFound) as error:
+            where = self._certificate_path
+            _LOG.warning("%s: the certificate in %s cannot be read: %s", self._device_id, where, error)
             return False
         known = [identity.device_id for identity in map(DeviceIdentity.from_uri, uris) if identity is not None]
         return known == [self._device_id] and certificate.public_key() == self._key.public_key()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import random
 import ssl
 from collections.abc import Callable
@@ -50,6 +51,7 @@ _MAX_CHECKINS = 4  # that one `checkin` sends
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
 _KEEP_RUNS_S = 10.0  # between two writes of the counts of runs
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
+_LOG = logging.getLogger(__name__)
 
 
 class Device:
@@ -190,12 +192,18 @@ class Device:
             return
         self._is_open = False
         try:
-            with contextlib.suppress(StoreError, TimeoutError):
+            try:
                 async with asyncio.timeout(_LAST_RUNS_S):
                     await self.stream.settle()
-            with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            except (StoreError, TimeoutError) as error:
+                why = str(error) or f"they take more than {_LAST_RUNS_S:g} s"
+                _LOG.warning("%s closes before all triggers are done: %s", self.config.device_id, why)
+            try:
                 async with asyncio.timeout(_LAST_REPORT_S):
                     await self.report()
+            except (httpx.HTTPError, TimeoutError) as error:
+                why = str(error) or type(error).__name__
+                _LOG.info("%s closes without its last report: %s", self.config.device_id, why)
         finally:
             await self._undo.aclose()
 

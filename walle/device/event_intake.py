@@ -143,8 +143,10 @@ class EventIntake:
         try:
             self._append(journal, events)
         except EventJournalFullError:
-            with contextlib.suppress(StoreError):  # the stored position decides which files are still needed
+            try:  # the stored position decides which files are still needed
                 await self._store.flush()
+            except StoreError as error:
+                _LOG.warning("%s: the journal of events stays full: %s", self._config.device_id, error)
             self._trim(journal)
             self._append(journal, events)
 

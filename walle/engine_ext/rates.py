@@ -104,7 +104,7 @@ def _check(entry: Any) -> None:
 def save(rates: Rates, path: Path) -> None:
     """Write the rates of this CPU to the file, atomically; entries of other CPUs of this engine version are kept.
 
-    A broken file is replaced.
+    A broken file is replaced, with a warning: rates of other CPUs in it are lost.
 
     Raises:
         OSError: the file cannot be written.
@@ -115,7 +115,8 @@ def save(rates: Rates, path: Path) -> None:
 
     try:
         known = _entries(path)
-    except ValueError:
+    except ValueError as error:
+        _LOG.warning("%s is replaced, with the rates of other CPUs in it: %s", path, error)
         known = []
     others = [entry for entry in known if entry["engine"] == _version() and not _mine(entry)]
     mine = {"cpu": cpu_model(), "engine": _version(), "rates": rates}
@@ -129,7 +130,8 @@ def use_saved() -> None:
     """Set the rates that were saved for this machine, once per process; ignore a broken file with a warning."""
     try:
         path = cache_path()
-    except RuntimeError:  # the user has no home folder
+    except RuntimeError as error:  # the user has no home folder
+        _LOG.debug("no saved rates are used: %s", error)
         return
     if not os.path.lexists(path):
         return

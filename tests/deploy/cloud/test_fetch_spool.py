@@ -12,7 +12,7 @@ import pytest
 
 from tests.sim.git_host import address, git, served
 from tests.sim.tasks import FILES
-from walle.deploy.cloud import git_http
+from walle.deploy.cloud import disk_space, git_http
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.git_http import git_app
@@ -184,6 +184,61 @@ def test_a_fetch_is_refused_where_the_disk_has_no_room_for_its_answer(host: Host
     with served(git_app(host.repos, host.access, space=free)) as url, stalled(host, url, host.readers[0], 1) as (one,):
         one.settimeout(10)
         assert one.recv(4096).startswith(b"HTTP/1.1 507 ")
+
+
+RESERVE_BYTES = 8 << 20
+
+
+@pytest.fixture
+def small_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiskSpace]:
+    """Give a disk with room for 4 MiB of what is spooled, whose reserve stays whole but for 2 MiB."""
+    least = []
+
+    def free(_: Path) -> int:
+        least.append(RESERVE_BYTES + (4 << 20) - host.spooled_bytes())
+        return least[-1]
+
+    monkeypatch.setattr(disk_space, "free_bytes", free)
+    yield DiskSpace(host.folder, RESERVE_BYTES)
+    assert min(least) >= RESERVE_BYTES - (2 << 20)
+    assert host.spooled_bytes() == 0
+
+
+def test_a_large_request_is_refused_on_a_disk_with_little_room(host: Host, small_disk: DiskSpace) -> None:
+    head = (
+        "POST /git/shop.git/git-upload-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000\r\n"
+        f"authorization: Bearer {host.readers[0]}\r\ncontent-type: application/x-git-upload-pack-request\r\n\r\n"
+    ).encode()
+    with (
+        served(git_app(host.repos, host.access, space=small_disk)) as url,
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 20) as one,
+    ):
+        with contextlib.suppress(ConnectionError):  # it is closed once it is refused
+            one.sendall(head + bytes(8 << 20))
+        assert one.recv(4096).startswith(b"HTTP/1.1 507 ")
+
+
+def test_a_small_answer_of_a_large_repository_is_given_on_a_disk_with_little_room(
+    host: Host, small_disk: DiskSpace
+) -> None:
+    """Several large answers that are written at once leave the reserve alone too."""
+    work, author = host.folder / "work", host.access.issue("ana", {"shop": Role.AUTHOR})
+    git(work, "checkout", "-q", "--orphan", "few")
+    git(work, "rm", "-q", "--cached", "random")
+    git(work, "commit", "-q", "-m", "few")
+    with served(git_app(host.repos, host.access)) as url:
+        git(work, "push", "-q", address(url, author, "shop"), "few")
+    with served(git_app(host.repos, host.access, space=small_disk)) as url:
+        where = address(url, host.readers[0], "shop")
+        few = git(host.folder, "clone", "-q", "--single-branch", "--branch=few", where, "few", check=False)
+        assert few.returncode == 0, few.stderr
+        all_of_it = git(host.folder, "clone", "-q", where, "all", check=False)
+        assert all_of_it.returncode != 0
+        assert "507" in all_of_it.stderr
+        with stalled(host, url, host.readers[0], 4) as sockets:
+            for one in sockets:
+                one.settimeout(20)
+                assert one.recv(4096).startswith(b"HTTP/1.1 507 ")
 
 
 def test_requests_that_come_are_bounded_for_a_token(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

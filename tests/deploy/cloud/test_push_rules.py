@@ -1,33 +1,57 @@
-"""Bounds of what one token and one scenario can write into the audit log by pushes, with the real numbers."""
+"""Bounds of what one token and one scenario can write into the audit log, with the real numbers."""
 
 import asyncio
 import re
 from pathlib import Path
 
+import pytest
+
 from walle.clock import ManualClock
-from walle.deploy.cloud.push_rules import MAX_BRANCHES, MAX_REFS_A_DAY, RefQuota, clash_refusal
+from walle.deploy.cloud.daily_quota import DailyQuota
+from walle.deploy.cloud.dashboard.record_quota import MAX_RECORDS_A_DAY
+from walle.deploy.cloud.push_rules import MAX_BRANCHES, MAX_REFS_A_DAY, clash_refusal
 
 PAGE = Path(__file__).parents[3] / "docs" / "security.md"
 DAY_S = 86_400
 
 
-def test_a_token_changes_as_many_refs_in_days_as_the_page_says() -> None:
-    (said,) = re.findall(r"by a token ([\d,]+) changes of refs at once and as many more in a day", PAGE.read_text())
-    most = int(said.replace(",", ""))
-    assert most == MAX_REFS_A_DAY
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        (r"by a token ([\d,]+) changes of refs at once and as many more in a day", MAX_REFS_A_DAY),
+        (r"by a token ([\d,]+) logins and links at once and as many more in a day", MAX_RECORDS_A_DAY),
+    ],
+)
+def test_a_token_causes_as_many_records_in_days_as_the_page_says(text: str, most: int) -> None:
+    (said,) = re.findall(text, PAGE.read_text())
+    assert int(said.replace(",", "")) == most
     clock = ManualClock()
-    quota = RefQuota(clock)
-    taken = sum(quota.take("thief") == "" for _ in range(2 * most))
+    quota = DailyQuota(clock, most)
+    taken = sum(quota.take("thief") == 0 for _ in range(2 * most))
     assert taken == most
-    assert f"has changed {most} refs" in quota.take("thief")
-    assert quota.take("another") == ""
+    assert DAY_S / most - 1 <= quota.take("thief") <= DAY_S / most + 1
+    assert quota.take("another") == 0
     for day in (1, 2, 3):
         for _ in range(24):
             asyncio.run(clock.advance(DAY_S / 24))
-            taken += sum(quota.take("thief") == "" for _ in range(most // 4))
+            taken += sum(quota.take("thief") == 0 for _ in range(most // 4))
         assert (day + 1) * most - 24 <= taken <= (day + 1) * most
     asyncio.run(clock.advance(30 * DAY_S))  # what is not used does not add up
-    assert sum(quota.take("thief") == "" for _ in range(3 * most)) == most
+    assert sum(quota.take("thief") == 0 for _ in range(3 * most)) == most
+
+
+def test_a_record_is_left_after_the_seconds_that_a_refusal_says() -> None:
+    clock = ManualClock()
+    quota = DailyQuota(clock, 10)
+    for _ in range(10):
+        assert quota.take("ana") == 0
+    for _ in range(3):
+        wait_s = quota.take("ana")
+        assert wait_s == DAY_S / 10
+        asyncio.run(clock.advance(wait_s - 1))
+        assert quota.take("ana") == 1
+        asyncio.run(clock.advance(1))
+        assert quota.take("ana") == 0
 
 
 def test_a_scenario_has_as_many_branches_as_the_page_says() -> None:

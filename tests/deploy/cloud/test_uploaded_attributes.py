@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -257,3 +261,48 @@ async def test_the_gate_knows_the_control_of_a_policy_over_uploaded_attributes(
                 for number in numbers:
                     await service.take(OutcomeBatch(f"d{number}", f"b{number}", (ran,)))
                 assert (await service.totals("r1")).control_devices == counted
+
+
+_KILLED = """\
+import sys
+from pathlib import Path
+from walle.deploy.cloud.attribute_build import build_apart
+from walle.deploy.cloud.attribute_table import TableFacts
+rows, out = map(Path, sys.argv[1:])
+build_apart(rows, out, TableFacts(key="device_id", columns={}, rows=0, put_s=0.0, put_by=""))
+"""
+
+
+def state_of(pid: int) -> tuple[str, int]:
+    """Return the state of a process, "" of none, and its parent."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return "", 0
+    return state, int(parent)
+
+
+def children_of(parent: int) -> list[int]:
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if state_of(pid)[1] == parent]
+
+
+def test_a_table_is_made_no_longer_when_the_gateway_is_killed(tmp_path: Path) -> None:
+    rows, end_s = tmp_path / "rows", time.monotonic() + 30
+    os.mkfifo(rows)
+    with subprocess.Popen([sys.executable, "-c", _KILLED, str(rows), str(tmp_path / "out")]) as gateway:
+        writer = None
+        while writer is None:
+            assert time.monotonic() < end_s
+            try:
+                writer = os.open(rows, os.O_WRONLY | os.O_NONBLOCK)  # as soon as the child reads, which waits for rows
+            except OSError:
+                time.sleep(0.02)
+        (child,) = children_of(gateway.pid)
+        gateway.kill()
+    try:
+        while state_of(child)[0] not in ("", "Z"):
+            assert time.monotonic() < end_s
+            time.sleep(0.02)
+    finally:
+        os.close(writer)

@@ -1,7 +1,6 @@
 """The access file of a cloud, which every gateway reads again when it changes, and the times when tokens were used."""
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import logging
@@ -209,10 +208,13 @@ class AccessFile:
     def keep_spare(self) -> None:
         """Take room on the disk in which a token can be revoked when nothing else is free; none where none is left."""
         size_bytes = self._path.stat().st_size + _SPARE_BYTES
-        with contextlib.suppress(OSError), self._spare_path.open("ab") as spare:
-            self._spare_path.chmod(0o600)
-            if spare.tell() < size_bytes:
-                os.posix_fallocate(spare.fileno(), 0, size_bytes)
+        try:
+            with self._spare_path.open("ab") as spare:
+                self._spare_path.chmod(0o600)
+                if spare.tell() < size_bytes:
+                    os.posix_fallocate(spare.fileno(), 0, size_bytes)
+        except OSError as error:
+            _LOG.warning("no room is kept in %s to revoke tokens on a full disk: %s", self._spare_path, error)
 
     def _save(self, access: Access, *, may_use_spare: bool) -> None:
         try:
@@ -254,7 +256,10 @@ def _read_uses(path: Path) -> dict[str, float]:
     """Return the times of use by the start of a hash; none from a file that is missing or damaged: they are a help."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _LOG.warning("when tokens were used last is not known: %s cannot be read: %s", path, error)
         return {}
     if not isinstance(found, dict):
         return {}

@@ -543,9 +543,14 @@ def error_answer(error: Exception) -> JSONResponse:
     """Return the answer to a request that failed with an error of walle's."""
     status = error_status(error)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
-        headers = {"Retry-After": str(retry_after_s)}
+    if (again_s := retry_after_s(error)) is not None:
+        headers = {"Retry-After": str(again_s)}
     return JSONResponse({"error": str(error), "type": type(error).__name__}, status, headers)
+
+
+def retry_after_s(error: Exception) -> int | None:
+    """Return after how many seconds a request that failed with this error may be tried again, None if that is open."""
+    return getattr(error, "retry_after_s", None)
 
 
 def error_status(error: Exception) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.attribute_table import AttributeTableError, TableFacts, write_table
+from walle.deploy.cloud.source_facts import end_with_parent
 from walle.engine_ext.vm.host import this_python
 
 _MAX_S = 600.0
@@ -42,6 +43,7 @@ def build_apart(rows: Path, out: Path, facts: TableFacts) -> None:
 
 
 def main() -> int:
+    end_with_parent()
     facts = json.load(sys.stdin)
     columns = {name: ColumnType(kind) for name, kind in facts["columns"].items()}
     with open(sys.argv[1], "rb") as rows, open(sys.argv[2], "xb", opener=_private) as out:

@@ -45,9 +45,18 @@ class DiskSpace:
 
     def check(self, more_bytes: int = 0) -> None:
         """Raise DiskFullError if there is less free space than the reserve, or would be with `more_bytes` written."""
+        self.room_bytes(more_bytes)
+
+    def room_bytes(self, least_bytes: int = 0) -> int:
+        """Return how many bytes may be written before the reserve is reached.
+
+        Raises:
+            DiskFullError: they are fewer than `least_bytes`.
+        """
         free = free_bytes(self._folder)
-        if free < self._reserve_bytes + more_bytes:
+        if free < self._reserve_bytes + least_bytes:
             raise DiskFullError(str(self._folder), free)
+        return free - self._reserve_bytes
 
 
 def free_bytes(place: Path) -> int:

@@ -287,16 +287,18 @@ def cen_router(
 def _listed(repos: TaskRepos, scenario: str, task: str, name: str) -> ExclusiveFile:
     """Return the [[exclusive]] table of a name in the newest version that has one."""
     versions = repos.versions(scenario, task)[-_VERSIONS:]
+    unread = ""
     for version in reversed(versions):
         try:
             config = TaskConfig.parse(repos.read_file(scenario, task, version, CONFIG_FILE), CONFIG_FILE)
-        except (RepoError, TaskConfigError):  # of an older walle
+        except (RepoError, TaskConfigError) as error:  # of an older walle
+            unread = unread or f"; {version} cannot be read: {error}"
             continue
         for file in config.exclusive:
             if file.name == name:
                 return file
     what = f"no version of {scenario}/{task} lists {name[:100]!r}"
-    raise ExclusiveFileError(f"{what}; add it to task.toml under [[exclusive]], and push a version")
+    raise ExclusiveFileError(f"{what}; add it to task.toml under [[exclusive]], and push a version{unread}")
 
 
 def _check_either(device: str, rule: str, app_version: str) -> None:

@@ -32,7 +32,8 @@ from walle.deploy.cloud.access import Identifier, Role
 from walle.deploy.cloud.asgi import ASGIApp, NotedSend, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditStore
 from walle.deploy.cloud.compilers import Compile, compile_apart
-from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
+from walle.deploy.cloud.daily_quota import DailyQuota
+from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, free_bytes, is_full
 from walle.deploy.cloud.git_address import parse_address
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
 from walle.deploy.cloud.git_push import MAX_PACK_BYTES, PushRules, receive_push
@@ -41,7 +42,7 @@ from walle.deploy.cloud.git_use import GitQuota, git_use
 from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.lfs_http import is_lfs, lfs_app
 from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
-from walle.deploy.cloud.push_rules import RefQuota
+from walle.deploy.cloud.push_rules import MAX_REFS_A_DAY
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.deploy.cloud.scenario_groups import NotInGroupError
 from walle.deploy.cloud.spool_budget import SpoolBudget, SpoolFullError, SpoolShare
@@ -111,11 +112,11 @@ def git_app(
     places = Places(MAX_REQUESTS, MAX_REQUESTS_EACH)
     bodies = SpoolBudget(SPOOLED_BYTES, SPOOLED_REQUESTS_EACH)
     spooled = answers or SpoolBudget(SPOOLED_BYTES, SPOOLED_ANSWERS_EACH)
-    rules = PushRules(
-        limits or GitLimits(), audit, compile_sources, RefQuota(clock or SystemClock()), quota or GitQuota(), repos
-    )
+    refs = DailyQuota(clock or SystemClock(), MAX_REFS_A_DAY)
+    rules = PushRules(limits or GitLimits(), audit, compile_sources, refs, quota or GitQuota(), repos)
     large_files = lfs_app(repos, access, limits=large_file_limits, space=space)
     push = functools.partial(receive_push, repos, rules)
+    writing_bytes = 0  # that answers which are being written may take
 
     async def serve(request: GitRequest, body: IO[bytes], answer: IO[bytes], most_bytes: int) -> None:
         loop = asyncio.get_running_loop()
@@ -145,16 +146,33 @@ def git_app(
             await asyncio.wait([task])  # the thread reads the spools: keep them open until it ends
             raise
 
+    async def write(request: GitRequest, body: IO[bytes], answer: IO[bytes], most_bytes: int) -> None:
+        """Write the answer of a fetch, of as many bytes as the disk has room for beside those that others may write.
+
+        Raises:
+            DiskFullError: it has more than that.
+        """
+        nonlocal writing_bytes
+        room_bytes = most_bytes if space is None else space.room_bytes(writing_bytes + 1) - writing_bytes
+        granted_bytes = min(most_bytes, room_bytes)
+        writing_bytes += granted_bytes
+        try:
+            await finish(request, body, answer, granted_bytes)
+        except _OversizedError:
+            if granted_bytes < most_bytes:
+                raise DiskFullError(str(repos.spool), free_bytes(repos.spool)) from None
+            raise
+        finally:
+            writing_bytes -= granted_bytes
+
     async def fetch(request: GitRequest, body: IO[bytes], answer: IO[bytes]) -> SpoolShare:
         """Write the answer of a fetch, which is seldom larger than the repository; return its share of the spool."""
         size_bytes = await asyncio.to_thread(_size_bytes, repos, request.scenario)
         likely_bytes = min(size_bytes + _SPARE_BYTES, MAX_ANSWER_BYTES)
         for most_bytes in (likely_bytes, MAX_ANSWER_BYTES):
-            if space is not None:
-                space.check(most_bytes)
             share = await spooled.take(request.identity.name, most_bytes)
             try:
-                await finish(request, body, answer, most_bytes)
+                await write(request, body, answer, most_bytes)
             except _OversizedError:
                 share.shrink(0)
                 if most_bytes == MAX_ANSWER_BYTES:
@@ -178,7 +196,7 @@ def git_app(
                 space.check()
             share = undo.enter_context(await bodies.take(request.identity.name, 0))
             async with place.waiting():
-                if not await _spool(scope, receive, body, share):
+                if not await _spool(scope, receive, body, share, space):
                     return  # the client disconnected before the end of its request
             if request.service == "git-upload-pack" and not request.advertises:
                 undo.enter_context(await fetch(request, body, answer))
@@ -247,13 +265,21 @@ def _judge(scope: Scope, access: Identifier) -> GitRequest:
     return GitRequest(scenario, service, advertises, identity, role, address_of(scope))
 
 
-async def _spool(scope: Scope, receive: Receive, body: IO[bytes], share: SpoolShare) -> bool:
-    """Write the request's body to `body`, unpacked; return False if the client disconnected before its end."""
+async def _spool(
+    scope: Scope, receive: Receive, body: IO[bytes], share: SpoolShare, space: DiskSpace | None = None
+) -> bool:
+    """Write the request's body to `body`, unpacked; return False if the client disconnected before its end.
+
+    Raises:
+        DiskFullError: it is larger than what is kept in memory, and the disk has less than its reserve, of which all
+            requests at once use at most half before they look again.
+    """
     encoding = dict(scope["headers"]).get(b"content-encoding", b"identity")
     if encoding not in (b"identity", b"gzip", b"x-gzip"):
         raise GitHttpError(415, f"content encoding {encoding[:40]!r} is not understood; send gzip or none")
     unpacker = zlib.decompressobj(wbits=31) if encoding != b"identity" else None
     size_bytes = received_bytes = 0
+    checked_bytes = _SPOOL_BYTES
     while True:
         message = await receive()
         if message["type"] != "http.request":
@@ -268,6 +294,9 @@ async def _spool(scope: Scope, receive: Receive, body: IO[bytes], share: SpoolSh
                     f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; large files go by Git LFS",
                 )
             share.grow(size_bytes)
+            if space is not None and size_bytes > checked_bytes:
+                space.check()
+                checked_bytes = size_bytes + _SPOOL_BYTES - _UNPACK_BYTES
             body.write(part)
             if len(part) == _UNPACK_BYTES:
                 await asyncio.sleep(0)  # 64 KiB may unpack to 64 MiB, and others wait for this event loop

@@ -1,7 +1,8 @@
 """git in a child process with limits: its memory, CPU time, duration, files and environment.
 
 A pack is a program of a stranger: a few bytes can ask for gigabytes. git's own tools read it, in a process that the
-kernel ends when it takes more than it may, and the gateway goes on.
+kernel ends when it takes more than it may, and the gateway goes on. git and its children end with the process that
+started them, also where that is killed.
 """
 
 import contextlib
@@ -23,6 +24,23 @@ OLDEST_GIT = (2, 30)
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
 _MAX_MESSAGE_BYTES = 4096  # of what git says of a failure
 _NICE = 10  # devices are served first
+# Run git with its own standard input, and beside it a process that ends both and all their children once the other end
+# of the pipe {life} is closed: when the process that has it ends. The shell stays, to reap them, and ends as git does.
+_SCRIPT = """\
+{limits} && exec {stdin}<&0 </dev/null || exit
+nice -n {nice} "$@" <&{stdin} {stdin}<&- &
+git=$!
+{{ read -r _ </proc/self/fd/{life}; kill -KILL 0; }} {stdin}<&- &
+watch=$!
+exec 2>/dev/null
+wait "$git"
+status=$?
+kill -KILL "$watch"
+wait "$watch"
+exit "$status"
+"""
+_BY_SIGNAL = 128  # added to a signal's number in the status of a shell
+_LIMIT_SIGNALS = (signal.SIGXCPU, signal.SIGKILL, signal.SIGXFSZ)
 # Packs are mapped in windows that fit into the limit of memory. Larger files are streamed, and never held whole.
 _CONFIGURATION = (
     "core.packedGitWindowSize=1m",
@@ -40,14 +58,15 @@ _CONFIGURATION = (
 class GitProcessError(DeployError):
     """git refused, or was ended at a limit. `why` is for the person who pushed or fetched.
 
-    `is_oversized`: it wrote a file of more bytes than it may.
+    `is_oversized`: it wrote a file of more bytes than it may. `status` is what it ended with, None where it was ended.
     """
 
-    def __init__(self, command: str, why: str, *, is_oversized: bool = False) -> None:
+    def __init__(self, command: str, why: str, *, is_oversized: bool = False, status: int | None = None) -> None:
         super().__init__(command, why)
         self.command = command
         self.why = why
         self.is_oversized = is_oversized
+        self.status = status
 
     def __str__(self) -> str:
         return f"git {self.command}: {self.why}"
@@ -119,16 +138,21 @@ def run_git(
         errors = undo.enter_context(tempfile.TemporaryFile())
         stdin.flush()
         os.lseek(stdin.fileno(), stdin.tell(), os.SEEK_SET)  # what was read through a buffer is not read again
-        child = subprocess.Popen(
-            _limited(command, limits),
-            cwd=repository,
-            env=environment,
-            stdin=stdin,
-            stdout=output,
-            stderr=errors,
-            pass_fds=keep_open,
-            start_new_session=True,
-        )
+        life, ours = os.pipe()
+        undo.callback(os.close, ours)
+        try:
+            child = subprocess.Popen(
+                _limited(command, limits, life, keep_open),
+                cwd=repository,
+                env=environment,
+                stdin=stdin,
+                stdout=output,
+                stderr=errors,
+                pass_fds=(life, *keep_open),
+                start_new_session=True,
+            )
+        finally:
+            os.close(life)
         try:
             child.wait(limits.wall_s)
         except subprocess.TimeoutExpired:
@@ -138,8 +162,10 @@ def run_git(
                 os.killpg(child.pid, signal.SIGKILL)  # upload-pack has a child of its own
             child.wait()
         if child.returncode:
-            why, is_oversized = _why(child.returncode, errors, limits)
-            raise GitProcessError(arguments[0], why, is_oversized=is_oversized)
+            ended_by = child.returncode - _BY_SIGNAL
+            status = -ended_by if ended_by in _LIMIT_SIGNALS else child.returncode
+            why, is_oversized = _why(status, errors, limits)
+            raise GitProcessError(arguments[0], why, is_oversized=is_oversized, status=status)
         if stdout is not None:
             return b""
         output.seek(0)
@@ -151,8 +177,8 @@ def _git() -> str:
     return shutil.which("git") or "git"
 
 
-def _limited(command: Sequence[str], limits: GitLimits) -> list[str]:
-    """Return a command that sets the limits, and then becomes `command`: it never runs without them."""
+def _limited(command: Sequence[str], limits: GitLimits, life: int, keep_open: Sequence[int]) -> list[str]:
+    """Return a command that runs `command` with the limits, until that or the other end of the pipe `life` ends."""
     values = {
         "v": limits.memory_bytes >> 10,
         "f": -(-limits.file_bytes // 512),
@@ -160,8 +186,10 @@ def _limited(command: Sequence[str], limits: GitLimits) -> list[str]:
         "n": limits.open_files,
         "c": 0,
     }
-    script = " && ".join(f"ulimit -{option} {value}" for option, value in values.items())
-    return ["/bin/sh", "-c", f'{script} && exec nice -n {_NICE} "$@"', "sh", *command]
+    set_limits = " && ".join(f"ulimit -{option} {value}" for option, value in values.items())
+    stdin = next(number for number in range(3, 10) if number not in (life, *keep_open))  # a shell names no other
+    script = _SCRIPT.format(limits=set_limits, stdin=stdin, nice=_NICE, life=life)
+    return ["/bin/sh", "-c", script, "sh", *command]
 
 
 def _why(status: int, errors: IO[bytes], limits: GitLimits) -> tuple[str, bool]:

@@ -23,6 +23,7 @@ from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.audit import AuditError, AuditStore
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.compilers import Compile
+from walle.deploy.cloud.daily_quota import DailyQuota
 from walle.deploy.cloud.disk_space import DiskFullError, is_full
 from walle.deploy.cloud.git_process import GitLimits
 from walle.deploy.cloud.git_repack import pushing
@@ -39,7 +40,6 @@ from walle.deploy.cloud.git_use import (
 )
 from walle.deploy.cloud.push_rules import (
     MAY_REWRITE,
-    RefQuota,
     clash_refusal,
     deletion_refusal,
     name_refusal,
@@ -78,7 +78,7 @@ class PushRules:
     limits: GitLimits
     audit: AuditStore | None
     compile_sources: Compile
-    quota: RefQuota
+    quota: DailyQuota  # of refs that are set or deleted
     disk: GitQuota
     repos: TaskRepos
 
@@ -187,7 +187,11 @@ def _keep(quarantine: Quarantine, repository: Path, request: GitRequest, rules: 
 def _rewrites(quarantine: Quarantine, command: _Command, request: GitRequest) -> bool:
     """Return whether a branch loses commits, which only some roles may do."""
     is_moved = command.old != ZERO_SHA and command.name.startswith("refs/heads/") and request.role >= MAY_REWRITE
-    return is_moved and not quarantine.is_descendant(command.old, command.new)
+    try:
+        return is_moved and not quarantine.is_descendant(command.old, command.new)
+    except PackError as error:  # a repack then looks whether there is anything to remove
+        _LOG.warning("push by %s to %s: %s", request.identity.name, request.scenario, error)
+        return True
 
 
 def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
@@ -252,8 +256,8 @@ def _apply(repo: Repo, present: set[str], command: _Command, request: GitRequest
             return _MOVED
         if command.old == ZERO_SHA and (why := clash_refusal(command.name, present)):
             return why
-        if why := rules.quota.take(request.identity.name):
-            return why
+        if rules.quota.take(request.identity.name):
+            return f"this token has changed {rules.quota.most} refs, the most in a day; push fewer, or wait a while"
         _record(rules.audit, request, command)
         if command.new == ZERO_SHA:
             if not repo.refs.remove_if_equals(command.ref, command.old):

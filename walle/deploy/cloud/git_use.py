@@ -10,6 +10,7 @@ Large files (Git LFS) are beside them, with limits of their own (`walle.deploy.c
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from walle.errors import DeployError
 
 _OWNERS = "walle-packs.json"
 _GARBAGE = "walle-garbage"
+_LOG = logging.getLogger(__name__)
 
 
 class GitQuotaError(DeployError):
@@ -85,10 +87,11 @@ def _files(objects: Path) -> list[Path]:
     A file that git still writes, such as the new pack of a repack, begins with tmp_.
     """
     found = []
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(objects):
+    with contextlib.suppress(FileNotFoundError), os.scandir(objects) as entries:
+        for entry in entries:
             if entry.is_dir() and (entry.name == "pack" or len(entry.name) == 2):
-                found += [Path(file.path) for file in os.scandir(entry.path) if not file.name.startswith("tmp_")]
+                with os.scandir(entry.path) as files:
+                    found += [Path(file.path) for file in files if not file.name.startswith("tmp_")]
     return found
 
 
@@ -106,7 +109,10 @@ def read_owners(repository: Path) -> dict[str, str]:
     """Return the token that pushed each pack, by its name; a damaged list is empty: its packs are the scenario's."""
     try:
         found = json.loads((repository / _OWNERS).read_bytes())
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _LOG.warning("%s: the packs count for no token: %s", repository / _OWNERS, error)
         return {}
     if not isinstance(found, dict):
         return {}

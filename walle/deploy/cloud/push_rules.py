@@ -1,16 +1,11 @@
-"""Rules of what a push may do to a branch, by the role of the token, and how many refs a token may set."""
+"""Rules of what a push may do to a branch, by the role of the token."""
 
-import collections
-import threading
 from collections.abc import Callable, Collection
 
-from walle.clock import Clock
 from walle.deploy.cloud.access import Role
 
 MAX_BRANCHES = 1_000  # of a scenario
 MAX_REFS_A_DAY = 2_000  # that one token sets or deletes: each is a record of the audit log, whose size is bounded
-_DAY_S = 86_400.0
-_MAX_TOKENS = 10_000  # whose changes are counted
 
 MAY_REWRITE = Role.RELEASER
 """The role that may take commits of others away: delete branches, and move them to other histories."""
@@ -56,28 +51,3 @@ def clash_refusal(ref: str, present: Collection[str]) -> str:
     if ref.startswith("refs/heads/") and sum(one.startswith("refs/heads/") for one in present) >= MAX_BRANCHES:
         return f"there are {MAX_BRANCHES} branches already, the most of a scenario; have old ones deleted"
     return ""
-
-
-class RefQuota:
-    """Changes of refs that each token has left: `most` at first, and as many more in each day. For any thread."""
-
-    def __init__(self, clock: Clock, most: int = MAX_REFS_A_DAY) -> None:
-        self._clock = clock
-        self._most = most
-        self._lock = threading.Lock()
-        # By token: what was left, and when.
-        self._left: collections.OrderedDict[str, tuple[float, float]] = collections.OrderedDict()
-
-    def take(self, token: str) -> str:
-        """Count a change; return the reason to refuse it, empty if none."""
-        with self._lock:
-            now_s = self._clock.monotonic()
-            left, at_s = self._left.pop(token, (float(self._most), now_s))
-            left = min(self._most, left + (now_s - at_s) * self._most / _DAY_S)
-            is_allowed = left >= 1
-            self._left[token] = (left - 1 if is_allowed else left, now_s)
-            if len(self._left) > _MAX_TOKENS:
-                self._left.popitem(last=False)
-        if is_allowed:
-            return ""
-        return f"this token has changed {self._most} refs, the most in a day; push fewer, or wait a while"

@@ -26,6 +26,7 @@ MAX_OBJECTS = 200_000  # in one push
 MAX_OBJECT_BYTES = MAX_TREE_BYTES  # of one file: no task may have a larger one
 _PREFIX = "incoming-"
 _LOCK = "lock"
+_NO_ANCESTOR = 1  # status of `git merge-base --is-ancestor`; of a failure, another
 _HEADER = struct.Struct(">4sII")  # of a pack: PACK, version, number of objects
 
 
@@ -101,11 +102,13 @@ class Quarantine:
             raise PackError(f"objects are missing from the push: {error.why}") from error
 
     def is_descendant(self, old: ObjectID, new: ObjectID) -> bool:
-        """Return whether commit `new` has commit `old` in its history."""
+        """Return whether commit `new` has commit `old` in its history. Raises PackError where git cannot tell."""
         try:
             self._git("merge-base", "--is-ancestor", old.decode(), new.decode())
-        except GitProcessError:
-            return False
+        except GitProcessError as error:
+            if error.status == _NO_ANCESTOR:
+                return False
+            raise PackError(f"its history cannot be compared with the branch: {error.why}") from error
         return True
 
     @property

@@ -7,6 +7,7 @@ it is used.
 
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from walle.errors import DeployError
 from walle.protocol import Envelope, Manifest, ProtocolError
 
 _MAX_KEPT = 64  # signatures of one version
+_LOG = logging.getLogger(__name__)
 
 
 class SignatureAwaitedError(DeployError):
@@ -111,7 +113,10 @@ class Signatures:
     def _kept(self, payload: bytes) -> Mapping[str, bytes]:
         try:
             return Envelope.from_bytes(self._path(payload).read_bytes()).signatures
-        except (FileNotFoundError, ProtocolError):
+        except FileNotFoundError:
+            return {}
+        except ProtocolError as error:
+            _LOG.warning("the signatures in %s are ignored, sign the version again: %s", self._path(payload), error)
             return {}
 
     def _path(self, payload: bytes) -> Path:

@@ -157,17 +157,23 @@ def _main() -> None:
         _say({"size": len(found.pyc), "imports": found.imports, "queries": found.queries}, found.pyc)
 
 
+def end_with_parent() -> None:
+    """Have this process killed when the thread that started it ends, which waits for it: also where that is killed."""
+    import contextlib
+
+    with contextlib.suppress(ImportError, AttributeError):  # another system than Linux
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+
+
 def _contain(core: str, limits: Mapping[str, int]) -> None:
     """Limit this process, and enter the layers of walle's native core at the path `core`, "" for none."""
-    import contextlib
     import os
     import resource
 
     os.nice(10)  # devices are served first
-    with contextlib.suppress(ImportError, AttributeError):  # another system than Linux
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)  # with the cloud's thread, which waits for this process
+    end_with_parent()
     for what, most in (
         (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_CPU, limits["cpu_s"]),

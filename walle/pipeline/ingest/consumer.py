@@ -10,7 +10,6 @@ comes at least once: again where it was not committed before the member ended, o
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -132,9 +131,11 @@ class Consumer:
         if self._is_closed:
             return
         self._is_closed = True
-        with contextlib.suppress(IngestError):  # the lease ends then
+        try:
             await self._commit_idle()
             await self._store.leave_group(self.group, self.member)
+        except IngestError as error:
+            _LOG.warning("consumer group %r: it is left when the lease ends: %s", self.group, error)
 
     async def commit(self, batch: UploadBatch) -> bool:
         positions = dict.fromkeys(batch.parts, batch.position)

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse
 from walle.deploy.cloud.api import AccessError, error_status
 from walle.deploy.cloud.audit import Audit
 from walle.deploy.cloud.dashboard.pages import HEADERS
+from walle.deploy.cloud.dashboard.record_quota import RecordQuota
 from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, LOGIN_S, SESSION_S
 from walle.deploy.cloud.dashboard.shell import Shell, read_form
 from walle.deploy.cloud.disk_space import DiskFullError
@@ -23,8 +24,8 @@ _OLD_FORM = (
 )
 
 
-def login_router(shell: Shell, log: Audit) -> APIRouter:
-    """Return the routes of login, logout and static files. A login is in the audit log."""
+def login_router(shell: Shell, log: Audit, quota: RecordQuota) -> APIRouter:
+    """Return the routes of login, logout and static files. A login is in the audit log, and counts in `quota`."""
     router = shell.router()
 
     @router.get("/static/{name}")
@@ -59,6 +60,7 @@ def login_router(shell: Shell, log: Audit) -> APIRouter:
             text = "This token is not accepted: it is unknown, revoked or has expired."
             return _login_form(shell, request, came_from, text, 401)
         session, cookie = begun
+        quota.take(session.identity.name)
         await log.record("dashboard.login", who=session.identity.name, must=False)
         answer = _lead(came_from)
         answer.set_cookie(COOKIE, cookie, max_age=int(SESSION_S), path=_HOME, **_kind(request))

@@ -13,6 +13,7 @@ from walle.deploy.cloud.api import AccessError, Outcomes, ReleaseAccess, Release
 from walle.deploy.cloud.audit import Audit
 from walle.deploy.cloud.dashboard.evidence import charts_of, shown_tests
 from walle.deploy.cloud.dashboard.pages import HEADERS
+from walle.deploy.cloud.dashboard.record_quota import RecordQuota
 from walle.deploy.cloud.dashboard.sessions import LINK_HOURS, Session
 from walle.deploy.cloud.dashboard.shell import TICK_S, Shell
 from walle.deploy.cloud.device_registry import VersionHealth
@@ -47,13 +48,20 @@ class ReleasePages:
     """Renders releases for sessions, and for read-only links, which have none."""
 
     def __init__(
-        self, shell: Shell, releases: Releases, outcomes: Outcomes, versions_of: VersionsOf, log: Audit
+        self,
+        shell: Shell,
+        releases: Releases,
+        outcomes: Outcomes,
+        versions_of: VersionsOf,
+        log: Audit,
+        quota: RecordQuota,
     ) -> None:
         self._shell = shell
         self._releases = releases
         self._outcomes = outcomes
         self._versions_of = versions_of
         self._log = log
+        self._quota = quota
         self._reached = ReleaseAccess(releases, outcomes, log)
         self._health: dict[str, tuple[float, list[VersionHealth]]] = {}
         self._acts: collections.OrderedDict[str, _Act] = collections.OrderedDict()
@@ -166,7 +174,12 @@ class ReleasePages:
         return await self.page(release, session, status=409, text=text, is_bad=True)
 
     async def share(self, release: Release, session: Session, hours: int) -> Response:
-        """Make a read-only link to a release, which is in the audit log with who made it."""
+        """Make a read-only link to a release, which is in the audit log with who made it.
+
+        Raises:
+            RecordQuotaError: the session's token has made as many as it may.
+        """
+        self._quota.take(session.identity.name)
         link, expires_s = self._shell.sessions.share(release.id, session.identity, hours)
         details = {"scenario": release.request.scenario, "hours": hours}
         await self._log.record("dashboard.link", who=session.identity.name, subject=release.id, details=details)

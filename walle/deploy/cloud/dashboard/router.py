@@ -8,6 +8,7 @@ from walle.deploy.cloud.dashboard.device_pages import device_page_router
 from walle.deploy.cloud.dashboard.feature_pages import feature_page_router
 from walle.deploy.cloud.dashboard.login_pages import login_router
 from walle.deploy.cloud.dashboard.metric_pages import metric_page_router
+from walle.deploy.cloud.dashboard.record_quota import RecordQuota
 from walle.deploy.cloud.dashboard.release_pages import ReleasePages, release_page_router
 from walle.deploy.cloud.dashboard.shell import Shell
 from walle.deploy.cloud.dashboard.sources import DashboardSources
@@ -23,8 +24,9 @@ def dashboard_router(shell: Shell, sources: DashboardSources, log: Audit) -> API
     async def root() -> RedirectResponse:
         return RedirectResponse("/dashboard", 303)
 
-    pages = ReleasePages(shell, sources.releases, sources.outcomes, sources.devices.versions, log)
-    router.include_router(login_router(shell, log))
+    quota = RecordQuota(shell.clock)
+    pages = ReleasePages(shell, sources.releases, sources.outcomes, sources.devices.versions, log, quota)
+    router.include_router(login_router(shell, log, quota))
     router.include_router(release_page_router(shell, pages))
     for make in (
         device_page_router,

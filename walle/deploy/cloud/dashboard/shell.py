@@ -13,7 +13,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.clock import Clock
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
-from walle.deploy.cloud.api import AccessError, error_status
+from walle.deploy.cloud.api import AccessError, error_status, retry_after_s
 from walle.deploy.cloud.dashboard.pages import HEADERS, Pages
 from walle.deploy.cloud.dashboard.sessions import Session, Sessions
 from walle.errors import WalleError
@@ -124,7 +124,7 @@ class Shell:
                     try:
                         return await handler(request)
                     except (WalleError, ProtocolError) as error:
-                        return shell.error(request, error_status(error), str(error))
+                        return shell.error(request, error_status(error), str(error), retry_after_s(error))
                     except RequestValidationError as error:
                         text = "; ".join(
                             f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors()
@@ -135,9 +135,13 @@ class Shell:
 
         return APIRouter(prefix="/dashboard", route_class=PageRoute, include_in_schema=False)
 
-    def error(self, request: Request, status: int, text: str) -> Response:
+    def error(self, request: Request, status: int, text: str, again_s: int | None = None) -> Response:
+        """Return a page that says what failed; `again_s` is after how many seconds to try again."""
         session = self.sessions.find(request.headers.get("cookie", ""))
-        return self.page("error.html", session, {"text": text, "status": status, "here": ""}, status=status)
+        page = self.page("error.html", session, {"text": text, "status": status, "here": ""}, status=status)
+        if again_s is not None:
+            page.headers["Retry-After"] = str(again_s)
+        return page
 
 
 async def read_form(request: Request) -> Mapping[str, str]:

@@ -1,5 +1,6 @@
-// The engine's only exception type. Loading, planning and shape checks may throw it; kernels never throw.
+// The engine's exception types. Loading, planning and shape checks may throw them; kernels never throw.
 #pragma once
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -14,6 +15,18 @@ class Error : public std::runtime_error {
 
  private:
   ErrorKind kind_;
+};
+
+// Memory that could not be allocated: how much, where that is known, and for which node. A MemoryError in Python.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(const std::string& message) : message_(message) {}
+  OutOfMemory(const std::string& place, const std::bad_alloc& error)
+      : message_(place + ": " + (dynamic_cast<const OutOfMemory*>(&error) != nullptr ? error.what() : "not enough memory")) {}
+  const char* what() const noexcept override { return message_.what(); }
+
+ private:
+  std::runtime_error message_;  // its copies do not throw
 };
 
 }  // namespace walle

@@ -33,16 +33,23 @@ void set_storage_limit(std::size_t bytes) noexcept { limit_bytes.store(bytes, st
 
 namespace {
 std::size_t padded_bytes(std::size_t size_bytes) { return (size_bytes / Storage::kAlignment + 1) * Storage::kAlignment; }
+
+std::string refusal(std::size_t size_bytes, const std::string& why) {
+  return "cannot allocate " + std::to_string(size_bytes) + " bytes: " + why;
+}
 }  // namespace
 
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
   const std::size_t padded = padded_bytes(size_bytes), limit = storage_limit();
-  if (padded < size_bytes || padded > limit || live_storage_bytes() > limit - padded) throw std::bad_alloc();
+  if (padded < size_bytes || padded > limit || live_storage_bytes() > limit - padded)
+    throw OutOfMemory(refusal(size_bytes, std::to_string(live_storage_bytes()) + " of the machine's " + std::to_string(limit) +
+                                              " bytes are in use by the engine"));
   const std::shared_ptr<WorkContext>& context = current_work_context();
-  if (context && !context->may_allocate(static_cast<std::int64_t>(padded))) throw std::bad_alloc();
+  if (context && !context->may_allocate(static_cast<std::int64_t>(padded)))
+    throw OutOfMemory(refusal(size_bytes, "that is beyond the memory limit of the task's VM"));
   auto storage = std::make_shared<Storage>(Key());  // first, because nothing may throw once there is a block
   storage->owned_ = allocate_block(padded);
-  if (storage->owned_.data == nullptr) throw std::bad_alloc();
+  if (storage->owned_.data == nullptr) throw OutOfMemory(refusal(size_bytes, "the system has not enough memory"));
   storage->data_ = storage->owned_.data;
   storage->size_bytes_ = size_bytes;
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
@@ -123,7 +130,9 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, DType dtype, Dims shape, Dims s
 
 Tensor Tensor::empty(DType dtype, Dims shape) {
   const auto count = static_cast<std::size_t>(element_count(shape));
-  if (count > SIZE_MAX / 2 / item_size(dtype)) throw std::bad_alloc();
+  if (count > SIZE_MAX / 2 / item_size(dtype))
+    throw OutOfMemory("a tensor of shape " + to_string(shape) + " and " + std::string(dtype_name(dtype)) +
+                      " needs more memory than the machine has");
   auto strides = contiguous_strides(shape);
   return {Storage::allocate(count * item_size(dtype)), dtype, std::move(shape), std::move(strides), 0};
 }

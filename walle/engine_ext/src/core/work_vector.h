@@ -5,10 +5,12 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "core/work_context.h"
 
 namespace walle {
@@ -29,7 +31,8 @@ class WorkAllocator {
   T* allocate(std::size_t count) {
     if (count > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) / sizeof(T)) throw std::bad_alloc();
     const auto bytes = static_cast<std::int64_t>(count * sizeof(T));
-    if (context_ && !context_->may_allocate(bytes)) throw std::bad_alloc();
+    if (context_ && !context_->may_allocate(bytes))
+      throw OutOfMemory("cannot allocate " + std::to_string(bytes) + " bytes: that is beyond the memory limit of the task's VM");
     T* data = std::allocator<T>().allocate(count);
     if (context_) context_->engine_bytes.fetch_add(bytes, std::memory_order_relaxed);
     return data;

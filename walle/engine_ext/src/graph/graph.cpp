@@ -10,6 +10,8 @@ const std::shared_ptr<const Graph>& Node::graph(std::string_view key) const {
   throw Error(ErrorKind::model, "attribute '" + std::string(key) + "' (a subgraph) is missing");
 }
 
+std::string Node::title() const { return "node '" + name + "' (" + std::string(op->name) + ")"; }
+
 std::vector<int> reads(const Node& node) {
   std::vector<int> values;
   for (const int value : node.inputs)

@@ -42,6 +42,7 @@ struct Node {
 
   // Return the subgraph of that name; throw Error (model) where it is missing.
   const std::shared_ptr<const Graph>& graph(std::string_view key) const;
+  std::string title() const;  // for messages: its name and operator
 };
 
 struct Output {

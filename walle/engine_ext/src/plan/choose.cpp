@@ -62,11 +62,12 @@ class Search {
     std::vector<ProgramOp> ops = std::move(program_.ops);
     program_.ops.clear();
     for (ProgramOp& op : ops) {
-      if (values_.defer(op) || choose_conv(op) || follow_packed(values_, op, table_)) continue;
-      need_plain_inputs(op);
-      choose_linear(op);
-      prepare_integer_product(op);
-      values_.add_op(std::move(op));
+      const std::string title = op.title();  // before it is moved from
+      try {
+        add(op);
+      } catch (const std::bad_alloc& error) {
+        throw OutOfMemory(title, error);
+      }
     }
     for (const int output : program_.outputs) values_.need_plain(output);
     check_forced();
@@ -74,6 +75,14 @@ class Search {
   }
 
  private:
+  void add(ProgramOp& op) {
+    if (values_.defer(op) || choose_conv(op) || follow_packed(values_, op, table_)) return;
+    need_plain_inputs(op);
+    choose_linear(op);
+    prepare_integer_product(op);
+    values_.add_op(std::move(op));
+  }
+
   void need_plain_inputs(const ProgramOp& op) {
     for (const int input : op.inputs)
       if (input >= 0) values_.need_plain(input);

@@ -257,9 +257,9 @@ void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Re
     lowering.set_node(node.name);
     std::vector<Emitter::Ref> inputs;
     for (const int input : node.inputs) inputs.push_back(input < 0 ? Emitter::kAbsent : refs[static_cast<std::size_t>(input)]);
-    if (node.op->name != "Conv")
-      for (const Emitter::Ref input : inputs) lowering.compute_scaled(input, *graph.packed);
     try {
+      if (node.op->name != "Conv")
+        for (const Emitter::Ref input : inputs) lowering.compute_scaled(input, *graph.packed);
       const bool branches = node.op->name == "If" && !inputs.empty();
       const auto results = branches ? lower_branch(lowering, node, refs, inputs[0], around.value_or(at))
                                     : lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
@@ -271,10 +271,11 @@ void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Re
         refs[static_cast<std::size_t>(node.outputs[i])] = results[i];
       }
     } catch (const InputsNeeded& needed) {
-      throw InputsNeeded(needed.inputs(), around.value_or(at),
-                         "node '" + node.name + "' (" + std::string(node.op->name) + "): " + needed.what());
+      throw InputsNeeded(needed.inputs(), around.value_or(at), node.title() + ": " + needed.what());
     } catch (const Error& error) {
-      throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
+      throw Error(error.kind(), node.title() + ": " + error.what());
+    } catch (const std::bad_alloc& error) {
+      throw OutOfMemory(node.title(), error);
     }
   }
 }

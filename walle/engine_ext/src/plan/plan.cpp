@@ -62,9 +62,14 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   const Table& table = *plan->table;
   plan->search_ms = since(searching) + choose(program, table, *graph.packed, target.forced);
   if (merging) merge(program);
-  for (const ProgramOp& op : program.ops)
-    for (const int input : op.inputs)
-      if (input >= 0) program.values[static_cast<std::size_t>(input)].compute_scaled(*graph.packed);
+  for (const ProgramOp& op : program.ops) {
+    try {
+      for (const int input : op.inputs)
+        if (input >= 0) program.values[static_cast<std::size_t>(input)].compute_scaled(*graph.packed);
+    } catch (const std::bad_alloc& error) {
+      throw OutOfMemory(op.title(), error);
+    }
+  }
   const auto inputs = static_cast<int>(graph.inputs.size());
   const MemoryPlan memory = plan_memory(program, inputs);
 
@@ -93,17 +98,21 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
       layouts.push_back(
           {value.dtype, value.shape, contiguous_strides(value.shape), value.is_constant() ? &value.constant : nullptr, false});
     }
-    if (op.is_raster()) {
-      planned.op = "Raster";
-      planned.regions = static_cast<int>(op.regions.size());
-      planned.step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
-      ++plan->rasters_left;
-    } else {
-      planned.op = op.op->name;
-      planned.step = op.step;
-      if (planned.step == nullptr)
-        planned.step =
-            make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table, op.epilogue, op.score_scale);
+    try {
+      if (op.is_raster()) {
+        planned.op = "Raster";
+        planned.regions = static_cast<int>(op.regions.size());
+        planned.step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
+        ++plan->rasters_left;
+      } else {
+        planned.op = op.op->name;
+        planned.step = op.step;
+        if (planned.step == nullptr)
+          planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table, op.epilogue,
+                                   op.score_scale);
+      }
+    } catch (const std::bad_alloc& error) {
+      throw OutOfMemory(op.title(), error);
     }
     planned.algorithm = planned.step->algorithm();
     const auto members = static_cast<std::size_t>(planned.step->scratch_each() ? target.threads : 1);
@@ -111,6 +120,11 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     planned.candidates = op.candidates;
     planned.predicted_us = op.predicted_us;
     plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());
+    const std::size_t result_bytes = static_cast<std::size_t>(element_count(result.shape)) * item_size(result.dtype);
+    if (planned.output.base == MemoryPlan::kArena && result_bytes > plan->largest_bytes) {
+      plan->largest = plan->ops.size();
+      plan->largest_bytes = result_bytes;
+    }
     plan->ops.push_back(std::move(planned));
   }
   for (const int output : program.outputs) {

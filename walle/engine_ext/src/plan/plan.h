@@ -19,6 +19,8 @@ struct PlannedOp {
   int regions = 0;  // of a raster
   std::vector<Place> inputs;
   Place output;
+
+  std::string title() const { return "node '" + node + "' (" + std::string(op) + ")"; }  // for messages
 };
 
 // The plan for one set of input types, and of values of those inputs that shapes depend on.
@@ -32,6 +34,7 @@ struct Plan {
   std::vector<std::byte*> bases;  // arena, inputs, outputs (null: each run has its own), constants
   std::size_t arena_bytes = 0;    // that a run needs, scratch included
   std::size_t scratch_offset = 0;
+  std::size_t largest = 0, largest_bytes = 0;  // of the results in the arena: which op's, and its bytes
   std::size_t max_inputs = 0;
   int rasters_made = 0, rasters_left = 0;
   double plan_ms = 0;                                      // of all planning, packing of weights included
@@ -40,7 +43,7 @@ struct Plan {
 };
 
 // Return the plan of a graph. `given`: as for lower(). `merging` false leaves rasters unmerged, to measure what merging saves.
-// Throws Error that names the node, InputsNeeded among them, and WorkStopped.
+// Throws Error and OutOfMemory that name the node, InputsNeeded among them, and WorkStopped.
 std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType> inputs, std::vector<Tensor> given,
                                       const Target& target, bool merging = true);
 

@@ -44,6 +44,9 @@ struct ProgramOp {
   double predicted_us = 0;                // by the backend's rates (eq. 3)
 
   bool is_raster() const noexcept { return op == nullptr; }
+  std::string title() const {  // for messages
+    return "node '" + name + "' (" + (is_raster() ? "Raster" : std::string(op->name)) + ")";
+  }
 };
 
 struct Program {

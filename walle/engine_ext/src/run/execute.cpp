@@ -1,5 +1,6 @@
 #include "run/execute.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -44,19 +45,26 @@ std::optional<Fault> run_ops(const Plan& plan, Workspace& workspace, StopFlag* s
 std::vector<Tensor> run_plan(const Plan& plan, std::span<const Tensor> inputs, Workspace& workspace, double* us) {
   std::vector<Tensor> outputs;
   outputs.reserve(plan.outputs.size());
-  workspace.reserve(plan.arena_bytes);
+  workspace.reserve(plan);
   workspace.bases.assign(plan.bases.begin(), plan.bases.end());
   workspace.addresses.resize(std::max(workspace.addresses.size(), plan.max_inputs));
   workspace.bases[MemoryPlan::kArena] = workspace.arena();
   std::size_t base = MemoryPlan::input_base(0);
   for (const Tensor& input : inputs) workspace.bases[base++] = input.raw();
   for (const TensorType& type : plan.outputs) {
-    outputs.push_back(Tensor::empty(type.dtype, type.shape));
+    try {
+      outputs.push_back(Tensor::empty(type.dtype, type.shape));
+    } catch (const std::bad_alloc& error) {
+      const auto writes = [&](const PlannedOp& op) { return static_cast<std::size_t>(op.output.base) == base; };
+      const auto op = std::find_if(plan.ops.begin(), plan.ops.end(), writes);
+      if (op == plan.ops.end()) throw;
+      throw OutOfMemory(op->title(), error);
+    }
     workspace.bases[base++] = outputs.back().raw();
   }
   const auto fault = run_ops(plan, workspace, current_stop(), us);
   throw_if_stopped();  // what the kernels gave may not be whole
-  if (fault) throw Error(ErrorKind::shape, "node '" + fault->op->node + "' (" + std::string(fault->op->op) + "): " + fault->what);
+  if (fault) throw Error(ErrorKind::shape, fault->op->title() + ": " + fault->what);
   return outputs;
 }
 

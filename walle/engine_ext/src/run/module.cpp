@@ -242,7 +242,9 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env, ModuleRun
                   "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
     for (std::size_t i = 0; i < node.outputs.size(); ++i) env[at(node.outputs[i])] = std::move(results[i]);
   } catch (const Error& error) {
-    throw Error(error.kind(), "node '" + node.name + "' (" + std::string(node.op->name) + "): " + error.what());
+    throw Error(error.kind(), node.title() + ": " + error.what());
+  } catch (const std::bad_alloc& error) {
+    throw OutOfMemory(node.title(), error);
   }
 }
 
@@ -272,11 +274,11 @@ std::vector<Var> Block::run(std::span<const Var> inputs, std::span<const Var> ar
   return outputs;
 }
 
-std::size_t Block::prepare() {
+std::shared_ptr<const Plan> Block::prepare() {
   std::map<int, TensorType> types;
   for (const int input : graph_->inputs)
     if (known(graph_->values[at(input)])) types[input] = {graph_->values[at(input)].dtype, graph_->values[at(input)].shape};
-  std::size_t arena_bytes = 0;
+  std::shared_ptr<const Plan> largest;
   auto pieces = this->pieces();
   for (std::size_t i = 0; i < pieces->size();) {
     const Piece& piece = *(*pieces)[i];
@@ -294,11 +296,11 @@ std::size_t Block::prepare() {
     }
     const auto plan = plan_for(pieces, i, inputs);
     if (plan == nullptr) continue;
-    arena_bytes = std::max(arena_bytes, plan->arena_bytes);
+    if (largest == nullptr || plan->arena_bytes > largest->arena_bytes) largest = plan;
     for (std::size_t output = 0; output < plan->outputs.size(); ++output) types[piece.outputs[output]] = plan->outputs[output];
     ++i;
   }
-  return arena_bytes;
+  return largest;
 }
 
 Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds)
@@ -308,7 +310,7 @@ Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::in
       block_(rewritten(graph_), target_),
       workspaces_(target.threads) {
   const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
-  first.workspace().reserve(block_.prepare());
+  if (const auto largest = block_.prepare()) first.workspace().reserve(*largest);
 }
 
 std::vector<Var> Module::run(std::span<const Var> inputs, const StopLimits& limits) {

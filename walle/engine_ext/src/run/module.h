@@ -32,9 +32,9 @@ class Block {
   // number, and must contain all that this graph reads. Throws Error that names the node, and WorkStopped.
   std::vector<Var> run(std::span<const Var> inputs, std::span<const Var> around, ModuleRun& run);
 
-  // Plans the first pieces, as far as types are known without running, so that errors show at load. Returns the bytes of the
-  // largest arena that the plans need.
-  std::size_t prepare();
+  // Plans the first pieces, as far as types are known without running, so that errors show at load. Returns the plan
+  // with the largest arena, null without one.
+  std::shared_ptr<const Plan> prepare();
 
   // Calls f(piece's last plan or null, node or null) for each piece in the order of running, bodies included.
   template <class F>

@@ -84,7 +84,7 @@ Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool 
   const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
   if (!all) return;
   try {
-    first.workspace().reserve(plans_.add(make_plan(*planned_, std::move(types), {}, target_, merging_))->arena_bytes);
+    first.workspace().reserve(*plans_.add(make_plan(*planned_, std::move(types), {}, target_, merging_)));
   } catch (const InputsNeeded& needed) {
     if (unsure != nullptr) throw needs_a_module(*unsure);
     for (const int input : needed.inputs()) needed_[static_cast<std::size_t>(input)] = true;

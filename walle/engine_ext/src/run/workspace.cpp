@@ -2,10 +2,17 @@
 
 namespace walle {
 
-void Workspace::reserve(std::size_t bytes) {
-  if (arena_ != nullptr && arena_->size_bytes() >= bytes) return;
+void Workspace::reserve(const Plan& plan) {
+  if (arena_ != nullptr && arena_->size_bytes() >= plan.arena_bytes) return;
   arena_ = nullptr;  // first, so that both are not held at once
-  arena_ = Storage::allocate(bytes);
+  try {
+    arena_ = Storage::allocate(plan.arena_bytes);
+  } catch (const std::bad_alloc& error) {
+    if (plan.largest_bytes == 0) throw;
+    throw OutOfMemory(plan.ops[plan.largest].title() + ", whose result of " + std::to_string(plan.largest_bytes) +
+                          " bytes is the largest of the run",
+                      error);
+  }
 }
 
 std::unique_ptr<Workspace> WorkspacePool::begin(RunStop& stop) {

@@ -16,8 +16,8 @@ class Workspace {
   // Throws std::system_error where a thread cannot be created.
   explicit Workspace(int threads) : team(threads) {}
 
-  // Makes the arena large enough; allocates nothing where it is. Throws std::bad_alloc.
-  void reserve(std::size_t arena_bytes);
+  // Makes the arena large enough for a plan; allocates nothing where it is. Throws OutOfMemory, which names a node.
+  void reserve(const Plan& plan);
   std::size_t arena_bytes() const noexcept { return arena_ ? arena_->size_bytes() : 0; }
   std::byte* arena() const noexcept { return arena_->data(); }
 

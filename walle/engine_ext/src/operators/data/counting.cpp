@@ -25,7 +25,8 @@ std::vector<Tensor> bin_count(std::span<const Tensor> inputs, const Attributes& 
         most = std::max(most, static_cast<std::int64_t>(at[i]));
       }
       if (least < 0) throw Error(ErrorKind::shape, "BinCount of a number below 0, or of one that int64 does not hold");
-      if (most == std::numeric_limits<std::int64_t>::max()) throw std::bad_alloc();
+      if (most == std::numeric_limits<std::int64_t>::max())
+        throw OutOfMemory("BinCount of " + std::to_string(most) + " has as many counts and 1: more memory than the machine has");
       const std::int64_t length = std::max(attributes.get_int("minlength", 0), most + 1);
       Tensor result = Tensor::empty(weighted ? DType::f64 : DType::i64, {length});
       std::memset(result.raw(), 0, static_cast<std::size_t>(length) * sizeof(std::int64_t));
