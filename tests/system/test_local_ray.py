@@ -79,7 +79,9 @@ def test_a_cloud_on_loopback_listens_nowhere_else_and_after_a_kill_nothing_of_it
         token = folder / ".ray" / "auth_token"
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert token.stat().st_size >= 32
-        assert len(list((folder / "tmp").iterdir())) >= 1  # Ray's folder
+        made = list((folder / "tmp").iterdir())
+        assert {one.stat().st_uid for one in made} == {os.getuid()}
+        assert {stat.S_IMODE(one.stat().st_mode) for one in made} == {0o700}  # Ray's folders within are 0777
 
         process.kill()
         deadline_s = time.monotonic() + LIMIT_S
