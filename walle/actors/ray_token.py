@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
 from walle.errors import ConfigError
@@ -22,6 +23,7 @@ _MODE = "RAY_AUTH_MODE"
 _GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _OTHERS = 0o077
 _TOKEN_BYTES = 32
+_ASK_S = 10.0  # for a process of the cluster, which may have to start
 
 
 def prepare_token(environment: Mapping[str, str], home: Path) -> None:
@@ -49,8 +51,8 @@ def prepare_token(environment: Mapping[str, str], home: Path) -> None:
 
 
 def warn_of_open_cluster(address: str) -> None:
-    """Log a warning if the cluster that was joined asks for no token."""
-    if not is_token_auth_enabled():
+    """Log a warning if the cluster that was joined asks for no token, also where this process has one; blocks."""
+    if not (is_token_auth_enabled() and _has_token_cluster()):
         _LOG.warning(
             "the Ray cluster at %s asks for no token: whoever reaches its ports runs code there; set %s=token and %s"
             " on all machines (docs/how-to/cluster.md)",
@@ -58,6 +60,14 @@ def warn_of_open_cluster(address: str) -> None:
             _MODE,
             _GIVEN[0],
         )
+
+
+def _has_token_cluster() -> bool:
+    """Return whether processes of the cluster ask for a token; True where none answers within _ASK_S."""
+    try:
+        return bool(ray.get(ray.remote(num_cpus=0)(is_token_auth_enabled).remote(), timeout=_ASK_S))
+    except ray.exceptions.RayError:  # a timeout too
+        return True
 
 
 def _narrow(path: Path) -> bool:
