@@ -20,7 +20,8 @@ from walle.errors import ConfigError
 _LOG = logging.getLogger(__name__)
 
 _MODE = "RAY_AUTH_MODE"
-_GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+_GIVEN = "RAY_AUTH_TOKEN"
+_GIVEN_FILE = "RAY_AUTH_TOKEN_PATH"
 _OTHERS = 0o077
 _TOKEN_BYTES = 32
 _ASK_S = 10.0  # for a process of the cluster, which may have to start
@@ -30,14 +31,20 @@ def prepare_token(environment: Mapping[str, str], home: Path) -> None:
     """Make the token of a Ray on this machine unless there is one, and narrow an existing file to its owner.
 
     Raises:
-        ConfigError: tokens are turned off; the file cannot be made, is not the user's, or is empty.
+        ConfigError: tokens are turned off; the token that was given is blank; the file cannot be made, is not the
+            user's, or is empty.
     """
     if environment.get(_MODE, "token").lower() != "token":
         raise ConfigError(
             f"{_MODE}={environment[_MODE]}: a Ray without a token runs the code of whoever reaches its ports, as this"
             f" user; unset {_MODE}, so that a token is made"
         )
-    if any(environment.get(name) for name in _GIVEN):
+    if token := environment.get(_GIVEN):
+        if not token.strip():  # Ray would write a file of its own
+            raise ConfigError(f"{_GIVEN} is blank; give a token of 32 characters or more, or unset it")
+        return
+    if given := environment.get(_GIVEN_FILE):
+        _warn_of_readers(Path(given))
         return
     path = home / ".ray" / "auth_token"
     try:
@@ -46,7 +53,7 @@ def prepare_token(environment: Mapping[str, str], home: Path) -> None:
     except OSError as error:
         raise ConfigError(
             f"{path}: the token of Ray cannot be kept there ({error.strerror}); make the folder writable, or give a"
-            f" token as {_GIVEN[0]}"
+            f" token as {_GIVEN}"
         ) from error
 
 
@@ -58,7 +65,7 @@ def warn_of_open_cluster(address: str) -> None:
             " on all machines (docs/how-to/cluster.md)",
             address,
             _MODE,
-            _GIVEN[0],
+            _GIVEN,
         )
 
 
@@ -70,10 +77,17 @@ def _has_token_cluster() -> bool:
         return True
 
 
+def _warn_of_readers(path: Path) -> None:
+    """Log a warning if others can read a token's file, whose permissions are its maker's to change."""
+    with contextlib.suppress(OSError):  # Ray says why it cannot read it
+        if path.stat().st_mode & _OTHERS:
+            _LOG.warning("%s can be read by others: who has read it runs code in this Ray; chmod 600 it", path)
+
+
 def _narrow(path: Path) -> bool:
     """Narrow the file's permissions to its owner; return whether there is a file."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
