@@ -25,7 +25,7 @@ ERRORS = [
     UnknownReleaseError("count-v1-1"),
     TaskBusyError("shop/count", "count-v1-1", "beta"),
     TooManyGroupsError("shop/count"),
-    PatternBudgetError("shop", 5_900, 220),
+    PatternBudgetError("shop", "releases", 5_900, 220),
     ReleaseRequestError("beta", "too many"),
     RuleError("os == 3", 3, "'==' does not take (string, int)"),
     SchemaError("attributes.toml", "is not UTF-8"),

@@ -376,7 +376,12 @@ class ReleaseService:
         groups = {entry.policy for entry in plan_row(request.name, of_task, "").entries}
         if request.policy not in groups and len(groups) >= MAX_GROUPS_OF_TASK:
             raise TooManyGroupsError(request.name)
-        check_budget(request, self._releases.values())
+        in_use = (
+            release.request.policy
+            for release in self._releases.values()
+            if release.request.scenario == request.scenario and not release.state.terminal
+        )
+        check_budget(request.scenario, "releases", request.policy, in_use)
 
     async def typed_policy(self, policy: Policy) -> Policy:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""

@@ -1,58 +1,55 @@
-"""Budget of patterns: what the rules of all releases of a scenario that are in use may cost together.
+"""Budget of patterns: what rules of a scenario may cost together, those of its releases or of its group files.
 
-`rule_cost` bounds one rule. A device's request evaluates the rules of all releases, so that a hundred cheap ones would
-stop a gateway as one expensive one does.
+`rule_cost` bounds one rule. A device's request evaluates the rules of all, so that a hundred cheap ones would stop a
+gateway as one expensive one does.
 """
 
 from collections.abc import Iterable
+from typing import Literal
 
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.release import Release, ReleaseRequest
 from walle.deploy.cloud.rule import RuleError
 from walle.errors import DeployError
 
-MAX_INSTRUCTIONS = (
-    6_000  # of all patterns, by `pattern_size`: about 10 ms for the longest values, 0.2 ms for usual ones
-)
+MAX_INSTRUCTIONS = 6_000  # of all patterns, by `pattern_size`: about 10 ms of a look-up with the longest values
+
+type RuleOwners = Literal["releases", "exclusive files of groups"]
 
 
 class PatternBudgetError(DeployError):
-    """A release whose rule would take the patterns of its scenario's releases above MAX_INSTRUCTIONS."""
+    """A rule that would take the patterns of its scenario's `owners` above MAX_INSTRUCTIONS. Over HTTP: 409."""
 
     status = 409
 
-    def __init__(self, scenario: str, used: int, wanted: int) -> None:
-        super().__init__(scenario, used, wanted)
+    def __init__(self, scenario: str, owners: RuleOwners, used: int, wanted: int) -> None:
+        super().__init__(scenario, owners, used, wanted)
         self.scenario = scenario
+        self.owners = owners
         self.used = used
         self.wanted = wanted
 
     def __str__(self) -> str:
         return (
-            f"the patterns in rules of scenario {self.scenario}'s releases have {self.used:,} instructions, and this"
-            f" rule's {self.wanted:,} more; {MAX_INSTRUCTIONS:,} is the most. Roll back releases with patterns, or list"
-            " texts by 'in'"
+            f"the patterns in rules of the {self.owners} of scenario {self.scenario} have {self.used:,} instructions,"
+            f" and those of this rule {self.wanted:,}; {MAX_INSTRUCTIONS:,} in all is the most. Remove or roll back"
+            " some with patterns, or list texts by 'in'"
         )
 
 
-def check_budget(request: ReleaseRequest, releases: Iterable[Release]) -> None:
-    """Return where a new release's patterns fit beside those of its scenario's releases in use; equal rules count once.
+def check_budget(scenario: str, owners: RuleOwners, policy: Policy, others: Iterable[Policy]) -> None:
+    """Return where a new policy's patterns fit beside those of the others in use; equal rules count once.
 
     Raises:
         PatternBudgetError: they do not.
     """
-    wanted = _instructions(request.policy)
+    wanted = _instructions(policy)
     if not wanted:
         return
-    others = {
-        (release.request.policy.rule, release.request.policy.columns): release.request.policy
-        for release in releases
-        if release.request.scenario == request.scenario and not release.state.terminal and release.request.policy.rule
-    }
-    others.pop((request.policy.rule, request.policy.columns), None)
-    used = sum(map(_instructions, others.values()))
+    rules = {(one.rule, one.columns): one for one in others if one.rule}
+    rules.pop((policy.rule, policy.columns), None)
+    used = sum(map(_instructions, rules.values()))
     if used + wanted > MAX_INSTRUCTIONS:
-        raise PatternBudgetError(request.scenario, used, wanted)
+        raise PatternBudgetError(scenario, owners, used, wanted)
 
 
 def _instructions(policy: Policy) -> int:
