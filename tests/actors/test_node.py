@@ -15,6 +15,7 @@ from walle.deploy.cloud.release import ReleaseRequestError, TransitionError
 from walle.deploy.cloud.release_errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.rule import RuleError
+from walle.deploy.cloud.rule_budget import PatternBudgetError
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.errors import ConfigError
 from walle.protocol import ProtocolError
@@ -24,6 +25,7 @@ ERRORS = [
     UnknownReleaseError("count-v1-1"),
     TaskBusyError("shop/count", "count-v1-1", "beta"),
     TooManyGroupsError("shop/count"),
+    PatternBudgetError("shop", "releases", 5_900, 220),
     ReleaseRequestError("beta", "too many"),
     RuleError("os == 3", 3, "'==' does not take (string, int)"),
     SchemaError("attributes.toml", "is not UTF-8"),

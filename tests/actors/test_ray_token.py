@@ -64,6 +64,36 @@ def test_a_token_that_was_given_is_used_and_no_file_made(tmp_path: Path, token: 
     assert not token.parent.exists()
 
 
+@pytest.mark.parametrize("blank", [" ", "\n", " \t "])
+def test_a_blank_token_is_refused_before_ray_writes_a_file_of_its_own(tmp_path: Path, token: Path, blank: str) -> None:
+    with pytest.raises(ConfigError, match=r"RAY_AUTH_TOKEN is blank; .* unset it"):
+        prepare_token({"RAY_AUTH_TOKEN": blank}, tmp_path)
+    assert not token.parent.exists()
+
+
+def test_a_given_file_that_others_can_read_is_a_warning(
+    tmp_path: Path, token: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = tmp_path / "given"
+    given.write_text("a" * 64)
+    given.chmod(0o600)
+    prepare_token({"RAY_AUTH_TOKEN_PATH": str(given)}, tmp_path)
+    assert caplog.text == ""
+    given.chmod(0o640)
+    prepare_token({"RAY_AUTH_TOKEN_PATH": str(given)}, tmp_path)
+    assert f"{given} can be read by others" in caplog.text
+    assert mode(given) == 0o640
+    assert not token.parent.exists()
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_place_of_the_file_is_refused_at_once(tmp_path: Path, token: Path) -> None:
+    token.parent.mkdir()
+    os.mkfifo(token)
+    with pytest.raises(ConfigError, match="holds no token of Ray; remove it"):
+        prepare_token({}, tmp_path)
+
+
 @pytest.mark.parametrize("value", ["disabled", "DISABLED", "", "k8s"])
 def test_a_ray_without_a_token_is_refused(tmp_path: Path, token: Path, value: str) -> None:
     with pytest.raises(ConfigError, match="unset RAY_AUTH_MODE"):

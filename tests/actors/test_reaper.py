@@ -81,6 +81,20 @@ def test_a_reaper_that_is_closed_ends_what_is_left_and_not_its_parent(tmp_path: 
     assert left.wait(LIMIT_S) == -signal.SIGKILL
 
 
+@pytest.mark.timeout(12)
+def test_a_reaper_is_closed_while_a_child_has_its_pipe(tmp_path: Path, pids: list[int]) -> None:
+    marker = f"inherited-{os.getpid()}"
+    reaper = Reaper.start(marker, tmp_path / "ray")
+    assert reaper._process.stdin is not None
+    held = os.dup(reaper._process.stdin.fileno())
+    left = subprocess.Popen(["sleep", "60"], env={MARKER: marker})
+    pids.append(left.pid)
+    reaper.close()
+    os.close(held)
+    assert reaper._process.returncode == 0
+    assert left.wait(LIMIT_S) == -signal.SIGKILL
+
+
 def test_a_reaper_that_was_killed_hinders_no_end(tmp_path: Path) -> None:
     reaper = Reaper.start(f"killed-{os.getpid()}", tmp_path / "ray")
     reaper._process.kill()

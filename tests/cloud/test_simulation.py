@@ -15,16 +15,18 @@ import numpy
 import pytest
 import pytest_asyncio
 
+from tests.sim.processes import alive
 from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
 from tests.sim.vm_hosts import CRASHES
 from walle import cv
 from walle.cloud.isolation import probe_layers
-from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
+from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator, _Simulation
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
+from walle.engine_ext.vm.host import VmHost
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import StreamEngine
@@ -337,6 +339,32 @@ async def test_a_simulation_that_is_cancelled_ends(simulator: Simulator) -> None
         await asyncio.wait_for(running, 0.5)
     result = await simulator.run(bundle("def execute(ctx, x):\n    return 1\n"), LOG)
     assert result.ok
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_simulation_that_is_cancelled_while_it_ends_leaves_no_process() -> None:
+    hosts: list[VmHost] = []
+
+    def new_host() -> VmHost:
+        hosts.append(VmHost())
+        return hosts[-1]
+
+    main = "def execute(ctx, x):\n    while True:\n        pass\n"
+    config = TASK_CONFIG + "[limits]\ndeadline_ms = 10_000\n"
+    simulation = _Simulation(bundle(main, config), EventFiles.of({}), new_host, None, None)
+    running = asyncio.create_task(simulation.run(LOG, DEVICE_KINDS[:1], (), 60.0))
+    async with asyncio.timeout(20):
+        while not hosts[0].report().pid:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    pid = hosts[0].report().pid
+    running.cancel()
+    await asyncio.wait([running])
+    closing = asyncio.create_task(simulation.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert alive([pid]) == []
 
 
 READS = """\

@@ -79,7 +79,9 @@ def test_a_cloud_on_loopback_listens_nowhere_else_and_after_a_kill_nothing_of_it
         token = folder / ".ray" / "auth_token"
         assert stat.S_IMODE(token.stat().st_mode) == 0o600
         assert token.stat().st_size >= 32
-        assert len(list((folder / "tmp").iterdir())) >= 1  # Ray's folder
+        made = list((folder / "tmp").iterdir())
+        assert {one.stat().st_uid for one in made} == {os.getuid()}
+        assert {stat.S_IMODE(one.stat().st_mode) for one in made} == {0o700}  # Ray's folders within are 0777
 
         process.kill()
         deadline_s = time.monotonic() + LIMIT_S
@@ -111,3 +113,47 @@ def test_a_cloud_for_all_interfaces_is_refused_where_ray_has_no_token(folder: Pa
     assert "unset RAY_AUTH_MODE" in " ".join(errors.split())
     assert not (folder / ".ray").exists()
     assert list((folder / "tmp").iterdir()) == []
+
+
+OPEN_CLUSTER = """
+import logging, sys
+import ray
+from walle.actors import local_ray
+local_ray.prepare_token = lambda *_: None  # its operator has turned tokens off
+cluster = local_ray.LocalRay.start("", logging_level=logging.ERROR)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+cluster.close()
+"""
+JOINS = """
+import logging, sys
+from ray._private import ray_constants
+logging.basicConfig()
+ray_constants.ENABLE_RAY_CLUSTER = False  # on the loopback interface, as the cluster is
+from walle.actors.wiring import close_ray, start_ray
+start_ray(sys.argv[1])
+close_ray()
+"""
+
+
+def test_a_cluster_that_asks_for_no_token_is_a_warning_also_for_who_has_one(folder: Path) -> None:
+    env = {**os.environ, "HOME": str(folder), "TMPDIR": str(folder / "tmp")}
+    with subprocess.Popen(
+        [sys.executable, "-c", OPEN_CLUSTER],
+        cwd=ROOT,
+        env={**env, "RAY_AUTH_MODE": "disabled"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as cluster:
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        for own in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}):
+            command = [sys.executable, "-c", JOINS, address]
+            joined = subprocess.run(
+                command, cwd=ROOT, env={**env, **own}, capture_output=True, text=True, timeout=80, check=False
+            )
+            assert joined.returncode == 0, joined.stderr
+            assert f"the Ray cluster at {address} asks for no token" in joined.stderr
+        cluster.communicate()
+    assert cluster.returncode == 0

@@ -20,12 +20,14 @@ from walle.errors import ConfigError
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
 _PARENT_CHARS = 20  # a socket's path has at most 107
+_RAY_FOLDER = "r"  # within the folder: Ray changes the permissions of the one that it gets
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalRay:
     """A Ray that this process has started, between `start` and `close`. Its files are in `folder`, which goes with it.
 
+    Only this user may enter the folder: Ray makes its own folders within writable to everyone.
     It has nothing in common with others on the machine: it is not looked for at RAY_ADDRESS.
     """
 
@@ -51,7 +53,7 @@ class LocalRay:
                     include_dashboard=False,
                     log_to_driver=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
-                    _temp_dir=str(folder),
+                    _temp_dir=str(folder / _RAY_FOLDER),
                     **options,  # type: ignore[arg-type]
                 )
             _check_address(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
@@ -71,7 +73,10 @@ class LocalRay:
 
 
 def _make_folder() -> Path:
-    """Make a folder for the files of a Ray. Its path is short, because sockets are in it, with 75 characters more."""
+    """Make a folder, for this user alone, for the files of a Ray.
+
+    Its path is short, because sockets are in it: Ray adds up to 66 characters, and takes 103 at most.
+    """
     parent = tempfile.gettempdir()
     parent = parent if len(parent) < _PARENT_CHARS else "/tmp"  # noqa: S108
     return Path(tempfile.mkdtemp(prefix="wray-", dir=parent)).resolve()  # as /proc names it

@@ -26,7 +26,7 @@ _LIMIT_S = 10.0  # that processes are looked for; one that cannot be killed by t
 _LOOK_S = 0.05
 _QUIET_LOOKS = 4  # without a process, before there is none: one that was starting may come last
 _WAIT_S = 15.0  # of a parent that closes its reaper
-_LONGEST_LINE = 4096
+_END = b"end"
 
 
 class Reaper:
@@ -61,6 +61,7 @@ class Reaper:
         """End what is left of Ray, and return when it has gone."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # the reaper itself was killed
+            self._process.stdin.write(_END)  # a child that was forked may have the pipe open
             self._process.stdin.close()
         try:
             self._process.wait(_WAIT_S)
@@ -70,18 +71,14 @@ class Reaper:
 
 
 def wait_for_end(parent: int, pipe: IO[bytes]) -> None:
-    """Return when the parent has closed the pipe, or has ended: others may have inherited its end of the pipe."""
+    """Return when the parent has written to the pipe or closed it, or has ended: others may have inherited its end."""
     watched: list[int] = [pipe.fileno()]
     with contextlib.ExitStack() as undo:
         with contextlib.suppress(OSError):
             watched.append(os.pidfd_open(parent))
             undo.callback(os.close, watched[-1])
-        if os.getppid() != parent:
-            return
-        while True:
-            ready, _, _ = select.select(watched, [], [])
-            if ready != watched[:1] or not os.read(watched[0], _LONGEST_LINE):
-                return
+        if os.getppid() == parent:
+            select.select(watched, [], [])
 
 
 def reap(marker: str, folder: str, limit_s: float = _LIMIT_S) -> None:

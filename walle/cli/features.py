@@ -199,7 +199,7 @@ def export(
     whose values have several kinds is text. Beyond 1,000 fields, the others are JSON text in the column `more`.
 
     In CSV a text that a spreadsheet would compute has an apostrophe in front: it begins with = + - @, a tab or a line
-    break. `walle.feature_files.text_of_cell` gives the text without it.
+    break. So have = + - @ after ; or a line break within a text. `walle.feature_files.text_of_cell` gives the text.
     """
     from walle.feature_files import Export
 

@@ -285,14 +285,16 @@ class _Simulation:
 
     async def close(self) -> str:
         """End the VMs and their host; return why an interpreter was discarded, "" where none was."""
-        if self._images is not None:
-            self._images.close()
         reasons = []
-        for runner in (self._device, self._cloud):
-            await runner.close(wait_s=_RESET_S)
-            reasons += [one.reason for one in runner.discarded().values()]
-        if self._host is not None:
-            await asyncio.to_thread(self._host.close)
+        try:
+            if self._images is not None:
+                self._images.close()
+            for runner in (self._device, self._cloud):
+                await runner.close(wait_s=_RESET_S)
+                reasons += [one.reason for one in runner.discarded().values()]
+        finally:  # also where a simulation that ends is cancelled
+            if self._host is not None:
+                await asyncio.to_thread(self._host.close)
         return reasons[0] if reasons else ""
 
 

@@ -66,10 +66,12 @@ class Columns:
         """The name and kind of each column, in order."""
         return {**FIXED, **self._kinds, **({OTHERS: "text"} if self._has_others else {})}
 
-    def row(self, feature: Mapping[str, Any], text: Callable[[str], str] = str) -> dict[str, Any]:
+    def row(
+        self, feature: Mapping[str, Any], text: Callable[[str], str] = str, json: Callable[[str], str] = str
+    ) -> dict[str, Any]:
         """Return the values of a feature by column; columns without one are absent.
 
-        `text` is what becomes of each value that is a text, but not of numbers and lists in columns of text.
+        `text` maps each value that is a text, `json` the JSON of other values in columns of text.
         """
         found = {name: feature[name] for name in FIXED if name in feature}
         found = {name: text(value) if isinstance(value, str) else value for name, value in found.items()}
@@ -81,12 +83,12 @@ class Columns:
             if kind is None:
                 others[name] = value
             elif kind == "text" and not isinstance(value, str):
-                found[name] = dumps(value)
+                found[name] = json(dumps(value))
             elif isinstance(value, str):
                 found[name] = text(value)
             else:
                 found[name] = _float_of(value) if kind == "float" else value
-        return {**found, OTHERS: dumps(others)} if others else found
+        return {**found, OTHERS: json(dumps(others))} if others else found
 
 
 def _fields(value: Any, name: str = _PREFIX) -> Iterator[tuple[str, Any]]:

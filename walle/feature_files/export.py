@@ -17,7 +17,7 @@ from walle.durable_file import sync_folder, write_all
 from walle.errors import ConfigError
 from walle.extras import install_hint
 from walle.feature_files.columns import Columns
-from walle.feature_files.csv_cells import cell_of_text
+from walle.feature_files.csv_cells import cell_of_json, cell_of_text
 from walle.plain_json import dumps
 
 type FileForm = Literal["jsonl", "csv", "parquet"]
@@ -209,7 +209,8 @@ def _write_csv(file: IO[bytes], read: _Read) -> None:
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
     writer.writerow({name: cell_of_text(name) for name in names})
     for feature in read():
-        writer.writerow({name: _cell(value) for name, value in columns.row(feature, cell_of_text).items()})
+        row = columns.row(feature, cell_of_text, cell_of_json)
+        writer.writerow({name: _cell(value) for name, value in row.items()})
 
 
 def _cell(value: Any) -> Any:

@@ -7,11 +7,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from walle.clock import ManualClock
-from walle.deploy.cloud import exclusive_groups
+from walle.deploy.cloud import exclusive_groups, rule_budget
 from walle.deploy.cloud.attribute_schema import ColumnType, JoinedProfile
 from walle.deploy.cloud.exclusive_groups import GroupFile, GroupFiles, GroupKey, TooManyGroupFilesError
 from walle.deploy.cloud.exclusive_store import DeviceFiles
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.rule_budget import PatternBudgetError
 from walle.deploy.cloud.sqlite_exclusive import SqliteExclusiveStore
 from walle.deploy.sealing import open_sealed
 from walle.errors import ConfigError
@@ -124,6 +125,25 @@ def test_files_of_groups_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPat
         groups.put(TASK, "c", GOLD, b"c", by="anna")
     assert contents(groups) == {"a": b"c", "b": b"b"}
     assert len(groups._known) == 1
+
+
+def test_the_patterns_of_a_scenarios_group_files_have_a_budget_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def policy(letter: str) -> Policy:
+        return Policy(rule=f"os.matches('(a|b)*a(a|b){{20}}{letter}')").typed(SCHEMA)
+
+    groups = groups_of(folder)
+    monkeypatch.setattr(rule_budget, "MAX_INSTRUCTIONS", 500)
+    groups.put(TASK, "a", policy("c"), b"a", by="anna")
+    groups.put(TASK, "b", policy("d"), b"b", by="anna")
+    with pytest.raises(PatternBudgetError, match="exclusive files of groups of scenario shop have"):
+        groups.put(TASK, "c", policy("e"), b"c", by="anna")
+    groups.put(TASK, "c", policy("d"), b"c", by="anna")  # equal rules count once
+    groups.put("bank/x", "c", policy("e"), b"c", by="anna")  # another scenario
+    groups.put(TASK, "c", ANDROID, b"c", by="anna")
+    groups.remove(TASK, "a", policy("c"))
+    groups.put(TASK, "c", policy("e"), b"c", by="anna")
 
 
 def test_a_devices_own_files_go_first_and_the_serial_never_falls(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from tests.sim.release_world import ReleaseWorld
 from walle.clock import ManualClock
-from walle.deploy.cloud import release_service
+from walle.deploy.cloud import release_service, rule_budget
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import install_error_handlers, release_router
 from walle.deploy.cloud.device_registry import DeviceRegistry
@@ -239,3 +239,27 @@ async def test_a_beta_that_waits_for_devices_says_so(cloud: Cloud) -> None:
     await cloud.world.reached(release["id"], "beta")
     _, shown = await cloud.ask("GET", f"/v1/releases/{release['id']}")
     assert shown["reason"].startswith("waits for 2 beta devices: seen lately, of its policy, and without a more")
+
+
+@pytest.mark.asyncio
+async def test_the_patterns_of_a_scenarios_releases_have_a_budget_together(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(letters: str, version: str = "v2") -> dict[str, Any]:
+        policy = {"rule": f"os.matches('(a|b)*a(a|b){{20}}{letters}')"}
+        return {"scenario": "shop", "task": "ipv", "version": version, "beta": 0, "policy": policy}
+
+    monkeypatch.setattr(rule_budget, "MAX_INSTRUCTIONS", 500)
+    first = await cloud.full("v1", rule=body("c")["policy"]["rule"])
+    status, answer = await cloud.ask("POST", "/v1/releases", body("d"))
+    assert status == 201
+    status, answer = await cloud.ask("POST", "/v1/releases", body("e"))
+    assert (status, answer["type"]) == (409, "PatternBudgetError")
+    assert "500 in all is the most. Remove or roll back some" in answer["error"]
+    plain = {**body("e"), "policy": {"rule": "os == 'plan9'"}}
+    assert (await cloud.ask("POST", "/v1/releases", plain))[0] == 201  # without patterns
+    status, second = await cloud.ask("POST", "/v1/releases", body("c"))
+    assert status == 201  # for the same devices as the first: equal rules count once
+    for release in (first, second["id"]):
+        await cloud.ask("POST", f"/v1/releases/{release}/rollback")
+    assert (await cloud.ask("POST", "/v1/releases", body("e")))[0] == 201

@@ -7,6 +7,7 @@ import pytest
 
 from tests.pipeline.ingest.upload_samples import received
 from walle.clock import ManualClock
+from walle.pipeline.ingest import topic_check
 from walle.pipeline.ingest.topic_check import AGAIN_S, KNOWN_S, DeviceTask, TaskTopics
 
 
@@ -73,3 +74,16 @@ async def test_a_lookup_that_does_not_answer_delays_a_batch_by_seconds(monkeypat
 
     monkeypatch.setattr("walle.pipeline.ingest.topic_check.ASK_S", 0.01)
     assert await TaskTopics(never).foreign(BATCH) == frozenset()
+
+
+@pytest.mark.asyncio
+async def test_many_wrong_topics_make_no_other_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_check, "MAX_FOREIGN", 3)
+    tasks = [f"bank/t{number}" for number in range(8)]
+    clock, lookup = ManualClock(), Lookup(*(("b", task) for task in tasks))
+    topics = TaskTopics(lookup, clock)
+    uploads = [received(number, device="b", topic=task) for number, task in enumerate(tasks, 1)]
+    wrong = frozenset(("b", task) for task in tasks)
+    assert await topics.foreign(uploads[:3]) == {("b", task) for task in tasks[:3]}
+    assert await topics.foreign(uploads) == wrong  # also those of before, of which others take the place
+    assert await topics.foreign(uploads) == wrong

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.exclusive_store import ExclusiveStore, GroupRow
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.rule_budget import check_budget
 from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.deploy.sealing import seal_again
 from walle.durable_file import write_new_file
@@ -130,7 +131,10 @@ class GroupFiles:
 
         Raises:
             TooManyGroupFilesError: the cloud has MAX_GROUP_FILES others.
+            PatternBudgetError: the rule has too many patterns beside those of the scenario's files.
         """
+        scenario = task.rpartition("/")[0]
+        check_budget(scenario, "exclusive files of groups", policy, (one.policy for one in self.files(scenario)))
         encrypted = self._group_key().encrypt(data, task, name)
         columns = json.dumps({column: kind.value for column, kind in policy.columns})
         key = (task, name, policy.app_version, policy.rule)

@@ -58,6 +58,7 @@ from walle.deploy.cloud.release_errors import (
 from walle.deploy.cloud.release_query import ReleasePage, ReleaseQuery
 from walle.deploy.cloud.release_table import plan_row, superseded, versions_behind
 from walle.deploy.cloud.release_world import World
+from walle.deploy.cloud.rule_budget import check_budget
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.table_keeper import TableKeeper
 from walle.errors import DeployError
@@ -144,6 +145,7 @@ class ReleaseService:
             ReleaseRequestError: a beta device is none of those that the policy names.
             TaskBusyError: another one of the task with the same policy is under way, or MAX_UNDER_WAY are.
             TooManyGroupsError: its releases are for MAX_GROUPS_OF_TASK other policies.
+            PatternBudgetError: its rule has too many patterns beside those of the scenario's releases.
             RuleError, SchemaError: the policy's rule is invalid, or cannot be checked.
             RepoError: the version does not exist.
         """
@@ -374,6 +376,12 @@ class ReleaseService:
         groups = {entry.policy for entry in plan_row(request.name, of_task, "").entries}
         if request.policy not in groups and len(groups) >= MAX_GROUPS_OF_TASK:
             raise TooManyGroupsError(request.name)
+        in_use = (
+            release.request.policy
+            for release in self._releases.values()
+            if release.request.scenario == request.scenario and not release.state.terminal
+        )
+        check_budget(request.scenario, "releases", request.policy, in_use)
 
     async def typed_policy(self, policy: Policy) -> Policy:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""

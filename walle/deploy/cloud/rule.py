@@ -24,6 +24,7 @@ from cel_expr_python import cel
 
 from walle.deploy.cloud.attribute_schema import APP_VERSION, Columns, ColumnType, Schema, value_of
 from walle.deploy.cloud.cel_tree import Node, tree_of
+from walle.deploy.cloud.pattern_size import pattern_size
 from walle.deploy.cloud.rule_cost import excess
 from walle.deploy.version_range import VersionRangeError, check_range, in_range
 from walle.errors import DeployError
@@ -89,6 +90,12 @@ class Rule:
     versions: tuple[tuple[str, str, str], ...]
     expression: cel.Expression
     terms: tuple[Node, ...]
+
+    @property
+    def instructions(self) -> int:
+        """The most instructions that the programs of its patterns have."""
+        calls = (node for term in self.terms for node in _walk(term) if node.kind == "call" and node.value == "matches")
+        return sum(pattern_size(str(node.parts[1].value)) for node in calls)
 
     def matches(self, profile: Profile) -> bool:
         """Return whether the rule is true of a device."""

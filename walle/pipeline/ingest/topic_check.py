@@ -64,18 +64,24 @@ class TaskTopics:
             for one in dict.fromkeys(tasks.values())
             if "/" in one[1] and self._foreign.get(one, -math.inf) <= since_s
         ]
-        undecided = frozenset(asked) if asked and not await self._ask(asked) else frozenset[DeviceTask]()
-        decided = {pair for pair in unknown if tasks[pair] not in undecided}
-        foreign = frozenset(pair for pair in decided if tasks[pair] in self._foreign)
-        known.update(dict.fromkeys(decided - foreign))
+        wrong = self._foreign.keys() & (set(tasks.values()) - set(asked))  # now: `_ask` may forget some
+        undecided = frozenset[DeviceTask]()
+        if asked:
+            found = await self._ask(asked)
+            if found is None:
+                undecided = frozenset(asked)
+            else:
+                wrong |= found
+        foreign = frozenset(pair for pair in unknown if tasks[pair] in wrong)
+        known.update(dict.fromkeys(pair for pair in unknown - foreign if tasks[pair] not in undecided))
         while len(known) > MAX_KNOWN:
             known.popitem(last=False)
         return foreign
 
-    async def _ask(self, asked: Sequence[DeviceTask]) -> bool:
-        """Look tasks up; return False where they cannot be looked up now."""
+    async def _ask(self, asked: Sequence[DeviceTask]) -> frozenset[DeviceTask] | None:
+        """Return those of the tasks that are not their devices', None where they cannot be looked up now."""
         if self._clock.monotonic() < self._away_until_s:
-            return False
+            return None
         try:
             async with asyncio.timeout(ASK_S):
                 found = await self._lookup(asked)
@@ -83,7 +89,7 @@ class TaskTopics:
             what = "tasks of devices cannot be looked up, uploads are taken unchecked: %s"
             _LOG.warning(what, str(error) or type(error).__name__)
             self._away_until_s = self._clock.monotonic() + AGAIN_S  # each try may delay a batch by ASK_S
-            return False
+            return None
         now_s = self._clock.monotonic()
         for one in asked:
             was_foreign = self._foreign.pop(one, None) is not None
@@ -94,4 +100,4 @@ class TaskTopics:
                     _LOG.warning(what, *one)
         while len(self._foreign) > MAX_FOREIGN:
             self._foreign.popitem(last=False)
-        return True
+        return found
