@@ -17,7 +17,7 @@ REFILL = 0.2  # seconds of it that come back in a second
 MAX_WAITING = 8  # callers, beside the one whose preview runs
 _MAX_CALLERS = 1_000  # with an allowance that is not whole; above, those with most of it left are forgotten
 _BUSY_RETRY_S = 5
-_COMPILE_S = 0.05  # of the longest rule
+_COMPILE_S = 0.1  # of the longest rule, about
 
 
 class PreviewBusyError(DeployError):

@@ -149,7 +149,7 @@ class ReleaseService:
             RuleError, SchemaError: the policy's rule is invalid, or cannot be checked.
             RepoError: the version does not exist.
         """
-        request = dataclasses.replace(request, policy=request.policy.typed(await self._world.read_schema()))
+        request = dataclasses.replace(request, policy=await self.typed_policy(request.policy))
         named = request.policy.devices
         strangers = [] if isinstance(request.beta, int) or not named else sorted({*request.beta} - {*named})
         if strangers:
@@ -385,7 +385,8 @@ class ReleaseService:
 
     async def typed_policy(self, policy: Policy) -> Policy:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""
-        return policy.typed(await self._world.read_schema())
+        # In a thread: the longest rule takes tens of milliseconds to compile, and devices wait for this event loop.
+        return await asyncio.to_thread(policy.typed, await self._world.read_schema())
 
     async def _create(self, request: ReleaseRequest, reads: tuple[str, ...], retries: str) -> Release:
         async with self._changing:

@@ -1,5 +1,6 @@
 """Targeting over HTTP: why a device gets what it gets, and how many devices a policy reaches."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol
 
@@ -96,7 +97,7 @@ class Targeting:
 
     async def _preview(self, body: PreviewBody, turn: PreviewTurn) -> dict[str, Any]:
         policy = await self._releases.typed_policy(Policy(body.app_version, body.rule))
-        terms = policy.compiled().terms[:MAX_TERMS] if policy.rule else ()
+        terms = (await asyncio.to_thread(policy.compiled)).terms[:MAX_TERMS] if policy.rule else ()
         alone = [Policy(rule=unparse(term), columns=policy.columns) for term in terms]
         met = [
             release
