@@ -141,4 +141,11 @@ bool run_in_blocks(std::int64_t count, std::int64_t weight, StopPoll& poll, F&& 
   return !poll.stopped();
 }
 
+// The same for code that may throw: throws WorkStopped once a stop was requested.
+template <class F>
+void run_stoppable(std::int64_t count, std::int64_t weight, F&& work) {
+  StopPoll poll;
+  if (!run_in_blocks(count, weight, poll, work)) throw_if_stopped();
+}
+
 }  // namespace walle
