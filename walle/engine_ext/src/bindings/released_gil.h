@@ -92,7 +92,7 @@ class ObjectPoll {
   }
 
  private:
-  static constexpr std::uint64_t kInterval = 1 << 16;
+  static constexpr std::uint64_t kInterval = 1 << 14;
   std::uint64_t count_ = 0;
 };
 
