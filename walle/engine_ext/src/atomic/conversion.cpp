@@ -62,7 +62,8 @@ void Conversion::run(const std::byte* in, std::int64_t stride, std::byte* out, s
   }
 }
 
-bool Conversion::run(const std::byte* in, std::int64_t stride, std::byte* out, std::int64_t count, StopPoll& poll) const noexcept {
+bool Conversion::run(const std::byte* in, std::int64_t stride, std::byte* out, std::int64_t count,
+                     StopPoll& poll) const noexcept {
   const auto from_step = stride * static_cast<std::int64_t>(from_size_), to_step = static_cast<std::int64_t>(to_size_);
   return run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
     run(in + first * from_step, stride, out + first * to_step, last - first);
@@ -98,9 +99,7 @@ CastStep::CastStep(const Layout& input, const TensorType& result, std::size_t en
 
 void CastStep::run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept {
   StopPoll poll;
-  nest_.walk({inputs[0], output}, 1, [&](const auto& to) {
-    return conversion_.run(to[0], stride_, to[1], nest_.row(), poll);
-  });
+  nest_.walk({inputs[0], output}, 1, [&](const auto& to) { return conversion_.run(to[0], stride_, to[1], nest_.row(), poll); });
 }
 
 WidenedStep::WidenedStep(std::span<const Layout> inputs, const TensorType& result, const Table& table, const Make& make)

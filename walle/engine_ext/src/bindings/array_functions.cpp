@@ -91,8 +91,9 @@ py::object checked(PyObject* result) {
 template <class T, class Of>
 void fill_numbers(T* numbers, std::int64_t count, Of of) {
   computed(count, [&] {
-    run_stoppable(count, 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) numbers[i] = of(i);
+    run_stoppable(count, 1, [=](std::int64_t first, std::int64_t last) {  // by copies, which no number aliases
+      const Of number = of;
+      for (std::int64_t i = first; i < last; ++i) numbers[i] = number(i);
     });
     return true;
   });

@@ -70,7 +70,7 @@ Tensor fourier(py::handle value, std::optional<std::int64_t> n, std::int64_t axi
     throw Error(ErrorKind::shape, "a Fourier transform of length " + std::to_string(length) + "; the length must be positive");
   const double scale = scale_of(norm, length, inverse);
   x = computed_cast(resized(with_axis_moved(x, at, last), to_real ? length / 2 + 1 : length),
-           to_real || is_complex(x.dtype()) ? complex : part);
+                    to_real || is_complex(x.dtype()) ? complex : part);
   x = computed_contiguous(x);
   const std::int64_t row = x.shape().back(), components = is_complex(x.dtype()) ? 2 : 1;
   const Tensor rows(x.storage(), part, {x.size() / row, row, components}, {row * components, components, 1},

@@ -47,14 +47,12 @@ Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
   const bool integers = floating_dtype(wanted) != wanted;
   Tensor result = Tensor::empty(integers ? DType::i64 : DType::f64, {count});
   computed(count, [&] {
-    run_stoppable(count, 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) {
-        if (integers)
-          result.data<std::int64_t>()[i] = static_cast<std::int64_t>(start) + i * static_cast<std::int64_t>(step);
-        else
-          result.data<double>()[i] = start + static_cast<double>(i) * step;
-      }
-    });
+    run_stoppable(count, 1,
+                  [=, whole = result.data<std::int64_t>(), real = result.data<double>()](std::int64_t first, auto last) {
+                    for (std::int64_t i = first; i < last && integers; ++i)
+                      whole[i] = static_cast<std::int64_t>(start) + i * static_cast<std::int64_t>(step);
+                    for (std::int64_t i = first; i < last && !integers; ++i) real[i] = start + static_cast<double>(i) * step;
+                  });
     return true;
   });
   return computed_cast(result, wanted);

@@ -276,7 +276,8 @@ py::object element(DType dtype, const std::byte* address) {
 }
 
 namespace {
-// A list is not tracked by the garbage collector until it is whole: handlers of signals, which run meanwhile, cannot find it there.
+// A list is not tracked by the garbage collector until it is whole: handlers of signals, which run meanwhile, cannot find it
+// there.
 py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t axis, ObjectPoll& poll) {
   poll.proceed();
   if (axis == tensor.shape().size()) return element(tensor.dtype(), address);
@@ -293,8 +294,9 @@ py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t
 }  // namespace
 
 py::object nested_list(const Tensor& array) {
-  const Tensor tensor = array;  // its own, because a signal's handler may replace the array's (setflags)
   ObjectPoll poll;
+  if (array.ndim() <= 1 && array.size() < ObjectPoll::kInterval / 2) return nested_at(array, array.raw(), 0, poll);  // no poll
+  const Tensor tensor = array;  // its own, because a signal's handler may replace the array's (setflags)
   return nested_at(tensor, tensor.raw(), 0, poll);
 }
 

@@ -120,7 +120,7 @@ Tensor flat_indices(const Tensor& mask) {
     Tensor result = Tensor::empty(DType::i64, {count});
     std::int64_t* indices = result.data<std::int64_t>();
     std::int64_t found = 0;  // less than `count` if the buffer's owner clears flags after they were counted
-    run_stoppable(size, 2, [&](std::int64_t first, std::int64_t last) {
+    run_stoppable(size, 2, [=, &found](std::int64_t first, std::int64_t last) {
       std::int64_t next = found;  // a local copy stays in a register
       for (std::int64_t i = first; next < count && i < last; ++i) {
         indices[next] = i;
@@ -385,10 +385,29 @@ Tensor copy_if_scalar(Tensor view_of_x, py::handle key) {
 
 }  // namespace
 
+namespace {
+
+// Returns whether other code may run, and change the array, while a key is converted: for all but numbers, slices and arrays for
+// which the GIL is not released.
+bool may_run_others(py::handle key) {
+  const auto is_quick = [](PyObject* item) {
+    if (is_ndarray(item)) return tensor_of(item).size() < kReleaseGil;
+    return PyLong_CheckExact(item) || PySlice_Check(item) || item == Py_None || item == Py_Ellipsis;
+  };
+  if (!PyTuple_Check(key.ptr())) return !is_quick(key.ptr());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key.ptr()); ++i)
+    if (!is_quick(PyTuple_GET_ITEM(key.ptr(), i))) return true;
+  return false;
+}
+
+}  // namespace
+
 Tensor get_item(const Tensor& array, py::handle key) {
   if (auto view_of_x = plain_view(array, key)) return copy_if_scalar(*std::move(view_of_x), key);
   if (auto result = fast_gather(array, key)) return *std::move(result);
-  const Tensor x = array;  // its own, because another thread may replace the array's (setflags) while the GIL is released
+  std::optional<Tensor> own;  // another thread may replace the array's (setflags) while the GIL is released
+  if (may_run_others(key)) own = array;
+  const Tensor& x = own ? *own : array;
   if (const Tensor* mask = tensor_or_null(key);
       mask != nullptr && mask->dtype() == DType::b8 && mask->ndim() > 0 && mask->shape() == x.shape() && x.contiguous()) {
     const Tensor inputs[] = {reshaped(x, {-1}), reshaped(*mask, {-1})};
@@ -399,8 +418,8 @@ Tensor get_item(const Tensor& array, py::handle key) {
   Tensor result = Tensor::empty(x.dtype(), selection.shape);
   if (result.size() == 0) return result;
   const IndexedRaster raster(selection.movement, storage_elements(x), result.size(), selection.indices.size(), true);
-  return computed(result.size(), [&] {
-    raster.gather(selection.indices.data<const std::int64_t>(), x.storage()->data(), result.raw(), item_size(x.dtype()));
+  return computed(result.size(), [&, storage = x.storage(), item = item_size(x.dtype())] {
+    raster.gather(selection.indices.data<const std::int64_t>(), storage->data(), result.raw(), item);
     throw_if_stopped();  // what it gave may not be whole
     return std::move(result);
   });
@@ -448,14 +467,16 @@ bool set_number(const Tensor& x, py::handle key, py::handle value) {
 
 void set_item(const Tensor& array, py::handle key, py::handle value) {
   if (array.storage() && set_number(array, key, value)) return;
-  Tensor source = as_tensor(value, array.dtype()), x;
+  Tensor source = as_tensor(value, array.dtype());
+  std::optional<Tensor> own;  // as in get_item
   Selection selection;
   if (auto view_of_x = plain_view(array, key)) {
     selection.view = *std::move(view_of_x);
   } else {
-    x = array;  // its own, because another thread may replace the array's (setflags) while the GIL is released
-    selection = select(x, key);
+    if (may_run_others(key)) own = array;
+    selection = select(own ? *own : array, key);
   }
+  const Tensor& x = own ? *own : array;
   // The value may have more leading axes of size 1 than the selection.
   const std::size_t rank = selection.indexed ? selection.shape.size() : selection.view.shape().size();
   while (source.shape().size() > rank && source.shape()[0] == 1)
@@ -468,9 +489,9 @@ void set_item(const Tensor& array, py::handle key, py::handle value) {
   if (element_count(selection.shape) == 0) return;
   const Tensor values = Tensor::empty(x.dtype(), selection.shape);  // a copy, because `source` may overlap x
   const IndexedRaster raster(selection.movement, storage_elements(x), values.size(), selection.indices.size(), false);
-  computed(values.size(), [&] {
+  computed(values.size(), [&, storage = x.storage(), item = item_size(x.dtype())] {
     assign(source, values);
-    raster.scatter(selection.indices.data<const std::int64_t>(), values.raw(), x.storage()->data(), item_size(x.dtype()));
+    raster.scatter(selection.indices.data<const std::int64_t>(), values.raw(), storage->data(), item);
     throw_if_stopped();
     return true;
   });

@@ -192,7 +192,8 @@ std::optional<Tensor> compare_signs(const OpDef& op, const MixedOperands& operan
   if (!left && !(is_signed(operands.b) && operands.a.dtype() == DType::u64)) return std::nullopt;
   const Tensor number = computed_cast(left ? operands.a : operands.b, DType::i64);
   const Tensor of_sign[] = {number, scalar(py::int_(0), DType::i64)};
-  const Tensor wide[] = {left ? computed_cast(number, DType::u64) : operands.a, left ? operands.b : computed_cast(number, DType::u64)};
+  const Tensor wide[] = {left ? computed_cast(number, DType::u64) : operands.a,
+                         left ? operands.b : computed_cast(number, DType::u64)};
   const std::int64_t below = -1, zero = 0;  // as a negative number compares with any of uint64
   bool result = false;
   kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](

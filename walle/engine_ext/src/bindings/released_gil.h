@@ -91,9 +91,10 @@ class ObjectPoll {
     if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
   }
 
+  static constexpr std::int64_t kInterval = 1 << 14;
+
  private:
-  static constexpr std::uint64_t kInterval = 1 << 14;
-  std::uint64_t count_ = 0;
+  std::int64_t count_ = 0;
 };
 
 }  // namespace walle

@@ -42,8 +42,8 @@ jpeg_error_mgr* install(ErrorJump& error) {
   return manager;
 }
 
-bool read_jpeg_header(jpeg_decompress_struct& info, ErrorJump& error, jpeg_progress_mgr& progress, std::span<const std::byte> data,
-                      bool grey) {
+bool read_jpeg_header(jpeg_decompress_struct& info, ErrorJump& error, jpeg_progress_mgr& progress,
+                      std::span<const std::byte> data, bool grey) {
   if (setjmp(error.target) != 0) return false;
   jpeg_create_decompress(&info);
   info.progress = &progress;

@@ -30,14 +30,12 @@ std::optional<Dims> whole_numbers(std::span<const Operand> operands, std::size_t
   Dims numbers;
   numbers.reserve(static_cast<std::size_t>(tensor->size()));
   run_stoppable(tensor->size(), 2, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t i = first; i < last; ++i) {
-      std::int64_t number = 0;
-      if (is_wide)
-        std::memcpy(&number, tensor->data<std::int64_t>() + i * stride, sizeof(std::int64_t));
-      else
-        number = tensor->data<std::int32_t>()[i * stride];
-      numbers.push_back(number);
-    }
+    numbers.resize(static_cast<std::size_t>(last));
+    std::int64_t* to = numbers.data();
+    const auto* wide = tensor->data<std::int64_t>();
+    const auto* narrow = tensor->data<std::int32_t>();
+    for (std::int64_t i = first; i < last && is_wide; ++i) std::memcpy(to + i, wide + i * stride, sizeof(std::int64_t));
+    for (std::int64_t i = first; i < last && !is_wide; ++i) to[i] = narrow[i * stride];
   });
   return numbers;
 }

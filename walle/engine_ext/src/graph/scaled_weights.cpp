@@ -18,7 +18,8 @@ void multiply(const ScaledWeights& scaled, const T* from, T* to) {
     for (std::int64_t row = first; row < last; ++row) {
       const std::int64_t group = scaled.groups > 1 ? row * inner / of_group : 0;
       const double factor = scaled.factors[static_cast<std::size_t>(group * channels + row % channels)];
-      for (std::int64_t i = row * inner; i < (row + 1) * inner; ++i) to[i] = static_cast<T>(static_cast<double>(from[i]) * factor);
+      for (std::int64_t i = row * inner; i < (row + 1) * inner; ++i)
+        to[i] = static_cast<T>(static_cast<double>(from[i]) * factor);
     }
   });
 }

@@ -98,8 +98,8 @@ class ColorStep final : public Step {
     constexpr std::int64_t kWeight = 4;  // whose blocks are whole vectors, so that they change no result
     StopPoll poll;
     run_in_blocks(pixels_, kWeight, poll, [&](std::int64_t first, std::int64_t last) {
-      kernel_(args_, inputs[0] + static_cast<std::size_t>(first) * in_pixel_, output + static_cast<std::size_t>(first) * out_pixel_,
-              last - first);
+      kernel_(args_, inputs[0] + static_cast<std::size_t>(first) * in_pixel_,
+              output + static_cast<std::size_t>(first) * out_pixel_, last - first);
     });
   }
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/work_vector.h"
-#include "operators/op.h"
+#include "operators/data/data.h"
 
 namespace walle {
 
@@ -76,9 +76,9 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
   WorkVector<std::int64_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
   const auto at = [&](std::int64_t i) -> const PolygonPoint& { return points[static_cast<std::size_t>(i)]; };
-  StopPoll poll;
+  SortPoll poll;
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-    if (!poll.proceed(2)) throw_if_stopped();  // throws out of sorting, whose order is then not used
+    poll.proceed(2);
     return at(a).x != at(b).x ? at(a).x < at(b).x : at(a).y != at(b).y ? at(a).y < at(b).y : a < b;
   });
   order.erase(std::unique(order.begin(), order.end(), [&](auto a, auto b) { return at(a).x == at(b).x && at(a).y == at(b).y; }),
@@ -90,7 +90,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
     for (int side = 0; side < 2; ++side) {  // lower and upper chain
       const std::size_t start = hull.size();
       for (const std::int64_t i : order) {
-        if (!poll.proceed(4)) throw_if_stopped();
+        poll.proceed(4);
         while (hull.size() >= start + 2 && turn(at(hull[hull.size() - 2]), at(hull.back()), at(i)) <= 0) hull.pop_back();
         hull.push_back(i);
       }

@@ -31,7 +31,7 @@ void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64
   const auto* from = reinterpret_cast<const Item*>(items);
   auto* result = reinterpret_cast<Item*>(to);
   std::int64_t found = 0;
-  run_stoppable(size, 2, [&](std::int64_t first, std::int64_t last) {
+  run_stoppable(size, 2, [=, &found](std::int64_t first, std::int64_t last) {
     std::int64_t next = found;  // a local copy stays in a register
     for (std::int64_t i = first; next < kept && i < last; ++i) {
       result[next] = from[i];
@@ -126,7 +126,7 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
     run_stoppable(size, 1 + x.ndim(), [&](std::int64_t first, std::int64_t end) {
       for (std::int64_t start = first; found < count && start < end;) {
         const std::int64_t before = found, length = std::min(row - column, end - start);
-        std::int64_t next = found;  // a local copy stays in a register
+        std::int64_t next = found;                                   // a local copy stays in a register
         for (std::int64_t i = 0; i < length && next < count; ++i) {  // without a branch for each element
           columns[next] = column + i;
           next += at[start + i] != 0;

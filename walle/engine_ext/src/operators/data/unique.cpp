@@ -30,13 +30,10 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
   for (std::size_t i = axis + 1; i < x.shape().size(); ++i) inner *= x.shape()[i];
   Dims first, inverse, counts;
   fill_stoppable(inverse, static_cast<std::size_t>(slices), 0);
-  StopPoll poll;
-  const auto proceed = [&](std::int64_t elements) {  // throws out of sorting too, whose order is then not used
-    if (!poll.proceed(elements)) throw_if_stopped();
-  };
+  SortPoll poll;
   with_elements(x, [&](const auto* at) {
     const auto compare = [&](std::int64_t a, std::int64_t b) {
-      proceed(1 + outer * inner);
+      poll.proceed(1 + outer * inner);
       for (std::int64_t o = 0; o < outer; ++o)
         for (std::int64_t i = 0; i < inner; ++i) {
           const auto left = at[(o * slices + a) * inner + i], right = at[(o * slices + b) * inner + i];
@@ -63,7 +60,7 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
     Dims rank(first.size()), place(first.size());
     std::iota(rank.begin(), rank.end(), 0);
     std::sort(rank.begin(), rank.end(), [&](std::int64_t a, std::int64_t b) {
-      proceed(1);
+      poll.proceed(1);
       return first[static_cast<std::size_t>(a)] < first[static_cast<std::size_t>(b)];
     });
     Dims new_first, new_counts;
