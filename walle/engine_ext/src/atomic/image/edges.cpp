@@ -169,12 +169,12 @@ class ComponentsStep final : public Step {
       }
     if (poll.stopped()) return;  // labels were not all written
     std::int32_t count = 0;
-    run_in_blocks(next, 2, poll, [&](std::int64_t first, std::int64_t last) {
+    run_in_blocks(next, 2, poll, [=, &count](std::int64_t first, std::int64_t last) {
       for (std::int64_t label = std::max<std::int64_t>(first, 1); label < last; ++label)
         // A parent is less than its child, so it has its final label already.
         parent[label] = parent[label] == label ? ++count : parent[parent[label]];
     });
-    run_in_blocks(input_.pixels(), 1, poll, [&](std::int64_t first, std::int64_t last) {
+    run_in_blocks(input_.pixels(), 1, poll, [=](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) labels[i] = parent[labels[i]];
     });
   }
