@@ -64,10 +64,10 @@ class _Model:
         return [_info().TensorInfo(*info) for info in self._native.outputs()]
 
     def cancel(self) -> None:
-        """Stop the runs that are in progress on other threads: each raises RunCancelled, mostly within 0.1 s.
+        """Stop the runs that are in progress on other threads: each raises RunCancelled within 0.1 s of CPU time.
 
-        NonZero, Compress and Concat on large tensors take up to two seconds (docs/adr/0206). Later runs are not
-        affected, nor is this session or module.
+        Only freeing what a run has allocated may take longer. Later runs are not affected, nor is this session or
+        module.
         """
         self._native.cancel()
 
@@ -84,7 +84,7 @@ class Session(_Model):
     of input shapes are cached.
 
     A run, and the opening of a model, ends at its deadline, at `cancel()`, and at a signal whose handler raises an
-    exception (Ctrl-C), mostly within 0.1 s (docs/adr/0206 names what takes longer). The session stays usable.
+    exception (Ctrl-C), within 0.1 s of CPU time (docs/adr/0206). The session stays usable.
 
     Raises:
         ModelError: the model is broken, or cannot be opened.

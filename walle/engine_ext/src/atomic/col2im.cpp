@@ -42,11 +42,15 @@ class Col2ImStep final : public Step {
     const Window& win = window_;
     const std::byte* in = inputs[0];
     const std::int64_t image = win.in_count() * item_;
-    std::memset(output, 0, static_cast<std::size_t>(planes_ * image));
-    for (std::int64_t p = 0; p < planes_; ++p, output += image)
+    StopPoll poll;
+    for (std::int64_t p = 0; p < planes_; ++p, output += image) {
+      if (!poll.proceed(win.in_count())) return;
+      std::memset(output, 0, static_cast<std::size_t>(image));
       for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
         for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
-          for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx, in += win.out_count() * item_) add_tap(in, output, kz, ky, kx);
+          for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx, in += win.out_count() * item_)
+            if (poll.proceed(win.out_count())) add_tap(in, output, kz, ky, kx);
+    }
   }
 
  private:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/stop.h"
+
 namespace walle {
 
 namespace {
@@ -60,6 +62,14 @@ void Conversion::run(const std::byte* in, std::int64_t stride, std::byte* out, s
   }
 }
 
+bool Conversion::run(const std::byte* in, std::int64_t stride, std::byte* out, std::int64_t count,
+                     StopPoll& poll) const noexcept {
+  const auto from_step = stride * static_cast<std::int64_t>(from_size_), to_step = static_cast<std::int64_t>(to_size_);
+  return run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+    run(in + first * from_step, stride, out + first * to_step, last - first);
+  });
+}
+
 std::size_t cast_encoding(DType to, const Attributes& attributes) {
   const std::size_t wraps = attributes.get_int("saturate", 1) == 0 ? 1 : 0;
   if (to != DType::f8e8m0) return wraps;
@@ -88,7 +98,8 @@ CastStep::CastStep(const Layout& input, const TensorType& result, std::size_t en
       stride_(nest_.row_stride(0, item_size(input.dtype))) {}
 
 void CastStep::run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept {
-  nest_.walk({inputs[0], output}, 1, [&](const auto& to) { conversion_.run(to[0], stride_, to[1], nest_.row()); });
+  StopPoll poll;
+  nest_.walk({inputs[0], output}, 1, [&](const auto& to) { return conversion_.run(to[0], stride_, to[1], nest_.row(), poll); });
 }
 
 WidenedStep::WidenedStep(std::span<const Layout> inputs, const TensorType& result, const Table& table, const Make& make)
@@ -122,7 +133,8 @@ void WidenedStep::run(std::byte* const* inputs, std::byte* output, std::byte* sc
   }
   std::byte* result = narrow_ ? scratch + result_offset_ : output;
   inner_->run(addresses.data(), result, scratch + inner_offset_);
-  if (narrow_) narrow_->run(result, 1, output, count_);
+  StopPoll poll;
+  if (narrow_) narrow_->run(result, 1, output, count_, poll);
 }
 
 std::unique_ptr<Step> widened(const StepRequest& request, StepFn make) {

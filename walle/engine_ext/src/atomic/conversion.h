@@ -15,6 +15,8 @@ class Conversion {
 
   // out[i] = in[i * stride]; any alignment of `out` that its type asks for.
   void run(const std::byte* in, std::int64_t stride, std::byte* out, std::int64_t count) const noexcept;
+  // The same in blocks; returns false once a stop was requested.
+  bool run(const std::byte* in, std::int64_t stride, std::byte* out, std::int64_t count, StopPoll& poll) const noexcept;
 
  private:
   void add(UnaryFn stage) { stages_[count_++] = stage; }

@@ -81,7 +81,11 @@ class ScatterStep final : public Step {
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    if (bytes_ > 0) std::memcpy(output, inputs[0], bytes_);
+    StopPoll poll;
+    const bool copied = run_in_blocks(static_cast<std::int64_t>(bytes_), 1, poll, [&](std::int64_t first, std::int64_t last) {
+      std::memcpy(output + first, inputs[0] + first, static_cast<std::size_t>(last - first));
+    });
+    if (!copied) return;
     if (join_ == nullptr) {
       const bool written = wide_ ? raster_.scatter(reinterpret_cast<const std::int64_t*>(inputs[1]), inputs[2], output, item_)
                                  : raster_.scatter(reinterpret_cast<const std::int32_t*>(inputs[1]), inputs[2], output, item_);

@@ -77,7 +77,7 @@ PyObject* filled(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* k
     if (value == 0 && size <= kFastPathElements)
       std::memset(result.raw(), 0, static_cast<std::size_t>(size) * item_size(wanted));
     else
-      assign(scalar(py::int_(value), wanted), result);
+      computed_assign(scalar(py::int_(value), wanted), result);
     return new_array(std::move(result));
   });
 }
@@ -85,6 +85,18 @@ PyObject* filled(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* k
 py::object checked(PyObject* result) {
   if (result == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(result);
+}
+
+// Fills numbers[i] with of(i).
+template <class T, class Of>
+void fill_numbers(T* numbers, std::int64_t count, Of of) {
+  computed(count, [&] {
+    run_stoppable(count, 1, [=](std::int64_t first, std::int64_t last) {  // by copies, which no number aliases
+      const Of number = of;
+      for (std::int64_t i = first; i < last; ++i) numbers[i] = number(i);
+    });
+    return true;
+  });
 }
 
 // arange(stop), arange(start, stop, step, dtype).
@@ -112,16 +124,14 @@ PyObject* arange_until(PyObject*, PyObject* const* args, Py_ssize_t count, PyObj
     if (whole && !is_floating(wanted)) {
       const std::int64_t first = size_of(start), by = size_of(step);
       result = Tensor::empty(DType::i64, {elements});
-      auto* numbers = result.data<std::int64_t>();
-      for (std::int64_t i = 0; i < elements; ++i) numbers[i] = first + i * by;
+      fill_numbers(result.data<std::int64_t>(), elements, [=](std::int64_t i) { return first + i * by; });
     } else {
       const double first = PyFloat_AsDouble(checked(PyNumber_Float(start)).ptr()),
                    by = PyFloat_AsDouble(checked(PyNumber_Float(step)).ptr());
       result = Tensor::empty(DType::f64, {elements});
-      auto* numbers = result.data<double>();
-      for (std::int64_t i = 0; i < elements; ++i) numbers[i] = first + static_cast<double>(i) * by;
+      fill_numbers(result.data<double>(), elements, [=](std::int64_t i) { return first + static_cast<double>(i) * by; });
     }
-    return new_array(cast(result, wanted));
+    return new_array(computed_cast(result, wanted));
   });
 }
 
@@ -167,7 +177,7 @@ std::vector<Tensor> arrays_of(PyObject* sequence, PyObject* dtype) {
   if (!is_given(dtype))
     for (const Tensor& part : parts) common = promote(common, part.dtype());
   for (Tensor& part : parts)
-    if (part.dtype() != common) part = cast(part, common);
+    if (part.dtype() != common) part = computed_cast(part, common);
   return parts;
 }
 
@@ -182,7 +192,9 @@ PyObject* concatenate(PyObject*, PyObject* const* args, Py_ssize_t count, PyObje
     const std::int64_t at = is_given(axis) ? size_of(axis) : 0;
     if (auto result = fast_concatenate(parts, at)) return new_stored(*std::move(result), out);
     const Attributes attributes{{"axis", at}};
-    return new_stored(evaluate_one("Concat", parts, attributes), out);
+    std::int64_t elements = 0;
+    for (const Tensor& part : parts) elements += part.size();
+    return new_stored(computed(elements, [&] { return evaluate_one("Concat", parts, attributes); }), out);
   });
 }
 
@@ -255,9 +267,15 @@ PyObject* array_from_bytes(PyObject*, PyObject* const* args, Py_ssize_t count, P
       throw Error(ErrorKind::shape, std::to_string(bytes) + " bytes are not an array of shape " + to_string(dims) +
                                         " and dtype " + std::string(dtype_name(wanted)));
     Tensor result = Tensor::empty(wanted, dims);
-    std::memcpy(result.raw(), PyBytes_AS_STRING(data), bytes);
-    if (wanted == DType::b8)
-      for (std::size_t i = 0; i < bytes; ++i) result.data<std::uint8_t>()[i] &= 1;  // kernels rely on 0 and 1
+    const char* from = PyBytes_AS_STRING(data);
+    computed(static_cast<std::int64_t>(bytes), [&] {
+      run_stoppable(static_cast<std::int64_t>(bytes), 1, [&](std::int64_t first, std::int64_t last) {
+        std::memcpy(result.raw() + first, from + first, static_cast<std::size_t>(last - first));
+        for (std::int64_t i = first; i < last && wanted == DType::b8; ++i)
+          result.data<std::uint8_t>()[i] &= 1;  // kernels rely on 0 and 1
+      });
+      return true;
+    });
     return new_array(std::move(result));
   });
 }
@@ -282,9 +300,12 @@ PyObject* shortest_digits(PyObject*, PyObject* const* args, Py_ssize_t count, Py
     const auto [value] = parse(Signature<1>{"shortest_digits", {"x"}, 1}, args, count, keywords);
     const Tensor given = as_tensor(value);
     if (!is_floating(given.dtype())) throw Error(ErrorKind::dtype, "shortest_digits takes floats");
-    const Tensor x = contiguous(given.dtype() == DType::f64 ? given : cast(given, DType::f32));
+    const Tensor x = computed_contiguous(given.dtype() == DType::f64 ? given : computed_cast(given, DType::f32));
     const auto texts = checked(PyList_New(x.size()));
+    PyObject_GC_UnTrack(texts.ptr());  // until it is whole, so that handlers of signals cannot find it
+    ObjectPoll poll;
     for (std::int64_t i = 0; i < x.size(); ++i) {
+      poll.proceed();
       char text[64];
       const auto end = x.dtype() == DType::f64
                            ? std::to_chars(text, text + sizeof(text), x.data<double>()[i], std::chars_format::scientific)
@@ -295,6 +316,7 @@ PyObject* shortest_digits(PyObject*, PyObject* const* args, Py_ssize_t count, Py
       if (one == nullptr) return nullptr;
       PyList_SET_ITEM(texts.ptr(), i, one);
     }
+    PyObject_GC_Track(texts.ptr());
     return Py_NewRef(texts.ptr());
   });
 }

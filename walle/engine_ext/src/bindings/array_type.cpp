@@ -54,7 +54,7 @@ PyObject* in_place_slot(PyObject* a, PyObject* b) {
     if (slot == matmul && result.shape() != target.shape())  // which would broadcast
       throw Error(ErrorKind::shape, "a product of shape " + to_string(result.shape()) + " does not fit into an array of shape " +
                                         to_string(target.shape()) + " in place; write a = a @ b");
-    assign(cast(result, target.dtype()), target);
+    computed_assign(computed_cast(result, target.dtype()), target);
     return Py_NewRef(a);
   });
 }

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
+#include "bindings/released_gil.h"
 #include "files/image_file.h"
 #include "operators/eager.h"
 
@@ -19,9 +20,9 @@ void bind_files(py::module_& module) {
       "decode_image",
       [](const std::string& format, const py::bytes& data, bool grey, std::int64_t max_pixels) {
         const std::string_view bytes = data;
-        const py::gil_scoped_release released;
         try {
-          return decode_image(format, std::as_bytes(std::span(bytes.data(), bytes.size())), grey, max_pixels);
+          return computed_without_gil(
+              [&] { return decode_image(format, std::as_bytes(std::span(bytes.data(), bytes.size())), grey, max_pixels); });
         } catch (const Error& error) {
           if (error.kind() == ErrorKind::model) throw py::value_error(error.what());
           throw;
@@ -30,12 +31,9 @@ void bind_files(py::module_& module) {
       py::arg("format"), py::arg("data"), py::arg("grey"), py::arg("max_pixels") = kMaxPixels);
   module.def(
       "encode_image",
-      [](const std::string& format, const Tensor& image, int level) {
-        std::vector<std::byte> bytes;
-        {
-          const py::gil_scoped_release released;
-          bytes = encode_image(format, contiguous(image), level);
-        }
+      [](const std::string& format, const Tensor& array, int level) {
+        const Tensor image = array;  // its own, because another thread may replace the array's while the GIL is released
+        const std::vector<std::byte> bytes = computed_without_gil([&] { return encode_image(format, contiguous(image), level); });
         return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       },
       py::arg("format"), py::arg("image"), py::arg("level"));

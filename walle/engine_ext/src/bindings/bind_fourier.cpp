@@ -47,8 +47,8 @@ Tensor resized(const Tensor& x, std::int64_t length) {
   if (given > length) return kept;
   shape.back() = length;
   Tensor wide = Tensor::empty(x.dtype(), shape);
-  std::memset(wide.raw(), 0, static_cast<std::size_t>(wide.size()) * item_size(wide.dtype()));
-  assign(kept, view(wide, kept.shape(), wide.strides(), wide.offset()));
+  computed_assign(scalar(py::int_(0), wide.dtype()), wide);
+  computed_assign(kept, view(wide, kept.shape(), wide.strides(), wide.offset()));
   return wide;
 }
 
@@ -69,9 +69,9 @@ Tensor fourier(py::handle value, std::optional<std::int64_t> n, std::int64_t axi
   if (length < 1)
     throw Error(ErrorKind::shape, "a Fourier transform of length " + std::to_string(length) + "; the length must be positive");
   const double scale = scale_of(norm, length, inverse);
-  x = cast(resized(with_axis_moved(x, at, last), to_real ? length / 2 + 1 : length),
-           to_real || is_complex(x.dtype()) ? complex : part);
-  x = contiguous(x);
+  x = computed_cast(resized(with_axis_moved(x, at, last), to_real ? length / 2 + 1 : length),
+                    to_real || is_complex(x.dtype()) ? complex : part);
+  x = computed_contiguous(x);
   const std::int64_t row = x.shape().back(), components = is_complex(x.dtype()) ? 2 : 1;
   const Tensor rows(x.storage(), part, {x.size() / row, row, components}, {row * components, components, 1},
                     x.offset() * components);
@@ -79,7 +79,7 @@ Tensor fourier(py::handle value, std::optional<std::int64_t> n, std::int64_t axi
   attributes.set("scale", scale);
   const Tensor inputs[] = {rows};
   Tensor result;
-  if (constexpr std::int64_t kReleaseGil = 1 << 12; x.size() < kReleaseGil) {
+  if (constexpr std::int64_t kLarge = 1 << 12; x.size() < kLarge) {
     result = evaluate_one("FourierTransform", inputs, attributes);
   } else {
     result = computed_without_gil([&] { return evaluate_one("FourierTransform", inputs, attributes); });

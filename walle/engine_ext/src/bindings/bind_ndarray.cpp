@@ -114,7 +114,7 @@ void bind_functions(ArrayClass& cls) {
         name,
         [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
           const py::object sorted = functions().attr(name)(self, *args, **kwargs);
-          assign(tensor_of(sorted), tensor_of(self));
+          computed_assign(tensor_of(sorted), tensor_of(self));
         },
         "Call the function of walle.np of this name and store its result in place.");
 }
@@ -406,9 +406,18 @@ void bind_ndarray(py::module_& module) {
     return only_element(at.size() == 1 && x.ndim() != 1 ? get_item(reshaped(x, {-1}), at[0]) : get_item(x, at));
   });
   cls.def("tobytes", [](const Tensor& x) {
-    const Tensor dense = contiguous(x);
-    return py::bytes(reinterpret_cast<const char*>(dense.raw()),
-                     static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
+    const Tensor dense = computed_contiguous(x);
+    const auto size = dense.size() * static_cast<std::int64_t>(item_size(dense.dtype()));
+    auto bytes = py::reinterpret_steal<py::bytes>(PyBytes_FromStringAndSize(nullptr, size));
+    if (!bytes) throw py::error_already_set();
+    auto* to = PyBytes_AS_STRING(bytes.ptr());
+    computed(size, [&] {
+      run_stoppable(size, 1, [&](std::int64_t first, std::int64_t last) {
+        std::memcpy(to + first, dense.raw() + first, static_cast<std::size_t>(last - first));
+      });
+      return true;
+    });
+    return bytes;
   });
   cls.def(
       "__array__",
@@ -445,7 +454,7 @@ void bind_ndarray(py::module_& module) {
         return view_of(self, swapped(tensor_of(self), axis1, axis2));
       },
       py::arg("axis1"), py::arg("axis2"));
-  cls.def("fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"));
+  cls.def("fill", [](const Tensor& x, py::handle value) { computed_assign(scalar(value, x.dtype()), x); }, py::arg("value"));
   cls.def(
       "__reduce__",
       [](py::handle self) {

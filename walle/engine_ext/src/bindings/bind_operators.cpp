@@ -38,7 +38,7 @@ Tensor full(py::handle shape, py::handle value, py::handle dtype) {
     kernels().cast[type][type](one, 0, result.raw(), result.size());
     return result;
   }
-  assign(as_tensor(value, result.dtype()), result);
+  computed_assign(as_tensor(value, result.dtype()), result);
   return result;
 }
 
@@ -46,13 +46,16 @@ Tensor arange(double start, double step, std::int64_t count, py::handle dtype) {
   const DType wanted = dtype_of(dtype);
   const bool integers = floating_dtype(wanted) != wanted;
   Tensor result = Tensor::empty(integers ? DType::i64 : DType::f64, {count});
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (integers)
-      result.data<std::int64_t>()[i] = static_cast<std::int64_t>(start) + i * static_cast<std::int64_t>(step);
-    else
-      result.data<double>()[i] = start + static_cast<double>(i) * step;
-  }
-  return cast(result, wanted);
+  computed(count, [&] {
+    run_stoppable(count, 1,
+                  [=, whole = result.data<std::int64_t>(), real = result.data<double>()](std::int64_t first, auto last) {
+                    for (std::int64_t i = first; i < last && integers; ++i)
+                      whole[i] = static_cast<std::int64_t>(start) + i * static_cast<std::int64_t>(step);
+                    for (std::int64_t i = first; i < last && !integers; ++i) real[i] = start + static_cast<double>(i) * step;
+                  });
+    return true;
+  });
+  return computed_cast(result, wanted);
 }
 
 // Returns a read-only view that repeats elements instead of copying them.
@@ -126,12 +129,20 @@ void bind_operators(py::module_& module) {
       "contiguous",
       [](py::handle value) {
         const Tensor x = as_tensor(value);
-        return is_ndarray(value) && x.contiguous() ? py::reinterpret_borrow<py::object>(value) : py::cast(contiguous(x));
+        return is_ndarray(value) && x.contiguous() ? py::reinterpret_borrow<py::object>(value) : py::cast(computed_contiguous(x));
       },
       py::arg("value"), "Return the array itself if its elements are in row-major order, else a copy.");
   module.def("diagonal", &diagonal, py::arg("x"), py::arg("offset"), py::arg("axis1"), py::arg("axis2"));
   module.def("unstack", &unstack, py::arg("x"), "Return views of the sub-arrays along the first axis.");
-  module.def("fill_spans", &fill_spans, py::arg("image"), py::arg("spans"), py::arg("colour"));
+  module.def(
+      "fill_spans",
+      [](Tensor image, Tensor spans, Tensor colour) {  // tensors of its own, since the GIL may be released
+        computed(image.size(), [&] {
+          fill_spans(image, spans, colour);
+          return true;
+        });
+      },
+      py::arg("image"), py::arg("spans"), py::arg("colour"));
   module.def("promote", [](py::handle a, py::handle b) { return std::string(dtype_name(promote(dtype_of(a), dtype_of(b)))); });
   module.def(
       "operators",

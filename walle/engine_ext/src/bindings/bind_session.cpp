@@ -81,7 +81,7 @@ class ModelNames {
 // Converts a value for an input. Numbers and lists take the model's dtype; an array keeps its own, which the session checks.
 Tensor input_tensor(const Value& input, py::handle value) {
   const bool typeless = is_number(value) || PyList_Check(value.ptr()) || PyTuple_Check(value.ptr());
-  return contiguous(typeless && !input.any_dtype ? as_tensor(value, input.dtype) : as_tensor(value));
+  return computed_contiguous(typeless && !input.any_dtype ? as_tensor(value, input.dtype) : as_tensor(value));
 }
 
 // Returns the fields of PlannedOp (session_info.py) in their order.
@@ -178,9 +178,9 @@ class BoundSession {
 Var to_var(const Value& input, py::handle value) {
   if (input.kind != ValueKind::object) return input_tensor(input, value);
   if (value.is_none()) return Nothing{};
-  if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) return contiguous(as_tensor(value));
+  if (!PyList_Check(value.ptr()) && !PyTuple_Check(value.ptr())) return computed_contiguous(as_tensor(value));
   auto sequence = std::make_shared<Sequence>();
-  for (const py::handle item : value) sequence->items.push_back(contiguous(as_tensor(item)));
+  for (const py::handle item : value) sequence->items.push_back(computed_contiguous(as_tensor(item)));
   if (!sequence->items.empty()) sequence->dtype = sequence->items[0].dtype();
   for (const Tensor& item : sequence->items)
     if (item.dtype() != sequence->dtype)

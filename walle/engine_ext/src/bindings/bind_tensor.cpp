@@ -102,9 +102,16 @@ Tensor tensor_from_buffer(py::handle object) {
     throw;
   }
   if (tensor.dtype() == DType::b8) {
-    const Tensor dense = contiguous(tensor);
+    const Tensor dense = computed_contiguous(tensor);
     const auto* bytes = reinterpret_cast<const unsigned char*>(dense.raw());
-    if (std::any_of(bytes, bytes + dense.size(), [](unsigned char byte) { return byte > 1; }))
+    const bool is_bool = computed(dense.size(), [&] {
+      bool all = true;
+      run_stoppable(dense.size(), 1, [&](std::int64_t first, std::int64_t last) {
+        all = all && std::none_of(bytes + first, bytes + last, [](unsigned char byte) { return byte > 1; });
+      });
+      return all;
+    });
+    if (!is_bool)
       throw Error(ErrorKind::dtype,
                   "a buffer of bool has a byte that is neither 0 nor 1; read it as uint8 and compare it with 0");
   }

@@ -8,6 +8,7 @@
 #include "atomic/conversion.h"
 #include "bindings/bind.h"
 #include "bindings/operations.h"
+#include "bindings/released_gil.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -140,6 +141,7 @@ bool is_sequence(py::handle value) {
 struct Nested {
   Dims shape;
   std::optional<DType> numbers, arrays;
+  ObjectPoll poll;
   std::vector<py::object> leaves;  // with a reference each: a leaf's own code may change the lists during conversion
 
   // float32 for empty lists.
@@ -163,6 +165,7 @@ struct Nested {
       for (const py::handle item : items) add(item, depth + 1);
       return;
     }
+    poll.proceed();
     if (depth != shape.size())
       throw Error(ErrorKind::shape, "an array cannot be made of nested lists of different depths; make every row equally deep");
     if (is_number(value))
@@ -180,7 +183,9 @@ Tensor from_nested(py::handle value, std::optional<DType> given_dtype) {
   if (nested.arrays) {  // rows that are arrays
     std::vector<Tensor> rows;
     for (const py::object& leaf : nested.leaves) rows.push_back(as_tensor(leaf, dtype));
-    Tensor stacked = evaluate(*find_operator("Stack"), rows, {{"axis", std::int64_t{0}}}, 1, kernels())[0];
+    std::int64_t elements = 0;
+    for (const Tensor& row : rows) elements += row.size();
+    const Tensor stacked = computed(elements, [&] { return evaluate_one("Stack", rows, {{"axis", std::int64_t{0}}}); });
     Dims shape = nested.shape;
     shape.insert(shape.end(), rows[0].shape().begin(), rows[0].shape().end());
     return reshaped(stacked, std::move(shape));
@@ -188,6 +193,7 @@ Tensor from_nested(py::handle value, std::optional<DType> given_dtype) {
   Tensor tensor = Tensor::empty(dtype, nested.shape);
   std::byte* address = tensor.raw();
   for (const py::object& leaf : nested.leaves) {
+    nested.poll.proceed();
     write_number(leaf, dtype, address);
     address += item_size(dtype);
   }
@@ -235,7 +241,7 @@ Tensor converted(const Tensor& tensor, DType dtype) {
                      1) < 0)
       throw py::error_already_set();
   }
-  return cast(tensor, dtype);
+  return computed_cast(tensor, dtype);
 }
 
 py::object element(DType dtype, const std::byte* address) {
@@ -270,19 +276,29 @@ py::object element(DType dtype, const std::byte* address) {
 }
 
 namespace {
-py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t axis) {
+// A list is not tracked by the garbage collector until it is whole: handlers of signals, which run meanwhile, cannot find it
+// there.
+py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t axis, ObjectPoll& poll) {
+  poll.proceed();
   if (axis == tensor.shape().size()) return element(tensor.dtype(), address);
   const auto size = static_cast<Py_ssize_t>(tensor.shape()[axis]);
   auto list = py::reinterpret_steal<py::object>(PyList_New(size));
   if (!list) throw py::error_already_set();
+  PyObject_GC_UnTrack(list.ptr());
   const std::int64_t step = tensor.strides()[axis] * static_cast<std::int64_t>(item_size(tensor.dtype()));
   for (Py_ssize_t i = 0; i < size; ++i)
-    PyList_SET_ITEM(list.ptr(), i, nested_at(tensor, address + i * step, axis + 1).release().ptr());
+    PyList_SET_ITEM(list.ptr(), i, nested_at(tensor, address + i * step, axis + 1, poll).release().ptr());
+  PyObject_GC_Track(list.ptr());
   return list;
 }
 }  // namespace
 
-py::object nested_list(const Tensor& tensor) { return nested_at(tensor, tensor.raw(), 0); }
+py::object nested_list(const Tensor& array) {
+  ObjectPoll poll;
+  if (array.ndim() <= 1 && array.size() < ObjectPoll::kInterval / 2) return nested_at(array, array.raw(), 0, poll);  // no poll
+  const Tensor tensor = array;  // its own, because a signal's handler may replace the array's (setflags)
+  return nested_at(tensor, tensor.raw(), 0, poll);
+}
 
 DType promote(DType a, DType b) {
   if (a == b) return a;
@@ -329,7 +345,11 @@ Dims dims_of(py::handle numbers) {
   const auto items = py::reinterpret_steal<py::tuple>(PySequence_Tuple(numbers.ptr()));
   if (!items) throw py::error_already_set();
   dims.reserve(items.size());
-  for (const py::handle number : items) dims.push_back(size_of(number));
+  ObjectPoll poll;
+  for (const py::handle number : items) {
+    poll.proceed();
+    dims.push_back(size_of(number));
+  }
   return dims;
 }
 

@@ -7,6 +7,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
+#include "bindings/released_gil.h"
 #include "geometry/indexed_raster.h"
 #include "operators/eager.h"
 
@@ -108,20 +109,28 @@ std::optional<Tensor> plain_view(const Tensor& x, py::handle key) {
 
 // Returns the flat row-major indices of a mask's true elements.
 Tensor flat_indices(const Tensor& mask) {
-  const Tensor dense = contiguous(mask);
+  const Tensor dense = computed_contiguous(mask);
   const auto* flags = reinterpret_cast<const unsigned char*>(dense.raw());  // a borrowed buffer may hold bytes other than 0 and 1
   const std::int64_t size = dense.size();
-  std::int64_t count = 0;
-  for (std::int64_t i = 0; i < size; ++i) count += flags[i] != 0;
-  Tensor result = Tensor::empty(DType::i64, {count});
-  std::int64_t* indices = result.data<std::int64_t>();
-  std::int64_t found = 0;  // less than `count` if the buffer's owner clears flags after they were counted
-  for (std::int64_t i = 0; found < count && i < size; ++i) {
-    indices[found] = i;
-    found += flags[i] != 0;
-  }
-  std::fill(indices + found, indices + count, 0);
-  return result;
+  return computed(size, [&] {
+    std::int64_t count = 0;
+    run_stoppable(size, 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) count += flags[i] != 0;
+    });
+    Tensor result = Tensor::empty(DType::i64, {count});
+    std::int64_t* indices = result.data<std::int64_t>();
+    std::int64_t found = 0;  // less than `count` if the buffer's owner clears flags after they were counted
+    run_stoppable(size, 2, [=, &found](std::int64_t first, std::int64_t last) {
+      std::int64_t next = found;  // a local copy stays in a register
+      for (std::int64_t i = first; next < count && i < last; ++i) {
+        indices[next] = i;
+        next += flags[i] != 0;
+      }
+      found = next;
+    });
+    std::fill(indices + found, indices + count, 0);
+    return result;
+  });
 }
 
 // One item of a key, converted.
@@ -222,8 +231,13 @@ void add_mask(const Tensor& x, const KeyPart& part, std::size_t axis, std::vecto
   for (std::size_t i = 0; i < part.axes; ++i) {
     Tensor along = Tensor::empty(DType::i64, flat.shape());
     below = masked[i] == 0 ? 0 : below / masked[i];
-    for (std::int64_t j = 0; j < flat.size(); ++j)
-      along.data<std::int64_t>()[j] = flat.data<std::int64_t>()[j] / below % masked[i];
+    computed(flat.size(), [&] {
+      run_stoppable(flat.size(), 4, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t j = first; j < last; ++j)
+          along.data<std::int64_t>()[j] = flat.data<std::int64_t>()[j] / below % masked[i];
+      });
+      return true;
+    });
     arrays.push_back({along, static_cast<std::int64_t>(axis + i), masked[i], x.strides()[axis + i]});
   }
 }
@@ -232,17 +246,21 @@ void add_mask(const Tensor& x, const KeyPart& part, std::size_t axis, std::vecto
 Tensor joined_indices(const std::vector<IndexArray>& arrays, const Dims& shape) {
   const std::int64_t count = element_count(shape);
   Tensor all = Tensor::empty(DType::i64, {static_cast<std::int64_t>(arrays.size()), count});
-  for (std::size_t k = 0; k < arrays.size(); ++k) {
-    const IndexArray& array = arrays[k];
-    const std::int64_t offset = static_cast<std::int64_t>(k) * count;
-    assign(cast(array.indices, DType::i64), view(all, shape, contiguous_strides(shape), offset));
-    const std::int64_t* index = all.data<std::int64_t>() + offset;
-    bool in_range = true;
-    for (std::int64_t i = 0; i < count; ++i) in_range &= index[i] >= -array.size && index[i] < array.size;
-    for (std::int64_t i = 0; !in_range && i < count; ++i)
-      if (index[i] < -array.size || index[i] >= array.size) out_of_range(index[i], array.axis, array.size);
-  }
-  return all;
+  return computed(all.size(), [&] {
+    for (std::size_t k = 0; k < arrays.size(); ++k) {
+      const IndexArray& array = arrays[k];
+      const std::int64_t offset = static_cast<std::int64_t>(k) * count;
+      assign(cast(array.indices, DType::i64), view(all, shape, contiguous_strides(shape), offset));
+      const std::int64_t* index = all.data<std::int64_t>() + offset;
+      run_stoppable(count, 1, [&](std::int64_t first, std::int64_t last) {
+        bool in_range = true;
+        for (std::int64_t i = first; i < last; ++i) in_range &= index[i] >= -array.size && index[i] < array.size;
+        for (std::int64_t i = first; !in_range && i < last; ++i)
+          if (index[i] < -array.size || index[i] >= array.size) out_of_range(index[i], array.axis, array.size);
+      });
+    }
+    return std::move(all);
+  });
 }
 
 Selection select(const Tensor& x, py::handle key) {
@@ -367,21 +385,44 @@ Tensor copy_if_scalar(Tensor view_of_x, py::handle key) {
 
 }  // namespace
 
-Tensor get_item(const Tensor& x, py::handle key) {
-  if (auto view_of_x = plain_view(x, key)) return copy_if_scalar(*std::move(view_of_x), key);
-  if (auto result = fast_gather(x, key)) return *std::move(result);
+namespace {
+
+// Returns whether other code may run, and change the array, while a key is converted: for all but numbers, slices and arrays for
+// which the GIL is not released.
+bool may_run_others(py::handle key) {
+  const auto is_quick = [](PyObject* item) {
+    if (is_ndarray(item)) return tensor_of(item).size() < kReleaseGil;
+    return PyLong_CheckExact(item) || PySlice_Check(item) || item == Py_None || item == Py_Ellipsis;
+  };
+  if (!PyTuple_Check(key.ptr())) return !is_quick(key.ptr());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key.ptr()); ++i)
+    if (!is_quick(PyTuple_GET_ITEM(key.ptr(), i))) return true;
+  return false;
+}
+
+}  // namespace
+
+Tensor get_item(const Tensor& array, py::handle key) {
+  if (auto view_of_x = plain_view(array, key)) return copy_if_scalar(*std::move(view_of_x), key);
+  if (auto result = fast_gather(array, key)) return *std::move(result);
+  std::optional<Tensor> own;  // another thread may replace the array's (setflags) while the GIL is released
+  if (may_run_others(key)) own = array;
+  const Tensor& x = own ? *own : array;
   if (const Tensor* mask = tensor_or_null(key);
       mask != nullptr && mask->dtype() == DType::b8 && mask->ndim() > 0 && mask->shape() == x.shape() && x.contiguous()) {
     const Tensor inputs[] = {reshaped(x, {-1}), reshaped(*mask, {-1})};
-    return evaluate_one("Compress", inputs);
+    return computed(x.size(), [&] { return evaluate_one("Compress", inputs); });
   }
   const Selection selection = select(x, key);
   if (!selection.indexed) return copy_if_scalar(selection.view, key);
   Tensor result = Tensor::empty(x.dtype(), selection.shape);
   if (result.size() == 0) return result;
   const IndexedRaster raster(selection.movement, storage_elements(x), result.size(), selection.indices.size(), true);
-  raster.gather(selection.indices.data<const std::int64_t>(), x.storage()->data(), result.raw(), item_size(x.dtype()));
-  return result;
+  return computed(result.size(), [&, storage = x.storage(), item = item_size(x.dtype())] {
+    raster.gather(selection.indices.data<const std::int64_t>(), storage->data(), result.raw(), item);
+    throw_if_stopped();  // what it gave may not be whole
+    return std::move(result);
+  });
 }
 
 PyObject* new_element(PyObject* array, std::int64_t index) {
@@ -424,28 +465,36 @@ bool set_number(const Tensor& x, py::handle key, py::handle value) {
 
 }  // namespace
 
-void set_item(const Tensor& x, py::handle key, py::handle value) {
-  if (x.storage() && set_number(x, key, value)) return;
-  Tensor source = as_tensor(value, x.dtype());
+void set_item(const Tensor& array, py::handle key, py::handle value) {
+  if (array.storage() && set_number(array, key, value)) return;
+  Tensor source = as_tensor(value, array.dtype());
+  std::optional<Tensor> own;  // as in get_item
   Selection selection;
-  if (auto view_of_x = plain_view(x, key))
+  if (auto view_of_x = plain_view(array, key)) {
     selection.view = *std::move(view_of_x);
-  else
-    selection = select(x, key);
+  } else {
+    if (may_run_others(key)) own = array;
+    selection = select(own ? *own : array, key);
+  }
+  const Tensor& x = own ? *own : array;
   // The value may have more leading axes of size 1 than the selection.
   const std::size_t rank = selection.indexed ? selection.shape.size() : selection.view.shape().size();
   while (source.shape().size() > rank && source.shape()[0] == 1)
     source = view(source, Dims(source.shape().begin() + 1, source.shape().end()),
                   Dims(source.strides().begin() + 1, source.strides().end()), source.offset());
-  if (!selection.indexed) return assign(source, selection.view);
+  if (!selection.indexed) return computed_assign(source, selection.view);
   if (!x.storage() || !x.storage()->writable())
     throw Error(ErrorKind::dtype, "cannot assign to a read-only array; copy it first");
   const Dims strides = broadcast_strides(source.shape(), source.strides(), selection.shape);
   if (element_count(selection.shape) == 0) return;
   const Tensor values = Tensor::empty(x.dtype(), selection.shape);  // a copy, because `source` may overlap x
-  assign(source, values);
   const IndexedRaster raster(selection.movement, storage_elements(x), values.size(), selection.indices.size(), false);
-  raster.scatter(selection.indices.data<const std::int64_t>(), values.raw(), x.storage()->data(), item_size(x.dtype()));
+  computed(values.size(), [&, storage = x.storage(), item = item_size(x.dtype())] {
+    assign(source, values);
+    raster.scatter(selection.indices.data<const std::int64_t>(), values.raw(), storage->data(), item);
+    throw_if_stopped();
+    return true;
+  });
 }
 
 }  // namespace walle

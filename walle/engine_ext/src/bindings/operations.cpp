@@ -33,10 +33,10 @@ DType compute_dtype(const OpDef& op, DType dtype) {
 }
 
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
-  constexpr std::int64_t kReleaseGil = 1 << 16;  // elements from which releasing the GIL pays off
-  std::int64_t work = op.is(Family::matmul) ? kReleaseGil : 0;
+  constexpr std::int64_t kLargeOperands = 1 << 16;  // elements from which releasing the GIL pays off for any operator
+  std::int64_t work = op.is(Family::matmul) ? kLargeOperands : 0;
   for (const Tensor& input : inputs) work += input.size();
-  if (work < kReleaseGil) return evaluate(op, inputs, attributes, 1, kernels())[0];
+  if (work < kLargeOperands) return evaluate(op, inputs, attributes, 1, kernels())[0];
   return computed_without_gil([&] { return evaluate(op, inputs, attributes, 1, kernels())[0]; });
 }
 
@@ -95,8 +95,8 @@ Tensor clip(const Tensor& array, py::handle low, py::handle high) {
 Tensor where(py::handle condition, py::handle a, py::handle b) {
   const MixedOperands operands = mixed_operands(a, b);
   const Tensor inputs[] = {as_tensor(condition, DType::b8),
-                           operands.a.storage() ? cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
-                           operands.b.storage() ? cast(operands.b, operands.dtype) : scalar(b, operands.dtype)};
+                           operands.a.storage() ? computed_cast(operands.a, operands.dtype) : scalar(a, operands.dtype),
+                           operands.b.storage() ? computed_cast(operands.b, operands.dtype) : scalar(b, operands.dtype)};
   if (auto result = fast_where(inputs[0], inputs[1], inputs[2])) return *std::move(result);
   return run(operator_named("Where"), inputs);
 }
@@ -144,7 +144,7 @@ PyObject* new_stored(Tensor result, PyObject* out, bool may_repeat) {
   if (target.shape() != result.shape() && !(may_repeat && fills(result.shape(), target.shape())))
     throw Error(ErrorKind::shape,
                 "`out` has shape " + to_string(target.shape()) + ", but the result has shape " + to_string(result.shape()));
-  assign(cast(result, target.dtype()), target);
+  computed_assign(computed_cast(result, target.dtype()), target);
   return Py_NewRef(out);
 }
 
@@ -153,7 +153,7 @@ Tensor unary(const OpDef& given, const Tensor& x) {
   if (auto result = fast_unary(given, x)) return *std::move(result);
   if (x.dtype() == DType::b8 && given.name == "Abs") return copy_of(x);  // bool as in NumPy, so that ~abs(x) negates
   const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical_name(given.name)) : given;
-  const Tensor inputs[] = {cast(x, compute_dtype(op, x.dtype()))};
+  const Tensor inputs[] = {computed_cast(x, compute_dtype(op, x.dtype()))};
   return run(op, inputs);
 }
 Tensor unary(const OpDef& op, py::handle x) {
@@ -175,9 +175,13 @@ std::optional<Tensor> compare_out_of_range(const OpDef& op, const MixedOperands&
   if (is_above < 0) throw py::error_already_set();
   const std::int64_t element = 0, side = is_above == 1 ? 1 : -1;
   Tensor result = Tensor::empty(DType::b8, (number_left ? operands.b : operands.a).shape());
-  kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](
-      number_left ? &side : &element, 0, number_left ? &element : &side, 0, result.raw(), result.size());
-  return result;
+  const auto compare = kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))];
+  return computed(result.size(), [&] {
+    run_stoppable(result.size(), 1, [&](std::int64_t first, std::int64_t last) {
+      compare(number_left ? &side : &element, 0, number_left ? &element : &side, 0, result.raw() + first, last - first);
+    });
+    return std::move(result);
+  });
 }
 
 // Compares int64 (or a smaller signed type) with uint64 by value: no dtype holds both. Returns nothing for other comparisons.
@@ -186,9 +190,10 @@ std::optional<Tensor> compare_signs(const OpDef& op, const MixedOperands& operan
   const auto is_signed = [](const Tensor& x) { return is_integer(x.dtype()) && !is_unsigned(x.dtype()); };
   const bool left = is_signed(operands.a) && operands.b.dtype() == DType::u64;
   if (!left && !(is_signed(operands.b) && operands.a.dtype() == DType::u64)) return std::nullopt;
-  const Tensor number = cast(left ? operands.a : operands.b, DType::i64);
+  const Tensor number = computed_cast(left ? operands.a : operands.b, DType::i64);
   const Tensor of_sign[] = {number, scalar(py::int_(0), DType::i64)};
-  const Tensor wide[] = {left ? cast(number, DType::u64) : operands.a, left ? operands.b : cast(number, DType::u64)};
+  const Tensor wide[] = {left ? computed_cast(number, DType::u64) : operands.a,
+                         left ? operands.b : computed_cast(number, DType::u64)};
   const std::int64_t below = -1, zero = 0;  // as a negative number compares with any of uint64
   bool result = false;
   kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](
@@ -238,11 +243,11 @@ Tensor binary(const OpDef& given, py::handle a, py::handle b) {
   DType dtype = operands.dtype;
   if (op.name == "Power" && operands.a.storage() && !operands.b.storage())
     if (const char* dedicated = power_operator(b, dtype))
-      return unary(operator_named(dedicated), cast(operands.a, compute_dtype(op, dtype)));
+      return unary(operator_named(dedicated), computed_cast(operands.a, compute_dtype(op, dtype)));
   // Div is true division here; the registry's Div divides integers as ONNX does.
   dtype = op.name == "Div" ? floating_dtype(dtype) : compute_dtype(op, dtype);
-  const Tensor inputs[] = {operands.a.storage() ? cast(operands.a, dtype) : scalar(a, dtype),
-                           operands.b.storage() ? cast(operands.b, dtype) : scalar(b, dtype)};
+  const Tensor inputs[] = {operands.a.storage() ? computed_cast(operands.a, dtype) : scalar(a, dtype),
+                           operands.b.storage() ? computed_cast(operands.b, dtype) : scalar(b, dtype)};
   return run(op, inputs);
 }
 Tensor binary(std::string_view name, py::handle a, py::handle b) { return binary(operator_named(name), a, b); }
@@ -264,7 +269,8 @@ std::int64_t sum_small(const Tensor& x) {
   const auto item = static_cast<std::int64_t>(item_size(x.dtype()));
   alignas(64) std::int32_t wide[kBlock];
   std::int64_t total = 0;
-  for (std::int64_t done = 0; done < x.size(); done += kBlock) {
+  StopPoll poll;
+  for (std::int64_t done = 0; done < x.size() && poll.proceed(kBlock); done += kBlock) {
     const std::int64_t size = std::min(kBlock, x.size() - done);
     widen(x.raw() + done * item, 1, wide, size);
     std::int32_t part = 0;
@@ -283,7 +289,8 @@ std::int64_t count_true(const std::byte* flags, std::int64_t count) {
   alignas(64) std::byte sums[kBlock];
   alignas(64) std::int32_t wide[kBlock];
   std::int64_t total = 0;
-  for (std::int64_t done = 0; done < count;) {
+  StopPoll poll;
+  for (std::int64_t done = 0; done < count && poll.proceed(kBlock * kMaxBlocks / 4);) {
     const std::int64_t size = std::min(kBlock, count - done), blocks = std::min(kMaxBlocks, (count - done) / size);
     std::memcpy(sums, flags + done, static_cast<std::size_t>(size));
     for (std::int64_t i = 1; i < blocks; ++i) table.binary[kAdd][kU8](sums, 1, flags + done + i * size, 1, sums, size);
@@ -303,14 +310,21 @@ std::optional<Tensor> reduce_small(const std::string& name, const Tensor& x, boo
   const Dims shape(keepdims ? x.shape().size() : 0, 1);
   if (name == "ReduceSum" && (x.dtype() == DType::b8 || (is_integer(x.dtype()) && item_size(x.dtype()) <= 2))) {
     Tensor result = Tensor::empty(accumulator_dtype(x.dtype()), shape);  // the same bits in int64 and uint64
-    *result.data<std::int64_t>() = x.dtype() == DType::b8 ? count_true(x.raw(), x.size()) : sum_small(x);
+    *result.data<std::int64_t>() =
+        computed(x.size(), [&] { return x.dtype() == DType::b8 ? count_true(x.raw(), x.size()) : sum_small(x); });
     return result;
   }
   const bool is_max = name == "ReduceMax";
   if (x.dtype() != DType::b8 || (!is_max && name != "ReduceMin")) return std::nullopt;
   Tensor result = Tensor::empty(DType::b8, shape);
-  const auto size = static_cast<std::size_t>(x.size());
-  *result.data<bool>() = (size > 0 && std::memchr(x.raw(), is_max ? 1 : 0, size) != nullptr) == is_max;
+  bool found = false;
+  computed(x.size(), [&] {
+    run_stoppable(x.size(), 1, [&](std::int64_t first, std::int64_t last) {
+      found = found || std::memchr(x.raw() + first, is_max ? 1 : 0, static_cast<std::size_t>(last - first)) != nullptr;
+    });
+    return true;
+  });
+  *result.data<bool>() = found == is_max;
   return result;
 }
 
@@ -324,17 +338,18 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle given_axis, 
   const std::string name = !is_logical ? given : given == "All" ? "ReduceMin" : "ReduceMax";
   const OpDef& op = operator_named(name);
   const bool extreme = name == "ReduceMax" || name == "ReduceMin", mean = op.is(Family::mean);
-  Tensor input = is_logical ? cast(x, DType::b8) : x;
-  if (axis.is_none() && (is_logical || !extreme || x.size() > 0))
+  const std::size_t rank = x.shape().size();
+  Tensor input = is_logical ? computed_cast(x, DType::b8) : x;
+  if (axis.is_none() && (is_logical || !extreme || input.size() > 0))
     if (auto result = reduce_small(name, input, keepdims)) return *std::move(result);
   if (name == "ReduceSum" || name == "ReduceProd")
-    input = cast(x, accumulator_dtype(x.dtype()));
+    input = computed_cast(input, accumulator_dtype(input.dtype()));
   else if (mean)
-    input = cast(x, floating_dtype(x.dtype()));
+    input = computed_cast(input, floating_dtype(input.dtype()));
   if (auto result = fast_reduce(op, input, axis, keepdims)) return *std::move(result);
   Attributes attributes{{"keepdims", std::int64_t{keepdims}}};
   if (op.is(Family::arg)) {
-    if (axis.is_none()) input = reshaped(contiguous(input), {-1});
+    if (axis.is_none()) input = reshaped(input, {-1});
     attributes.set("axis", axis.is_none() ? std::int64_t{0} : py::cast<std::int64_t>(axis));
   } else if (!axis.is_none()) {
     attributes.set("axes", dims_of(axis));
@@ -350,7 +365,7 @@ Tensor reduce(const std::string& given, const Tensor& x, py::handle given_axis, 
   }
   const Tensor inputs[] = {input};
   Tensor result = run(op, inputs, attributes);
-  if (op.is(Family::arg) && axis.is_none()) result = reshaped(result, Dims(keepdims ? x.shape().size() : 0, 1));
+  if (op.is(Family::arg) && axis.is_none()) result = reshaped(result, Dims(keepdims ? rank : 0, 1));
   return result;
 }
 
@@ -366,18 +381,28 @@ py::object functions() {
 }
 
 Tensor copy_of(const Tensor& x) {
-  constexpr std::int64_t kReleaseGil = 1 << 20;  // elements
   Tensor result = Tensor::empty(x.dtype(), x.shape());
-  if (x.size() < kReleaseGil) {
-    assign(x, result);
-    return result;
-  }
-  const Tensor from = x;  // its own, because another thread may replace the array's (setflags) while the GIL is released
-  return computed_without_gil([&] {
-    assign(from, result);
-    return std::move(result);
+  computed_assign(x, result);
+  return result;
+}
+
+// Where large, on tensors of their own, because another thread may replace the arrays' (setflags) while the GIL is released.
+Tensor computed_cast(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype || x.size() < kReleaseGil) return cast(x, dtype);
+  const Tensor from = x;
+  return computed_without_gil([&] { return cast(from, dtype); });
+}
+
+void computed_assign(const Tensor& from, const Tensor& to) {
+  if (to.size() < kReleaseGil) return assign(from, to);
+  const Tensor source = from, target = to;
+  computed_without_gil([&] {
+    assign(source, target);
+    return true;
   });
 }
+
+Tensor computed_contiguous(const Tensor& x) { return x.contiguous() ? x : copy_of(x); }
 
 py::object only_element(const Tensor& x) {
   if (x.size() != 1)
@@ -431,7 +456,7 @@ Tensor reshaped(const Tensor& x, Dims shape) {
   if (element_count(shape) != x.size())
     throw Error(ErrorKind::shape, "cannot reshape an array of shape " + to_string(x.shape()) + " to " + to_string(shape));
   if (auto strides = reshaped_strides(x, shape)) return view(x, std::move(shape), *std::move(strides), x.offset());
-  const Tensor dense = contiguous(x);
+  const Tensor dense = computed_contiguous(x);
   Dims strides = contiguous_strides(shape);
   return view(dense, std::move(shape), std::move(strides), dense.offset());
 }

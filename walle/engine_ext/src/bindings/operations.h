@@ -46,7 +46,11 @@ pybind11::tuple unstack(const Tensor& x);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);
-Tensor copy_of(const Tensor& x);               // in row-major order
+Tensor copy_of(const Tensor& x);  // in row-major order
+// cast(), assign() and contiguous() without the GIL where arrays are large (see computed() in released_gil.h).
+Tensor computed_cast(const Tensor& x, DType dtype);
+void computed_assign(const Tensor& from, const Tensor& to);
+Tensor computed_contiguous(const Tensor& x);
 Tensor reshaped(const Tensor& x, Dims shape);  // a view where strides allow it, else a copy; one dimension may be -1
 // The same, with the elements in column-major order on both sides.
 Tensor reshaped_by_columns(const Tensor& x, Dims shape);

@@ -69,4 +69,32 @@ auto computed_without_gil(F&& work) {
   });
 }
 
+// Elements of simple loops from which releasing the GIL pays off: about a millisecond.
+inline constexpr std::int64_t kReleaseGil = 1 << 20;
+
+// Returns work(), as computed_without_gil does where it handles that many elements. Other threads may then run and change arrays:
+// `work` must use copies of their tensors, not references to them.
+template <class F>
+auto computed(std::int64_t elements, F&& work) {
+  if (elements < kReleaseGil) return work();
+  return computed_without_gil(work);
+}
+
+// Polls between Python objects, under the GIL: for loops that create or read one object for each element.
+class ObjectPoll {
+ public:
+  // Counts one object. From time to time, runs the handlers of signals and throws what one raises, and WorkStopped where the VM's
+  // call must end. A handler may change any array.
+  void proceed() {
+    if (++count_ % kInterval != 0) return;
+    throw_if_stopped();
+    if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+  }
+
+  static constexpr std::int64_t kInterval = 1 << 14;
+
+ private:
+  std::int64_t count_ = 0;
+};
+
 }  // namespace walle

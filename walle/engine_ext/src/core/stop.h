@@ -111,6 +111,9 @@ inline void throw_if_stopped() {
 // number of elements, a factorisation does n^3 operations.
 class StopPoll {
  public:
+  StopPoll() noexcept : StopPoll(current_stop()) {}
+  explicit StopPoll(StopFlag* stop) noexcept : stop_(stop) {}
+
   // Counts `elements` before they are worked on; returns false once a stop was requested, and from then on.
   bool proceed(std::int64_t elements) noexcept {
     if (stop_ == nullptr || (left_ -= elements) > 0) return !stopped_;
@@ -123,7 +126,7 @@ class StopPoll {
   static constexpr std::int64_t kInterval = std::int64_t{1} << 22;
 
  private:
-  StopFlag* stop_ = current_stop();
+  StopFlag* stop_;
   std::int64_t left_ = kInterval;
   bool stopped_ = false;
 };
@@ -139,6 +142,14 @@ bool run_in_blocks(std::int64_t count, std::int64_t weight, StopPoll& poll, F&& 
     work(first, last);
   }
   return !poll.stopped();
+}
+
+// The same for code that may throw: throws WorkStopped once a stop was requested.
+template <class F>
+void run_stoppable(std::int64_t count, std::int64_t weight, F&& work) {
+  // One block is never polled, so that its flag is not looked up.
+  StopPoll poll(count <= StopPoll::kInterval / 4 / weight ? nullptr : current_stop());
+  if (!run_in_blocks(count, weight, poll, work)) throw_if_stopped();
 }
 
 }  // namespace walle

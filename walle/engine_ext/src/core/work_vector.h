@@ -57,4 +57,12 @@ class WorkAllocator {
 template <class T>
 using WorkVector = std::vector<T, WorkAllocator<T>>;
 
+// Fills an empty vector with `size` copies of an item; throws WorkStopped once a stop was requested.
+template <class Vector>
+void fill_stoppable(Vector& items, std::size_t size, const typename Vector::value_type& item) {
+  items.reserve(size);
+  run_stoppable(static_cast<std::int64_t>(size), 1 + static_cast<std::int64_t>(sizeof(item)) / 8,
+                [&](std::int64_t, std::int64_t last) { items.resize(static_cast<std::size_t>(last), item); });
+}
+
 }  // namespace walle

@@ -7,6 +7,7 @@
 
 #include <jpeglib.h>
 
+#include "core/stop.h"
 #include "files/image_file.h"
 
 namespace walle {
@@ -28,6 +29,11 @@ void jump_out_of_jpeg(j_common_ptr info) {
 }
 void ignore_message(j_common_ptr, int) {}
 
+// Leaves a call that reads a whole file (a progressive one) once a stop was requested.
+void poll_stop(j_common_ptr info) {
+  if (StopFlag* stop = current_stop(); stop != nullptr && stop->poll()) jump_out_of_jpeg(info);
+}
+
 jpeg_error_mgr* install(ErrorJump& error) {
   jpeg_error_mgr* manager = jpeg_std_error(&error.manager);
   manager->error_exit = jump_out_of_jpeg;
@@ -36,9 +42,11 @@ jpeg_error_mgr* install(ErrorJump& error) {
   return manager;
 }
 
-bool read_jpeg_header(jpeg_decompress_struct& info, ErrorJump& error, std::span<const std::byte> data, bool grey) {
+bool read_jpeg_header(jpeg_decompress_struct& info, ErrorJump& error, jpeg_progress_mgr& progress,
+                      std::span<const std::byte> data, bool grey) {
   if (setjmp(error.target) != 0) return false;
   jpeg_create_decompress(&info);
+  info.progress = &progress;
   jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(data.data()), static_cast<unsigned long>(data.size()));
   jpeg_read_header(&info, TRUE);
   const bool is_cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
@@ -47,9 +55,15 @@ bool read_jpeg_header(jpeg_decompress_struct& info, ErrorJump& error, std::span<
   return true;
 }
 
+// Elements of simple loops that take about as long as a byte of an image, whose transform is slower.
+constexpr std::int64_t kByte = 8;
+
+// Both return false after a stop too.
 bool read_jpeg_rows(jpeg_decompress_struct& info, ErrorJump& error, unsigned char* rows, std::size_t row_bytes) {
   if (setjmp(error.target) != 0) return false;
+  StopPoll poll;
   while (info.output_scanline < info.output_height) {
+    if (!poll.proceed(kByte * static_cast<std::int64_t>(row_bytes))) return false;
     JSAMPROW row = rows + info.output_scanline * row_bytes;
     jpeg_read_scanlines(&info, &row, 1);
   }
@@ -70,7 +84,9 @@ bool write_jpeg_rows(jpeg_compress_struct& info, ErrorJump& error, const Tensor&
   jpeg_set_quality(&info, quality, TRUE);
   jpeg_start_compress(&info, TRUE);
   const std::size_t row_bytes = static_cast<std::size_t>(info.image_width) * static_cast<std::size_t>(info.input_components);
+  StopPoll poll;
   while (info.next_scanline < info.image_height) {
+    if (!poll.proceed(kByte * static_cast<std::int64_t>(row_bytes))) return false;
     JSAMPROW row = const_cast<JSAMPROW>(image.data<const unsigned char>()) + info.next_scanline * row_bytes;
     jpeg_write_scanlines(&info, &row, 1);
   }
@@ -86,9 +102,12 @@ Tensor decode_jpeg(std::span<const std::byte> data, bool grey, std::int64_t max_
   info.err = install(error);
   const auto fail = [&]() -> Error {
     jpeg_destroy_decompress(&info);
+    throw_if_stopped();
     return {ErrorKind::model, std::string("cannot decode the JPEG file: ") + error.message};
   };
-  if (!read_jpeg_header(info, error, data, grey)) throw fail();
+  jpeg_progress_mgr progress{};
+  progress.progress_monitor = poll_stop;
+  if (!read_jpeg_header(info, error, progress, data, grey)) throw fail();
   const auto height = static_cast<std::int64_t>(info.output_height), width = static_cast<std::int64_t>(info.output_width),
              channels = static_cast<std::int64_t>(info.output_components);
   if (height * width > max_pixels) {
@@ -103,8 +122,10 @@ Tensor decode_jpeg(std::span<const std::byte> data, bool grey, std::int64_t max_
   Tensor result = Tensor::empty(DType::u8, {height, width, 3});
   const auto* ink = rows.data<std::uint8_t>();
   auto* out = result.data<std::uint8_t>();
-  for (std::int64_t i = 0; i < height * width; ++i)
-    for (std::int64_t c = 0; c < 3; ++c) out[3 * i + c] = static_cast<std::uint8_t>(ink[4 * i + 2 - c] * ink[4 * i + 3] / 255);
+  run_stoppable(height * width, 4, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      for (std::int64_t c = 0; c < 3; ++c) out[3 * i + c] = static_cast<std::uint8_t>(ink[4 * i + 2 - c] * ink[4 * i + 3] / 255);
+  });
   return result;
 }
 
@@ -115,10 +136,13 @@ std::vector<std::byte> encode_jpeg(const Tensor& image, int level) {
   unsigned char* out = nullptr;
   unsigned long size = 0;
   const bool written = write_jpeg_rows(info, error, image, level < 0 ? 0 : level > 100 ? 100 : level, &out, &size);
+  // Only this call says where the bytes are: the buffer given at first was freed when they grew. It ends a whole file itself.
+  if (!written && info.dest != nullptr) info.dest->term_destination(&info);
   jpeg_destroy_compress(&info);
   std::vector<std::byte> bytes;
   if (written) bytes.assign(reinterpret_cast<std::byte*>(out), reinterpret_cast<std::byte*>(out) + size);
   std::free(out);
+  throw_if_stopped();
   if (!written) throw Error(ErrorKind::model, std::string("cannot encode the image as JPEG: ") + error.message);
   return bytes;
 }

@@ -5,6 +5,7 @@
 
 #include <png.h>
 
+#include "core/stop.h"
 #include "files/image_file.h"
 
 namespace walle {
@@ -37,6 +38,7 @@ void ignore(png_structp, png_const_charp) {}
 
 struct PngShape {
   std::int64_t height = 0, width = 0, channels = 0;
+  int passes = 1;  // of an interlaced file
   bool is_16_bit = false;
 };
 
@@ -53,21 +55,30 @@ bool read_png_header(png_structp png, png_infop info, PngShape& shape) {
   if (kind == PNG_COLOR_TYPE_GRAY_ALPHA || (has_transparency && kind == PNG_COLOR_TYPE_GRAY)) png_set_gray_to_rgb(png);
   if (kind != PNG_COLOR_TYPE_GRAY || has_transparency) png_set_bgr(png);
   if (depth == 16) png_set_swap(png);
-  png_set_interlace_handling(png);
+  const int passes = png_set_interlace_handling(png);
   png_read_update_info(png, info);
   shape = {static_cast<std::int64_t>(png_get_image_height(png, info)), static_cast<std::int64_t>(png_get_image_width(png, info)),
-           png_get_channels(png, info), png_get_bit_depth(png, info) == 16};
+           png_get_channels(png, info), passes, png_get_bit_depth(png, info) == 16};
   return true;
 }
 
-bool read_png_rows(png_structp png, png_bytep* rows) {
+// Elements of simple loops that take about as long as a byte of an image: libpng's and zlib's loops are slower.
+constexpr std::int64_t kReadByte = 4, kWriteByte = 64;
+
+// Both return false after a stop too.
+bool read_png_rows(png_structp png, const PngShape& shape, png_bytep* rows, std::int64_t row_bytes) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
-  png_read_image(png, rows);
+  StopPoll poll;
+  for (int pass = 0; pass < shape.passes; ++pass)
+    for (std::int64_t y = 0; y < shape.height; ++y) {
+      if (!poll.proceed(kReadByte * row_bytes)) return false;
+      png_read_row(png, rows[y], nullptr);
+    }
   png_read_end(png, nullptr);
   return true;
 }
 
-bool write_png_rows(png_structp png, png_infop info, const PngShape& shape, int level, png_bytep* rows) {
+bool write_png_rows(png_structp png, png_infop info, const PngShape& shape, int level, png_bytep* rows, std::int64_t row_bytes) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   const int kind = shape.channels == 1   ? PNG_COLOR_TYPE_GRAY
                    : shape.channels == 3 ? PNG_COLOR_TYPE_RGB
@@ -79,7 +90,11 @@ bool write_png_rows(png_structp png, png_infop info, const PngShape& shape, int 
   png_write_info(png, info);
   if (shape.channels > 1) png_set_bgr(png);
   if (shape.is_16_bit) png_set_swap(png);
-  png_write_image(png, rows);
+  StopPoll poll;
+  for (std::int64_t y = 0; y < shape.height; ++y) {
+    if (!poll.proceed(kWriteByte * row_bytes)) return false;
+    png_write_row(png, rows[y]);
+  }
   png_write_end(png, info);
   return true;
 }
@@ -102,6 +117,7 @@ Tensor decode_png(std::span<const std::byte> data, std::int64_t max_pixels) {
   const auto destroy = [&] { png_destroy_read_struct(&png, &info, nullptr); };
   const auto fail = [&]() -> Error {
     destroy();
+    throw_if_stopped();
     return {ErrorKind::model, std::string("cannot decode the PNG file: ") + message};
   };
   PngShape png_shape;
@@ -110,8 +126,9 @@ Tensor decode_png(std::span<const std::byte> data, std::int64_t max_pixels) {
   const Dims shape = png_shape.channels == 1 ? Dims{png_shape.height, png_shape.width}
                                              : Dims{png_shape.height, png_shape.width, png_shape.channels};
   Tensor image = Tensor::empty(png_shape.is_16_bit ? DType::u16 : DType::u8, shape);
-  auto rows = rows_of(image, static_cast<std::size_t>(png_shape.width * png_shape.channels) * (png_shape.is_16_bit ? 2 : 1));
-  if (!read_png_rows(png, rows.data())) throw fail();
+  const std::int64_t row_bytes = png_shape.width * png_shape.channels * (png_shape.is_16_bit ? 2 : 1);
+  auto rows = rows_of(image, static_cast<std::size_t>(row_bytes));
+  if (!read_png_rows(png, png_shape, rows.data(), row_bytes)) throw fail();
   destroy();
   return image;
 }
@@ -122,11 +139,13 @@ std::vector<std::byte> encode_png(const Tensor& image, int level) {
   png_infop info = png_create_info_struct(png);
   std::vector<std::byte> bytes;
   png_set_write_fn(png, &bytes, write, flush);
-  const PngShape png_shape{image.shape()[0], image.shape()[1], image.ndim() == 3 ? image.shape()[2] : 1,
+  const PngShape png_shape{image.shape()[0], image.shape()[1], image.ndim() == 3 ? image.shape()[2] : 1, 1,
                            image.dtype() == DType::u16};
-  auto rows = rows_of(image, static_cast<std::size_t>(png_shape.width * png_shape.channels) * (png_shape.is_16_bit ? 2 : 1));
-  const bool written = write_png_rows(png, info, png_shape, level < 0 ? 0 : level > 9 ? 9 : level, rows.data());
+  const std::int64_t row_bytes = png_shape.width * png_shape.channels * (png_shape.is_16_bit ? 2 : 1);
+  auto rows = rows_of(image, static_cast<std::size_t>(row_bytes));
+  const bool written = write_png_rows(png, info, png_shape, level < 0 ? 0 : level > 9 ? 9 : level, rows.data(), row_bytes);
   png_destroy_write_struct(&png, &info);
+  throw_if_stopped();
   if (!written) throw Error(ErrorKind::model, std::string("cannot encode the image as PNG: ") + message);
   return bytes;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/stop.h"
+
 namespace walle {
 
 std::size_t normal_axis(std::int64_t axis, std::size_t rank) {
@@ -21,17 +23,20 @@ std::optional<Dims> whole_numbers(std::span<const Operand> operands, std::size_t
   if (tensor->ndim() > 1)
     throw Error(ErrorKind::shape, "'" + std::string(name) + "' has shape " + to_string(tensor->shape()) + ", not one dimension");
   const std::int64_t stride = tensor->ndim() == 1 ? tensor->strides()[0] : 0;
-  Dims numbers(static_cast<std::size_t>(tensor->size()));
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const std::int64_t at = static_cast<std::int64_t>(i) * stride;
-    if (tensor->dtype() == DType::i64)
-      std::memcpy(&numbers[i], tensor->data<std::int64_t>() + at, sizeof(std::int64_t));
-    else if (tensor->dtype() == DType::i32)
-      numbers[i] = tensor->data<std::int32_t>()[at];
-    else
-      throw Error(ErrorKind::dtype,
-                  "'" + std::string(name) + "' has dtype " + std::string(dtype_name(tensor->dtype())) + ", not int64 or int32");
-  }
+  const bool is_wide = tensor->dtype() == DType::i64;
+  if (tensor->size() > 0 && !is_wide && tensor->dtype() != DType::i32)
+    throw Error(ErrorKind::dtype,
+                "'" + std::string(name) + "' has dtype " + std::string(dtype_name(tensor->dtype())) + ", not int64 or int32");
+  Dims numbers;
+  numbers.reserve(static_cast<std::size_t>(tensor->size()));
+  run_stoppable(tensor->size(), 2, [&](std::int64_t first, std::int64_t last) {
+    numbers.resize(static_cast<std::size_t>(last));
+    std::int64_t* to = numbers.data();
+    const auto* wide = tensor->data<std::int64_t>();
+    const auto* narrow = tensor->data<std::int32_t>();
+    for (std::int64_t i = first; i < last && is_wide; ++i) std::memcpy(to + i, wide + i * stride, sizeof(std::int64_t));
+    for (std::int64_t i = first; i < last && !is_wide; ++i) to[i] = narrow[i * stride];
+  });
   return numbers;
 }
 

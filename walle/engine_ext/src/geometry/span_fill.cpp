@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/stop.h"
+
 namespace walle {
 
 void fill_spans(const Tensor& image, const Tensor& spans, const Tensor& colour) {
@@ -23,10 +25,14 @@ void fill_spans(const Tensor& image, const Tensor& spans, const Tensor& colour) 
   const auto item = static_cast<std::int64_t>(item_size(image.dtype()));
   const std::int64_t row = image.strides()[0] * item, column = image.strides()[1] * item,
                      channel = image.ndim() == 3 ? image.strides()[2] * item : item;
-  const auto* span = spans.data<std::int32_t>();  // row, first column, column after the last
-  for (std::int64_t i = 0; i < spans.shape()[0]; ++i, span += 3) {
+  const auto* at = spans.data<std::int32_t>();
+  StopPoll poll;
+  for (std::int64_t i = 0; i < spans.shape()[0]; ++i, at += 3) {
+    const std::int32_t span[] = {at[0], at[1],
+                                 at[2]};  // row, first column, column after the last: a copy, which no thread changes
     if (span[0] < 0 || span[0] >= image.shape()[0] || span[1] < 0 || span[2] < span[1] || span[2] > image.shape()[1])
       throw Error(ErrorKind::shape, "span " + std::to_string(i) + " is outside an image of shape " + to_string(image.shape()));
+    if (!poll.proceed(4 + (span[2] - span[1]) * channels)) throw_if_stopped();
     std::byte* pixel = image.raw() + span[0] * row + span[1] * column;
     if (item == 1 && channels == 1 && column == 1) {
       std::memset(pixel, static_cast<int>(*colour.raw()), static_cast<std::size_t>(span[2] - span[1]));

@@ -1,5 +1,6 @@
 #include "graph/scaled_weights.h"
 
+#include "core/stop.h"
 #include "operators/eager.h"
 
 namespace walle {
@@ -13,11 +14,14 @@ void multiply(const ScaledWeights& scaled, const T* from, T* to) {
   for (std::size_t i = scaled.axis + 1; i < shape.size(); ++i) inner *= shape[i];
   const std::int64_t channels = shape[scaled.axis], count = scaled.weights.size();
   const std::int64_t of_group = count / scaled.groups;  // elements
-  for (std::int64_t row = 0; row < count / inner; ++row) {
-    const std::int64_t group = scaled.groups > 1 ? row * inner / of_group : 0;
-    const double factor = scaled.factors[static_cast<std::size_t>(group * channels + row % channels)];
-    for (std::int64_t i = row * inner; i < (row + 1) * inner; ++i) to[i] = static_cast<T>(static_cast<double>(from[i]) * factor);
-  }
+  run_stoppable(count / inner, 1 + inner, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t row = first; row < last; ++row) {
+      const std::int64_t group = scaled.groups > 1 ? row * inner / of_group : 0;
+      const double factor = scaled.factors[static_cast<std::size_t>(group * channels + row % channels)];
+      for (std::int64_t i = row * inner; i < (row + 1) * inner; ++i)
+        to[i] = static_cast<T>(static_cast<double>(from[i]) * factor);
+    }
+  });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -46,7 +47,8 @@ class BoxStep final : public Step {
     const std::size_t row_in = static_cast<std::size_t>(input_.width) * frame_.pixel;
     std::memset(sums, 0, row_bytes_);
     constexpr std::byte black[4096]{};
-    for (std::int64_t t = 0; t < input_.height + height_ - 1; ++t) {
+    StopPoll poll;
+    for (std::int64_t t = 0; t < input_.height + height_ - 1 && poll.proceed(input_.row()); ++t) {
       std::byte* enters = ring + static_cast<std::size_t>(t % (height_ + 1)) * row_bytes_;
       const std::byte* leaves = t >= height_ ? ring + static_cast<std::size_t>((t + 1) % (height_ + 1)) * row_bytes_ : nullptr;
       const std::int64_t row = border_source(frame_.border, t - anchor_y_, input_.height);

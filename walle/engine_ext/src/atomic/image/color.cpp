@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -86,15 +87,26 @@ class ColorStep final : public Step {
   explicit ColorStep(const StepRequest& request) : args_(color_args(request.attributes)) {
     args_.tables = &color_tables();
     pixels_ = image_shape("ColorConvert", request.inputs[0].shape).pixels();
+    const auto pixel_bytes = [&](const Dims& shape, DType dtype) {
+      return static_cast<std::size_t>(image_shape("ColorConvert", shape).channels) * item_size(dtype);
+    };
+    in_pixel_ = pixel_bytes(request.inputs[0].shape, request.inputs[0].dtype);
+    out_pixel_ = pixel_bytes(request.result.shape, request.result.dtype);
     kernel_ = request.table.image->color[pixel_index("ColorConvert", request.result.dtype)];
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    kernel_(args_, inputs[0], output, pixels_);
+    constexpr std::int64_t kWeight = 4;  // whose blocks are whole vectors, so that they change no result
+    StopPoll poll;
+    run_in_blocks(pixels_, kWeight, poll, [&](std::int64_t first, std::int64_t last) {
+      kernel_(args_, inputs[0] + static_cast<std::size_t>(first) * in_pixel_,
+              output + static_cast<std::size_t>(first) * out_pixel_, last - first);
+    });
   }
 
  private:
   ColorArgs args_;
   std::int64_t pixels_;
+  std::size_t in_pixel_, out_pixel_;
   ColorFn kernel_;
 };
 
@@ -151,7 +163,8 @@ class FromYuvStep final : public Step {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
     auto* out = reinterpret_cast<std::uint8_t*>(output);
     const std::int64_t width = layout_.width, height = layout_.height;
-    for (std::int64_t y = 0; y < height; ++y, out += width * channels_) {
+    StopPoll poll;
+    for (std::int64_t y = 0; y < height && poll.proceed(width); ++y, out += width * channels_) {
       YuvRow row;
       if (layout_.packed) {
         const std::uint8_t *from = in + 2 * width * y, *chroma = from + (layout_.luma_first ? 1 : 0);
@@ -188,7 +201,8 @@ class ToYuvStep final : public Step {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
     auto* out = reinterpret_cast<std::uint8_t*>(output);
     const std::int64_t width = input_.width, plane = input_.height / 2 * (width / 2);
-    for (std::int64_t y = 0; y < input_.height; ++y) {
+    StopPoll poll;
+    for (std::int64_t y = 0; y < input_.height && poll.proceed(width); ++y) {
       std::uint8_t* first = out + input_.height * width + y / 2 * (layout_.planar ? width / 2 : width);
       std::uint8_t* second = layout_.planar ? first + plane : first + 1;
       const bool chroma = y % 2 == 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -49,8 +50,12 @@ class CannyStep final : public Step {
     auto* chosen_y = chosen_x + cache_aligned(static_cast<std::size_t>(input_.pixels()) * 2) / 2;
     const bool single_channel = input_.channels == 1;
     auto* map = reinterpret_cast<std::uint8_t*>(scratch + map_offset_);
-    std::memset(map, 0, map_bytes_);
+    StopPoll poll;
+    run_in_blocks(static_cast<std::int64_t>(map_bytes_), 1, poll, [&](std::int64_t first, std::int64_t last) {
+      std::memset(map + first, 0, static_cast<std::size_t>(last - first));
+    });
     for (std::int64_t y = 0; y <= height; ++y) {
+      if (!poll.proceed(2 * input_.row())) return;
       if (y < height)
         magnitudes(dx + y * input_.row(), dy + y * input_.row(), row(y), chosen_x + y * width, chosen_y + y * width, scratch);
       else
@@ -60,8 +65,8 @@ class CannyStep final : public Step {
       images_->thin((single_channel ? dx : chosen_x) + start, (single_channel ? dy : chosen_y) + start, row(y - 2), row(y - 1),
                     row(y), low_, high_, map + y * (width + 2) + 1, width);
     }
-    apply_hysteresis(map, reinterpret_cast<std::int32_t*>(scratch + stack_offset_));
-    for (std::int64_t y = 0; y < height; ++y, out += width) {
+    apply_hysteresis(map, reinterpret_cast<std::int32_t*>(scratch + stack_offset_), poll);
+    for (std::int64_t y = 0; y < height && poll.proceed(width); ++y, out += width) {
       const std::uint8_t* marks = map + (y + 1) * (width + 2) + 1;
       for (std::int64_t x = 0; x < width; ++x) out[x] = static_cast<std::uint8_t>(-(marks[x] >> 1));
     }
@@ -86,7 +91,7 @@ class CannyStep final : public Step {
 
   // Hysteresis: marks the weak pixels (1) that are connected to strong ones (2) with 3. The map has a margin of non-edge pixels,
   // so that every pixel has eight neighbours.
-  void apply_hysteresis(std::uint8_t* map, std::int32_t* stack) const noexcept {
+  void apply_hysteresis(std::uint8_t* map, std::int32_t* stack, StopPoll& poll) const noexcept {
     const std::int64_t stride = input_.width + 2, pixels = stride * (input_.height + 2);
     const std::int64_t neighbours[8] = {-stride - 1, -stride, -stride + 1, -1, 1, stride - 1, stride, stride + 1};
     std::int64_t depth = 0;
@@ -98,14 +103,15 @@ class CannyStep final : public Step {
         }
     };
     constexpr std::int64_t kWord = 8;
-    for (std::int64_t start = 0; start < pixels; start += kWord) {
+    for (std::int64_t start = 0; start < pixels && poll.proceed(kWord); start += kWord) {
       std::uint64_t word;  // the map is padded to whole words
       std::memcpy(&word, map + start, kWord);
       if ((word & 0x0202020202020202ull) == 0) continue;
       for (std::int64_t i = start; i < start + kWord; ++i) {
         if (map[i] != 2) continue;
         visit(i);
-        while (depth > 0) visit(stack[--depth]);
+        while (depth > 0 && poll.proceed(8)) visit(stack[--depth]);
+        if (poll.stopped()) return;
       }
     }
   }
@@ -141,7 +147,8 @@ class ComponentsStep final : public Step {
     };
     std::int32_t next = 1;
     parent[0] = 0;
-    for (std::int64_t y = 0; y < input_.height; ++y)
+    StopPoll poll;
+    for (std::int64_t y = 0; y < input_.height && poll.proceed(4 * width); ++y)
       for (std::int64_t x = 0; x < width; ++x) {
         const std::int64_t pixel = y * width + x;
         std::int32_t label = 0;
@@ -160,10 +167,16 @@ class ComponentsStep final : public Step {
         }
         labels[pixel] = label;
       }
+    if (poll.stopped()) return;  // labels were not all written
     std::int32_t count = 0;
-    for (std::int32_t label = 1; label < next; ++label)  // a parent is less than its child, so it has its final label already
-      parent[label] = parent[label] == label ? ++count : parent[parent[label]];
-    for (std::int64_t i = 0; i < input_.pixels(); ++i) labels[i] = parent[labels[i]];
+    run_in_blocks(next, 2, poll, [=, &count](std::int64_t first, std::int64_t last) {
+      for (std::int64_t label = std::max<std::int64_t>(first, 1); label < last; ++label)
+        // A parent is less than its child, so it has its final label already.
+        parent[label] = parent[label] == label ? ++count : parent[parent[label]];
+    });
+    run_in_blocks(input_.pixels(), 1, poll, [=](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) labels[i] = parent[labels[i]];
+    });
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "atomic/image/image.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -45,10 +46,18 @@ class PointwiseStep final : public Step {
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    if (pixel_ == 0) return kernel_(inputs[0], is_binary_ ? inputs[1] : inputs[0], numbers_, output, length_);
+    StopPoll poll;
+    if (pixel_ == 0) {
+      const std::byte* second = is_binary_ ? inputs[1] : inputs[0];
+      run_in_blocks(length_, 1, poll, [&](std::int64_t first, std::int64_t last) {
+        const std::size_t from = static_cast<std::size_t>(first) * item_, to = static_cast<std::size_t>(first) * out_item_;
+        kernel_(inputs[0] + from, second + from, numbers_, output + to, last - first);
+      });
+      return;
+    }
     for (std::int64_t i = 0; i < block_; i += pixel_)
       std::memcpy(scratch + static_cast<std::size_t>(i) * item_, inputs[1], static_cast<std::size_t>(pixel_) * item_);
-    for (std::int64_t i = 0; i < length_; i += block_)
+    for (std::int64_t i = 0; i < length_ && poll.proceed(block_); i += block_)
       kernel_(inputs[0] + static_cast<std::size_t>(i) * item_, scratch, numbers_,
               output + static_cast<std::size_t>(i) * out_item_, std::min(block_, length_ - i));
   }
@@ -63,18 +72,23 @@ class PointwiseStep final : public Step {
 
 class InRangeStep final : public Step {
  public:
-  explicit InRangeStep(const StepRequest& request) : input_(image_shape("InRange", request.inputs[0].shape)) {
+  explicit InRangeStep(const StepRequest& request)
+      : input_(image_shape("InRange", request.inputs[0].shape)), item_(item_size(request.inputs[0].dtype)) {
     low_ = numbers_of("InRange", request.attributes, "low", {0, 0, 0, 0});
     high_ = numbers_of("InRange", request.attributes, "high", {0, 0, 0, 0});
     kernel_ = request.table.image->in_range[signed_pixel_index("InRange", request.inputs[0].dtype)];
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    kernel_(inputs[0], static_cast<int>(input_.channels), low_.data(), high_.data(), reinterpret_cast<std::uint8_t*>(output),
-            input_.pixels());
+    StopPoll poll;
+    run_in_blocks(input_.pixels(), 4, poll, [&](std::int64_t first, std::int64_t last) {
+      kernel_(inputs[0] + static_cast<std::size_t>(first * input_.channels) * item_, static_cast<int>(input_.channels),
+              low_.data(), high_.data(), reinterpret_cast<std::uint8_t*>(output) + first, last - first);
+    });
   }
 
  private:
   ImageShape input_;
+  std::size_t item_;
   std::vector<double> low_, high_;
   InRangeFn kernel_;
 };
@@ -84,19 +98,26 @@ class SumsStep final : public Step {
   explicit SumsStep(const StepRequest& request)
       : input_(image_shape("ImageSums", request.inputs[0].shape)),
         masked_(request.inputs.size() > 1 && !request.inputs[1].absent),
-        squares_(request.attributes.get_int("squares", 1) != 0) {
+        squares_(request.attributes.get_int("squares", 1) != 0),
+        pixel_(static_cast<std::size_t>(input_.channels) * item_size(request.inputs[0].dtype)) {
     kernel_ = request.table.image->sum[signed_pixel_index("ImageSums", request.inputs[0].dtype)];
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     auto* sums = reinterpret_cast<double*>(output);
     std::fill(sums, sums + 2 * input_.channels, 0.0);
-    kernel_(inputs[0], static_cast<int>(input_.channels), masked_ ? reinterpret_cast<const std::uint8_t*>(inputs[1]) : nullptr,
-            sums, squares_ ? sums + input_.channels : nullptr, input_.pixels());
+    constexpr std::int64_t kWeight = 4;  // whose blocks are whole blocks of the kernel, so that sums are rounded the same
+    StopPoll poll;
+    run_in_blocks(input_.pixels(), kWeight, poll, [&](std::int64_t first, std::int64_t last) {
+      kernel_(inputs[0] + static_cast<std::size_t>(first) * pixel_, static_cast<int>(input_.channels),
+              masked_ ? reinterpret_cast<const std::uint8_t*>(inputs[1]) + first : nullptr, sums,
+              squares_ ? sums + input_.channels : nullptr, last - first);
+    });
   }
 
  private:
   ImageShape input_;
   bool masked_, squares_;
+  std::size_t pixel_;
   SumFn kernel_;
 };
 
@@ -109,23 +130,28 @@ class LookupStep final : public Step {
         item_(item_size(request.result.dtype)) {}
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]);
-    if (item_ == 1) return look_up<std::uint8_t>(in, inputs[1], output);
-    if (item_ == 2) return look_up<std::uint16_t>(in, inputs[1], output);
-    if (item_ == 4) return look_up<std::uint32_t>(in, inputs[1], output);
-    look_up<std::uint64_t>(in, inputs[1], output);
+    StopPoll poll;
+    run_in_blocks(pixels_, channels_, poll, [&](std::int64_t first, std::int64_t last) {
+      const std::uint8_t* from = in + first * channels_;
+      std::byte* to = output + static_cast<std::size_t>(first * channels_) * item_;
+      if (item_ == 1) return look_up<std::uint8_t>(from, last - first, inputs[1], to);
+      if (item_ == 2) return look_up<std::uint16_t>(from, last - first, inputs[1], to);
+      if (item_ == 4) return look_up<std::uint32_t>(from, last - first, inputs[1], to);
+      look_up<std::uint64_t>(from, last - first, inputs[1], to);
+    });
   }
 
  private:
   template <class T>
-  void look_up(const std::uint8_t* in, const std::byte* entries, std::byte* output) const noexcept {
+  void look_up(const std::uint8_t* in, std::int64_t pixels, const std::byte* entries, std::byte* output) const noexcept {
     const T* table = reinterpret_cast<const T*>(entries);
     T* out = reinterpret_cast<T*>(output);
     if (columns_ == 1) {
 #pragma GCC unroll 8
-      for (std::int64_t i = 0, count = pixels_ * channels_; i < count; ++i) out[i] = table[in[i]];
+      for (std::int64_t i = 0, count = pixels * channels_; i < count; ++i) out[i] = table[in[i]];
       return;
     }
-    for (std::int64_t i = 0; i < pixels_; ++i)
+    for (std::int64_t i = 0; i < pixels; ++i)
       for (std::int64_t c = 0; c < channels_; ++c) out[i * channels_ + c] = table[in[i * channels_ + c] * channels_ + c];
   }
 
@@ -144,16 +170,18 @@ class HistogramStep final : public Step {
     const auto* in = reinterpret_cast<const std::uint8_t*>(inputs[0]) + channel_;
     auto* counts = reinterpret_cast<std::int32_t*>(output);
     std::int32_t part[4][256] = {};
-    const std::int64_t pixels = input_.pixels(), step = input_.channels;
-    if (masked_) {
-      const auto* mask = reinterpret_cast<const std::uint8_t*>(inputs[1]);
-      for (std::int64_t i = 0; i < pixels; ++i) part[0][in[i * step]] += mask[i] != 0;
-    } else {
-      std::int64_t i = 0;
-      for (; i + 4 <= pixels; i += 4)
+    const std::int64_t step = input_.channels;
+    StopPoll poll;
+    run_in_blocks(input_.pixels(), 1, poll, [&](std::int64_t i, std::int64_t last) {
+      if (masked_) {
+        const auto* mask = reinterpret_cast<const std::uint8_t*>(inputs[1]);
+        for (; i < last; ++i) part[0][in[i * step]] += mask[i] != 0;
+        return;
+      }
+      for (; i + 4 <= last; i += 4)
         for (int k = 0; k < 4; ++k) ++part[k][in[(i + k) * step]];
-      for (; i < pixels; ++i) ++part[0][in[i * step]];
-    }
+      for (; i < last; ++i) ++part[0][in[i * step]];
+    });
     for (int k = 0; k < 256; ++k) counts[k] = part[0][k] + part[1][k] + part[2][k] + part[3][k];
   }
 
@@ -175,7 +203,8 @@ class IntegralStep final : public Step {
     Sum* out = reinterpret_cast<Sum*>(output);
     const std::int64_t channels = input_.channels, row = input_.row() + channels;
     std::fill(out, out + row, Sum{});
-    for (std::int64_t y = 0; y < input_.height; ++y, in += input_.row()) {
+    StopPoll poll;
+    for (std::int64_t y = 0; y < input_.height && poll.proceed(row); ++y, in += input_.row()) {
       const Sum* above = out;
       out += row;
       if constexpr (std::is_same_v<Sum, std::int32_t>)

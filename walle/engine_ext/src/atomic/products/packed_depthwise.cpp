@@ -36,6 +36,7 @@ class DepthwiseStep final : public SharedStep {
     const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_out());
     const std::int64_t in_blocks = conv_.blocks_of(conv_.channels_in());
     const EpilogueOperands operands = epilogue_.operands(inputs);
+    const StopPoll start;
     team.each(
         conv_.shape.batch * blocks,
         [&](std::int64_t plane, int member) {
@@ -44,8 +45,10 @@ class DepthwiseStep final : public SharedStep {
           const float* in = spread_.empty() ? image + block * rows_.in_plane()
                                             : spread(block, image, reinterpret_cast<float*>(scratch + member_bytes(member)));
           const EpilogueOperands here = operands.at(block * pack, at);
+          StopPoll poll = start;
           std::int64_t begun = 0;  // rows follow each other: the rest of the epilogue goes over several short ones at once
           for (const LaneRows::Row& row : rows_.rows()) {
+            if (!poll.proceed(row.count * conv_.shape.window.taps())) return;
             LaneArgs args = rows_.args(row, in, reinterpret_cast<float*>(output) + at);
             args.w = reinterpret_cast<const float*>(inputs[1]) + block * conv_.shape.window.taps() * pack;
             args.finish = epilogue_.finish(here.at(0, row.out));

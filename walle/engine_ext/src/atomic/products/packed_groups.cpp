@@ -94,7 +94,8 @@ class GroupsStep final : public SharedStep {
       if (has_nan(out + i * plane, i % conv_.blocks_of(conv_.channels_out()))) real.store(true, std::memory_order_relaxed);
     });
     if (!real.load(std::memory_order_relaxed)) return;
-    team.each(planes, [&](std::int64_t i, int) { run_block(inputs, i, out + i * plane); });
+    const StopPoll start;
+    team.each(planes, [&](std::int64_t i, int) { run_block(inputs, i, out + i * plane, start); });
   }
 
  private:
@@ -109,7 +110,7 @@ class GroupsStep final : public SharedStep {
   }
 
   // Computes one block of output channels of one image, by the definition of a grouped convolution.
-  void run_block(std::byte* const* inputs, std::int64_t i, float* out) const noexcept {
+  void run_block(std::byte* const* inputs, std::int64_t i, float* out, StopPoll poll) const noexcept {
     const ConvShape& shape = conv_.shape;
     const std::int64_t pack = conv_.pack(), plane = shape.window.out_count() * pack;
     const std::int64_t blocks = conv_.blocks_of(conv_.channels_out()), block = i % blocks;
@@ -117,7 +118,8 @@ class GroupsStep final : public SharedStep {
                      i / blocks * conv_.blocks_of(conv_.channels_in()) * shape.window.in_count() * pack;
     const EpilogueOperands operands = epilogue_.operands(inputs).at(block * pack, i * plane);
     const Finish finish = epilogue_.finish(operands);
-    for (std::int64_t at = 0; at < plane; ++at) {
+    const std::int64_t sums = shape.in_channels * shape.window.taps();
+    for (std::int64_t at = 0; at < plane && poll.proceed(sums); ++at) {
       const std::int64_t channel = block * pack + at % pack;
       float total = channel < conv_.channels_out() ? sum_of(x, reinterpret_cast<const float*>(inputs[1]), channel, at / pack) : 0;
       if (finish.bias != nullptr) total += finish.bias[at % pack];

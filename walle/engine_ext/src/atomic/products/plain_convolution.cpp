@@ -56,7 +56,8 @@ Work product_work(const ConvProblem& problem, double passes) {
 }
 
 // out[channel of the group, plane] += w * x, row by row, for one input channel and one plane of outputs.
-void add_channel(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out) noexcept {
+void add_channel(const ConvShape& shape, const Table& table, const std::byte* x, const std::byte* w, std::byte* out,
+                 StopPoll& poll) noexcept {
   const Window& win = shape.window;
   const std::int64_t item = item_of(shape);
   const AxpyFn axpy = table.axpy[shape.type()];
@@ -67,6 +68,7 @@ void add_channel(const ConvShape& shape, const Table& table, const std::byte* x,
       for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx, w += item) {
         const auto [x_first, x_last] = win.valid(2, kx);
         if (x_first == x_last) continue;
+        if (!poll.proceed((z_last - z_first) * (y_last - y_first) * (x_last - x_first))) return;
         for (std::int64_t z = z_first; z < z_last; ++z)
           for (std::int64_t y = y_first; y < y_last; ++y) {
             const std::int64_t from =
@@ -89,15 +91,18 @@ Work direct_work(const ConvProblem& problem, std::int64_t) {
 void direct_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const std::int64_t item = item_of(shape), in = shape.window.in_count(), plane = shape.window.out_count(),
                      taps = shape.window.taps(), channels = shape.groups * shape.out_channels;
+  const StopPoll start;
   team.each(
       shape.batch * channels,
       [&](std::int64_t at, int) {
+        StopPoll poll = start;
         const std::int64_t n = at / channels, m = at % channels;
         std::byte* to = places.out + at * plane * item;
         std::memset(to, 0, static_cast<std::size_t>(plane * item));
         for (std::int64_t c = 0; c < shape.in_channels; ++c) {
           const std::int64_t channel = (n * shape.groups + m / shape.out_channels) * shape.in_channels + c;
-          add_channel(shape, table, places.x + channel * in * item, places.w + (m * shape.in_channels + c) * taps * item, to);
+          add_channel(shape, table, places.x + channel * in * item, places.w + (m * shape.in_channels + c) * taps * item, to,
+                      poll);
         }
       },
       2 * shape.multiplications());
@@ -117,15 +122,17 @@ void depthwise_run(Team& team, const ConvShape& shape, const Table& table, const
   const Window& win = shape.window;
   const std::int64_t item = item_of(shape), channels = shape.groups * shape.out_channels;
   const AxpyFn axpy = table.axpy[shape.type()];
+  const StopPoll start;
   team.each(
       shape.batch * channels,
       [&](std::int64_t at, int) {
+        StopPoll poll = start;
         const std::int64_t n = at / channels, m = at % channels;
         const std::byte* from = places.x + (n * shape.groups + m / shape.out_channels) * win.in_count() * item;
         const std::byte* weights = places.w + m * win.taps() * item;
         std::byte* out = places.out + at * win.out_count() * item;
         for (std::int64_t z = 0; z < win.out[0]; ++z)
-          for (std::int64_t y = 0; y < win.out[1]; ++y, out += win.out[2] * item) {
+          for (std::int64_t y = 0; y < win.out[1] && poll.proceed(win.out[2] * win.taps()); ++y, out += win.out[2] * item) {
             std::memset(out, 0, static_cast<std::size_t>(win.out[2] * item));
             for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz) {
               const std::int64_t depth = win.source(0, z, kz);

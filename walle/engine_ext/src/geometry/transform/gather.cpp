@@ -87,7 +87,9 @@ std::vector<Movement> make_gather(std::span<const Operand> operands, const Attri
   }
   Dims indices = required_numbers(std::span(&flat, 1), 0, attributes, "indices");
   const std::int64_t dim = from[axis];
+  StopPoll poll;
   for (std::int64_t& index : indices) {
+    if (!poll.proceed(1)) throw_if_stopped();
     if (index < -dim || index >= dim)
       throw Error(ErrorKind::shape, "index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) +
                                         " of " + to_string(from));

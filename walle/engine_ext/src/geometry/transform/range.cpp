@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/small_float.h"
+#include "core/stop.h"
 #include "geometry/transform/transform.h"
 
 namespace walle {
@@ -59,7 +60,9 @@ std::vector<Movement> make_range(std::span<const Operand> operands, const Attrib
       throw Error(ErrorKind::shape, "the elements of Range need more memory than the machine has");
     Tensor result = Tensor::empty(start.dtype(), {static_cast<std::int64_t>(count)});
     T* values = reinterpret_cast<T*>(result.raw());
-    for (std::int64_t i = 0; i < result.size(); ++i) values[i] = T(first + static_cast<Wide>(i) * step);
+    run_stoppable(result.size(), 2, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) values[i] = T(first + static_cast<Wide>(i) * step);
+    });
     const std::int64_t size = result.size(), one = 1;
     Movement movement{start.dtype(), result.shape(), {}, {}};
     if (size > 0) movement.regions.push_back(Region::make(Movement::kFill, {&size, 1}, {&one, 1}, 0, {&one, 1}, 0, size, size));

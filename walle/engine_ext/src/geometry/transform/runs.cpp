@@ -1,12 +1,16 @@
 #include "geometry/transform/runs.h"
 
+#include "core/stop.h"
+
 namespace walle {
 
 std::optional<std::vector<Run>> runs_of(std::span<const std::int64_t> indices, std::size_t limit) {
   std::vector<Run> runs;
+  StopPoll poll;
   const auto same = [&](std::size_t at) {  // length of the run of elements equal to the one at `at`
     std::size_t end = at + 1;
-    while (end < indices.size() && indices[end] == indices[at]) ++end;
+    while (end < indices.size() && indices[end] == indices[at] && poll.proceed(1)) ++end;
+    if (!poll.proceed(1)) throw_if_stopped();
     return end - at;
   };
   for (std::size_t at = 0; at < indices.size();) {

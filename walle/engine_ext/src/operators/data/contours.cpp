@@ -27,9 +27,10 @@ constexpr std::array<std::array<std::int32_t, 2>, 8> kAround{
 class Follower {
  public:
   Follower(const std::uint8_t* image, std::int64_t height, std::int64_t width, bool simple)
-      : width_(width + 2), height_(height + 2), simple_(simple), cells_(static_cast<std::size_t>(width_ * height_), 0) {
+      : width_(width + 2), height_(height + 2), simple_(simple) {
+    fill_stoppable(cells_, static_cast<std::size_t>(width_ * height_), 0);
     for (std::int64_t y = 0; y < height; ++y)
-      for (std::int64_t x = 0; x < width; ++x)
+      for (std::int64_t x = 0; x < width && (x > 0 || proceed(width)); ++x)
         cells_[static_cast<std::size_t>((y + 1) * width_ + x + 1)] = image[y * width + x] != 0;
     for (std::size_t k = 0; k < 8; ++k) step_[k] = kAround[k][1] * width_ + kAround[k][0];
   }
@@ -38,7 +39,7 @@ class Follower {
     WorkVector<Border> borders(2);  // 0 and 1 are not border numbers: 1 marks pixels not followed yet
     borders[1].hole = true;         // the frame
     for (std::int64_t y = 1; y < height_ - 1; ++y) {
-      throw_if_stopped();
+      proceed(width_);
       std::int32_t last = 1;  // LNBD
       for (std::int64_t x = 1; x < width_ - 1; ++x) {
         const std::int64_t at = y * width_ + x;
@@ -80,6 +81,7 @@ class Follower {
     std::int64_t at = start;
     std::size_t came = (direction + 4) % 8;  // direction from which the walk reached `at`
     for (;;) {
+      proceed(8);
       bool right_is_zero = false;  // 3.3, counter-clockwise from the previous pixel
       std::size_t next = direction;
       do {
@@ -101,12 +103,19 @@ class Follower {
     }
   }
 
+  // Throws WorkStopped once a stop was requested.
+  bool proceed(std::int64_t elements) {
+    if (!poll_.proceed(elements)) throw_if_stopped();
+    return true;
+  }
+
   ContourPoint point(std::int64_t at) const {
     return {static_cast<std::int32_t>(at % width_ - 1), static_cast<std::int32_t>(at / width_ - 1)};
   }
 
   std::int64_t width_, height_;
   bool simple_;
+  StopPoll poll_;
   WorkVector<std::int32_t> cells_;
   std::array<std::int64_t, 8> step_;
 };
@@ -133,13 +142,20 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
     const auto parent = static_cast<std::size_t>(borders[i].parent);
     return parent > 1 && (mode == "tree" || (mode == "ccomp" && borders[i].hole)) ? parent : std::size_t{0};
   };
+  StopPoll poll;
+  const auto proceed = [&](std::int64_t elements) {
+    if (!poll.proceed(elements)) throw_if_stopped();
+  };
   WorkVector<WorkVector<std::size_t>> inner(borders.size());
-  for (std::size_t i = 2; i < borders.size(); ++i)
+  for (std::size_t i = 2; i < borders.size(); ++i) {
+    proceed(8);
     if (mode != "external" || (!borders[i].hole && borders[i].parent == 1)) inner[related(i)].push_back(i);
+  }
   WorkVector<std::size_t> kept, open;
   if (!inner.empty()) open = inner[0];
   WorkVector<std::int32_t> place(borders.size(), -1), parents;
   while (!open.empty()) {
+    proceed(8);
     const std::size_t i = open.back();
     open.pop_back();
     place[i] = static_cast<std::int32_t>(kept.size());
@@ -158,6 +174,7 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
   std::int64_t end = 0;
   WorkVector<std::int32_t> latest(kept.size() + 1, -1);  // indexed by parent + 1
   for (std::size_t i = 0; i < kept.size(); ++i) {
+    proceed(8 + static_cast<std::int64_t>(borders[kept[i]].points.size()));
     for (const ContourPoint& point : borders[kept[i]].points) {
       *to++ = point.x;
       *to++ = point.y;

@@ -20,21 +20,33 @@ std::vector<Tensor> bin_count(std::span<const Tensor> inputs, const Attributes& 
     using T = std::remove_cvref_t<decltype(*at)>;
     if constexpr (std::is_integral_v<T>) {
       std::int64_t least = 0, most = -1;
-      for (std::int64_t i = 0; i < x.size(); ++i) {
-        least = std::min(least, static_cast<std::int64_t>(at[i]));
-        most = std::max(most, static_cast<std::int64_t>(at[i]));
-      }
+      run_stoppable(x.size(), 1, [&](std::int64_t first, std::int64_t last) {
+        std::int64_t low = least, high = most;  // local copies stay in registers
+        for (std::int64_t i = first; i < last; ++i) {
+          low = std::min(low, static_cast<std::int64_t>(at[i]));
+          high = std::max(high, static_cast<std::int64_t>(at[i]));
+        }
+        least = low, most = high;
+      });
       if (least < 0) throw Error(ErrorKind::shape, "BinCount of a number below 0, or of one that int64 does not hold");
       if (most == std::numeric_limits<std::int64_t>::max())
         throw OutOfMemory("BinCount of " + std::to_string(most) + " has as many counts and 1: more memory than the machine has");
       const std::int64_t length = std::max(attributes.get_int("minlength", 0), most + 1);
       Tensor result = Tensor::empty(weighted ? DType::f64 : DType::i64, {length});
-      std::memset(result.raw(), 0, static_cast<std::size_t>(length) * sizeof(std::int64_t));
+      run_stoppable(length, 1, [&](std::int64_t first, std::int64_t last) {
+        std::memset(result.data<std::int64_t>() + first, 0, static_cast<std::size_t>(last - first) * sizeof(std::int64_t));
+      });
       auto* counts = result.data<std::int64_t>();
       auto* sums = result.data<double>();
       const auto* weights = weighted ? inputs[1].data<const double>() : nullptr;
-      for (std::int64_t i = 0; i < x.size() && !weighted; ++i) ++counts[at[i]];
-      for (std::int64_t i = 0; i < x.size() && weighted; ++i) sums[at[i]] += weights[i];
+      // Another thread may change the numbers after their range was found: those that left it are not counted.
+      const auto counted = [=](T number) { return static_cast<std::uint64_t>(number) < static_cast<std::uint64_t>(length); };
+      run_stoppable(x.size(), 2, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last && !weighted; ++i)
+          if (const T number = at[i]; counted(number)) ++counts[number];
+        for (std::int64_t i = first; i < last && weighted; ++i)
+          if (const T number = at[i]; counted(number)) sums[number] += weights[i];
+      });
       results.push_back(std::move(result));
     } else {
       throw Error(ErrorKind::dtype, "BinCount takes whole numbers, not " + std::string(dtype_name(x.dtype())));

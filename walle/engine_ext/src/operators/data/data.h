@@ -1,6 +1,7 @@
 // Helpers for operators whose output shapes depend on data.
 #pragma once
 #include "core/small_float.h"
+#include "core/stop.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -27,6 +28,24 @@ auto with_elements(const Tensor& tensor, F&& f) {
                   "an operator whose output shape depends on data does not support " + std::string(dtype_name(tensor.dtype())));
   }
 }
+
+// Polls the stop in comparisons of a sort, and throws WorkStopped out of it; its order is then not used. The usual case is one
+// subtraction, since comparisons must stay small.
+class SortPoll {
+ public:
+  void proceed(std::int64_t elements) {
+    if ((left_ -= elements) < 0) [[unlikely]]
+      poll();
+  }
+
+ private:
+  [[gnu::noinline, gnu::cold]] void poll() {
+    left_ = StopPoll::kInterval / 4;
+    throw_if_stopped();
+  }
+
+  std::int64_t left_ = StopPoll::kInterval / 4;
+};
 
 // Return the slices `index` along `axis`, concatenated.
 Tensor take_slices(const Tensor& x, std::size_t axis, const Dims& index);

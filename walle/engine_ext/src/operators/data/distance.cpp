@@ -42,7 +42,8 @@ void by_mask(const std::uint8_t* image, float* out, std::int64_t height, std::in
   constexpr std::uint32_t far = std::numeric_limits<std::uint32_t>::max() / 2;
   constexpr std::int64_t edge = 2;
   const std::int64_t row = width + 2 * edge;
-  WorkVector<std::uint32_t> least(static_cast<std::size_t>(row * (height + 2 * edge)), far);
+  WorkVector<std::uint32_t> least;
+  fill_stoppable(least, static_cast<std::size_t>(row * (height + 2 * edge)), far);
   const auto at = [&](std::int64_t x, std::int64_t y) { return least.data() + (y + edge) * row + x + edge; };
   for (std::int64_t y = 0; y < height; ++y) {
     throw_if_stopped();
@@ -102,7 +103,8 @@ float nearest(double square) {
 
 void exactly(const std::uint8_t* image, float* out, std::int64_t height, std::int64_t width) {
   const auto longest = static_cast<std::size_t>(std::max(height, width));
-  WorkVector<double> squares(static_cast<std::size_t>(height * width)), line(longest), result(longest), ends(longest);
+  WorkVector<double> squares, line(longest), result(longest), ends(longest);
+  fill_stoppable(squares, static_cast<std::size_t>(height * width), 0.0);
   WorkVector<std::int64_t> tops(longest);
   for (std::int64_t x = 0; x < width; ++x) {
     throw_if_stopped();

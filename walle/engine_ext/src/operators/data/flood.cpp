@@ -29,7 +29,8 @@ std::vector<Tensor> flood_region(std::span<const Tensor> inputs, const Attribute
   const std::int64_t directions = attributes.get_int("eight", 0) != 0 ? 8 : 4;
   Tensor result = Tensor::empty(DType::u8, closed.shape());
   auto* reached = result.data<std::uint8_t>();
-  std::fill(reached, reached + height * width, std::uint8_t{0});
+  run_stoppable(height * width, 1,
+                [&](std::int64_t first, std::int64_t last) { std::fill(reached + first, reached + last, std::uint8_t{0}); });
   const auto* shut = closed.data<std::uint8_t>();
   const std::int64_t seed = y * width + x;
   if (shut[seed] != 0) return {result};

@@ -149,12 +149,14 @@ std::vector<Tensor> hough_lines(std::span<const Tensor> inputs, const Attributes
     return outside ? 0 : votes.cells[angle * votes.distances + distance];
   };
   WorkVector<std::pair<std::int64_t, std::int64_t>> found;  // distance, angle
-  for (std::int64_t r = 0; r < votes.distances; ++r)
+  for (std::int64_t r = 0; r < votes.distances; ++r) {
+    count.add(votes.angles);
     for (std::int64_t n = 0; n < votes.angles; ++n) {
       const std::int32_t own = at(n, r);
       if (own > threshold && own > at(n, r - 1) && own >= at(n, r + 1) && own > at(n - 1, r) && own >= at(n + 1, r))
         found.emplace_back(r, n);
     }
+  }
   std::sort(found.begin(), found.end(), [&](const auto& one, const auto& other) {
     const std::int32_t a = at(one.second, one.first), b = at(other.second, other.first);
     return a != b ? a > b : std::pair(one.second, one.first) < std::pair(other.second, other.first);

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/work_vector.h"
-#include "operators/op.h"
+#include "operators/data/data.h"
 
 namespace walle {
 
@@ -21,7 +21,9 @@ WorkVector<PolygonPoint> polygon_points(std::string_view op, const Tensor& given
     throw Error(ErrorKind::shape, std::string(op) + " takes float64 points [count, 2], not " +
                                       std::string(dtype_name(given.dtype())) + " of shape " + to_string(given.shape()));
   WorkVector<PolygonPoint> points;
+  StopPoll poll;
   for (std::int64_t i = 0; i < given.shape()[0]; ++i) {
+    if (!poll.proceed(4)) throw_if_stopped();
     points.push_back({given.data<double>()[2 * i], given.data<double>()[2 * i + 1]});
     if (!std::isfinite(points.back().x) || !std::isfinite(points.back().y))
       throw Error(ErrorKind::model, std::string(op) + " of a point that is not finite");
@@ -43,6 +45,7 @@ double turn(const PolygonPoint& a, const PolygonPoint& b, const PolygonPoint& c)
 void reduce(const WorkVector<PolygonPoint>& points, WorkVector<bool>& stays, std::size_t first, std::size_t last, double bound) {
   WorkVector<std::pair<std::size_t, std::size_t>> open{{first, last}};
   const std::size_t count = points.size();
+  StopPoll poll;
   while (!open.empty()) {
     const auto [from, to] = open.back();
     open.pop_back();
@@ -50,6 +53,7 @@ void reduce(const WorkVector<PolygonPoint>& points, WorkVector<bool>& stays, std
     const double dx = b.x - a.x, dy = b.y - a.y, length = dx * dx + dy * dy;
     double most = -1;
     std::size_t farthest = from;
+    if (!poll.proceed(2 * static_cast<std::int64_t>((to + count - from) % count))) throw_if_stopped();
     for (std::size_t i = (from + 1) % count; i != to; i = (i + 1) % count) {
       const double px = points[i].x - a.x, py = points[i].y - a.y;
       const double far = length > 0 ? std::abs(py * dx - px * dy) : px * px + py * py;
@@ -72,7 +76,9 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
   WorkVector<std::int64_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
   const auto at = [&](std::int64_t i) -> const PolygonPoint& { return points[static_cast<std::size_t>(i)]; };
+  SortPoll poll;
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    poll.proceed(2);
     return at(a).x != at(b).x ? at(a).x < at(b).x : at(a).y != at(b).y ? at(a).y < at(b).y : a < b;
   });
   order.erase(std::unique(order.begin(), order.end(), [&](auto a, auto b) { return at(a).x == at(b).x && at(a).y == at(b).y; }),
@@ -84,6 +90,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
     for (int side = 0; side < 2; ++side) {  // lower and upper chain
       const std::size_t start = hull.size();
       for (const std::int64_t i : order) {
+        poll.proceed(4);
         while (hull.size() >= start + 2 && turn(at(hull[hull.size() - 2]), at(hull.back()), at(i)) <= 0) hull.pop_back();
         hull.push_back(i);
       }
@@ -157,7 +164,9 @@ std::vector<Tensor> polygon_moments(std::span<const Tensor> inputs, const Attrib
   using Powers = std::array<double, kOrders>;
   const auto powers = [](double x) { return Powers{1, x, x * x, x * x * x}; };
   double sums[kOrders][kOrders] = {};
+  StopPoll poll;
   for (std::size_t i = 0; i < points.size(); ++i) {
+    if (!poll.proceed(100)) throw_if_stopped();
     const PolygonPoint &a = points[i == 0 ? points.size() - 1 : i - 1], &b = points[i];
     const Powers ax = powers(a.x), ay = powers(a.y), bx = powers(b.x), by = powers(b.y);
     const double cross = a.x * b.y - b.x * a.y;

@@ -13,12 +13,14 @@ namespace {
 
 std::int64_t count_set(const unsigned char* flags, std::int64_t size) {
   std::int64_t total = 0;
-  for (std::int64_t done = 0; done < size;) {
-    const std::int64_t end = std::min<std::int64_t>(size, done + 255);  // the sum fits in a byte
-    unsigned char part = 0;
-    for (; done < end; ++done) part = static_cast<unsigned char>(part + (flags[done] != 0));
-    total += part;
-  }
+  run_stoppable(size, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t done = first; done < last;) {
+      const std::int64_t end = std::min<std::int64_t>(last, done + 255);  // the sum fits in a byte
+      unsigned char part = 0;
+      for (; done < end; ++done) part = static_cast<unsigned char>(part + (flags[done] != 0));
+      total += part;
+    }
+  });
   return total;
 }
 
@@ -29,10 +31,14 @@ void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64
   const auto* from = reinterpret_cast<const Item*>(items);
   auto* result = reinterpret_cast<Item*>(to);
   std::int64_t found = 0;
-  for (std::int64_t i = 0; found < kept && i < size; ++i) {
-    result[found] = from[i];
-    found += flags[i] != 0;
-  }
+  run_stoppable(size, 2, [=, &found](std::int64_t first, std::int64_t last) {
+    std::int64_t next = found;  // a local copy stays in a register
+    for (std::int64_t i = first; next < kept && i < last; ++i) {
+      result[next] = from[i];
+      next += flags[i] != 0;
+    }
+    found = next;
+  });
   std::fill(result + found, result + kept, Item{});
 }
 
@@ -46,12 +52,21 @@ Tensor take_slices(const Tensor& x, std::size_t axis, const Dims& index) {
   const std::int64_t from = shape[axis];
   shape[axis] = static_cast<std::int64_t>(index.size());
   Tensor result = Tensor::empty(x.dtype(), std::move(shape));
+  if (inner == 0) return result;
   std::byte* to = result.raw();
-  for (std::int64_t o = 0; o < outer && inner > 0; ++o)
-    for (const std::int64_t i : index) {
-      std::memcpy(to, x.raw() + (o * from + i) * inner, static_cast<std::size_t>(inner));
-      to += inner;
-    }
+  StopPoll poll;
+  constexpr std::int64_t kPart = StopPoll::kInterval;  // bytes of one slice that are copied between two polls
+  for (std::int64_t o = 0; o < outer; ++o) {
+    const auto copy = [&](std::int64_t first, std::int64_t last) {
+      for (; first < last; ++first) {
+        const std::byte* slice = x.raw() + (o * from + index[static_cast<std::size_t>(first)]) * inner;
+        for (std::int64_t done = 0; done < inner && (done == 0 || poll.proceed(kPart / 4)); done += kPart)
+          std::memcpy(to + done, slice + done, static_cast<std::size_t>(std::min(kPart, inner - done)));
+        to += inner;
+      }
+    };
+    if (!run_in_blocks(static_cast<std::int64_t>(index.size()), 4 + inner / 4, poll, copy)) throw_if_stopped();
+  }
   return result;
 }
 
@@ -75,8 +90,10 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
     return {result};
   }
   Dims index;
-  for (std::int64_t i = 0; i < condition.size(); ++i)
-    if (flags[i] != 0) index.push_back(i);
+  run_stoppable(condition.size(), 2, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      if (flags[i] != 0) index.push_back(i);
+  });
   return {take_slices(x, axis, index)};
 }
 
@@ -89,7 +106,11 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
     if constexpr (sizeof(*at) == 1)
       count = count_set(reinterpret_cast<const unsigned char*>(at), size);
     else
-      for (std::int64_t i = 0; i < size; ++i) count += at[i] != 0;
+      run_stoppable(size, 1, [&](std::int64_t first, std::int64_t end) {
+        std::int64_t part = 0;
+        for (std::int64_t i = first; i < end; ++i) part += at[i] != 0;
+        count += part;
+      });
   });
   Tensor result = Tensor::empty(DType::i64, {x.ndim(), count});
   if (count == 0) return {result};
@@ -98,23 +119,32 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
   const std::int64_t row = x.shape()[last];
   auto* places = result.data<std::int64_t>();
   auto* columns = places + static_cast<std::int64_t>(last) * count;
-  with_elements(x, [&](const auto* at) {  // row by row; the coordinates within a row differ only in the last one
+  with_elements(x, [&](const auto* at) {  // by rows or parts of one; coordinates within a row differ only in the last one
     Dims outer(last, 0);
     std::int64_t found = 0;  // less than `count` if another thread clears elements after they were counted
-    for (std::int64_t start = 0; found < count && start < size; start += row) {
-      const std::int64_t before = found;
-      for (std::int64_t i = 0; i < row && found < count; ++i) {  // without a branch for each element
-        columns[found] = i;
-        found += at[start + i] != 0;
+    std::int64_t column = 0;
+    run_stoppable(size, 1 + x.ndim(), [&](std::int64_t first, std::int64_t end) {
+      for (std::int64_t start = first; found < count && start < end;) {
+        const std::int64_t before = found, length = std::min(row - column, end - start);
+        std::int64_t next = found;                                   // a local copy stays in a register
+        for (std::int64_t i = 0; i < length && next < count; ++i) {  // without a branch for each element
+          columns[next] = column + i;
+          next += at[start + i] != 0;
+        }
+        found = next;
+        for (std::size_t axis = 0; axis < last; ++axis)
+          std::fill(places + static_cast<std::int64_t>(axis) * count + before,
+                    places + static_cast<std::int64_t>(axis) * count + found, outer[axis]);
+        start += length;
+        column += length;
+        if (column < row) continue;
+        column = 0;
+        for (std::size_t axis = last; axis-- > 0;) {
+          if (++outer[axis] < x.shape()[axis]) break;
+          outer[axis] = 0;
+        }
       }
-      for (std::size_t axis = 0; axis < last; ++axis)
-        std::fill(places + static_cast<std::int64_t>(axis) * count + before,
-                  places + static_cast<std::int64_t>(axis) * count + found, outer[axis]);
-      for (std::size_t axis = last; axis-- > 0;) {
-        if (++outer[axis] < x.shape()[axis]) break;
-        outer[axis] = 0;
-      }
-    }
+    });
     for (std::size_t axis = 0; axis <= last; ++axis)
       std::fill(places + static_cast<std::int64_t>(axis) * count + found, places + static_cast<std::int64_t>(axis + 1) * count,
                 std::int64_t{0});

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/work_vector.h"
 #include "operators/data/data.h"
 
 namespace walle {
@@ -10,7 +11,9 @@ namespace {
 
 Tensor whole(const Dims& numbers) {
   Tensor result = Tensor::empty(DType::i64, {static_cast<std::int64_t>(numbers.size())});
-  std::copy(numbers.begin(), numbers.end(), result.data<std::int64_t>());
+  run_stoppable(result.size(), 2, [&](std::int64_t first, std::int64_t last) {
+    std::copy(numbers.begin() + first, numbers.begin() + last, result.data<std::int64_t>() + first);
+  });
   return result;
 }
 
@@ -25,9 +28,12 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
   std::int64_t outer = 1, inner = 1;
   for (std::size_t i = 0; i < axis; ++i) outer *= x.shape()[i];
   for (std::size_t i = axis + 1; i < x.shape().size(); ++i) inner *= x.shape()[i];
-  Dims first, inverse(static_cast<std::size_t>(slices)), counts;
+  Dims first, inverse, counts;
+  fill_stoppable(inverse, static_cast<std::size_t>(slices), 0);
+  SortPoll poll;
   with_elements(x, [&](const auto* at) {
     const auto compare = [&](std::int64_t a, std::int64_t b) {
+      poll.proceed(1 + outer * inner);
       for (std::int64_t o = 0; o < outer; ++o)
         for (std::int64_t i = 0; i < inner; ++i) {
           const auto left = at[(o * slices + a) * inner + i], right = at[(o * slices + b) * inner + i];
@@ -37,7 +43,8 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
         }
       return 0;
     };
-    Dims order(static_cast<std::size_t>(slices));
+    Dims order;
+    fill_stoppable(order, static_cast<std::size_t>(slices), 0);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return compare(a, b) < 0; });
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -53,6 +60,7 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
     Dims rank(first.size()), place(first.size());
     std::iota(rank.begin(), rank.end(), 0);
     std::sort(rank.begin(), rank.end(), [&](std::int64_t a, std::int64_t b) {
+      poll.proceed(1);
       return first[static_cast<std::size_t>(a)] < first[static_cast<std::size_t>(b)];
     });
     Dims new_first, new_counts;
