@@ -138,6 +138,30 @@ def run():
 """,
         (True, True),
     ),
+    "import function of the task's own module": (
+        """
+import textwrap
+
+whole, start = load("textwrap"), sys.modules["walle.engine_ext.vm.reset"]._load
+
+def other(name, *args):
+    whole.fill = whole.dedent
+    return load(name, *args)
+
+def run():
+    before = globals()["__builtins__"]
+    globals()["__builtins__"] = {"__import__": other}
+    start("statistics")
+    globals()["__builtins__"] = before
+""",
+        """
+import textwrap
+
+def run():
+    return textwrap.fill("a b", 1)
+""",
+        "a\nb",
+    ),
     "trace function": (
         """
 def trace(frame, event, arg):
