@@ -170,7 +170,8 @@ def freeze_garbage():
 
 def remove_setters():
     names = [("_imp", "_override_multi_interp_extensions_check"), ("_imp", "_override_frozen_modules_for_tests"),
-             ("sys", "activate_stack_trampoline"), ("time", "clock_settime"), ("time", "clock_settime_ns")]
+             ("sys", "activate_stack_trampoline"), ("sys", "addaudithook"), ("time", "clock_settime"),
+             ("time", "clock_settime_ns")]
     return [name for module, name in names if hasattr(sys.modules[module], name)]
 
 def write_to_constants():
