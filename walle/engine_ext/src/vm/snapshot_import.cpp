@@ -172,6 +172,7 @@ void Snapshot::before_import() {
   for (std::size_t number = 0; number < entries_.size() && why.empty(); ++number)
     if (is_changed(entries_[number])) why = name_of(entries_[number]) + " was changed";
   if (!why.empty()) set_taint("a module was loaded while " + why);
+  clear_attribute_caches();
   for (PyObject* object : objects())
     // Held, so that none of their addresses is used again.
     if (find(object) == kNone && !is_known(referent_of(object))) task_objects_.push_back(Py_NewRef(object));
