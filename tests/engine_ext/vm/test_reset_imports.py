@@ -1,4 +1,4 @@
-"""Imports by a task that has changed the library before: later tasks get the module as it is, the task keeps its changes.
+"""Imports by a task that changed the library before: later tasks get the module unchanged, the task keeps its changes.
 
 The module is loaded for the first time in its interpreter, and stays there.
 """

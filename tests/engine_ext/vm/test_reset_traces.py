@@ -1,4 +1,4 @@
-"""What a reset must undo besides objects: state that finalizers set while it runs, and CPython's caches of attributes."""
+"""Traces in no object that a reset must undo: state set by finalizers that it runs, CPython's caches of attributes."""
 
 from pathlib import Path
 

@@ -15,7 +15,9 @@ from walle.vm import DeadlineExceeded, TaskError
 # Two modules of a library, of which the first imports the second in its midst, which takes some time.
 SLOW = {
     "json.outer_{}": "import json.inner_{}\nvalue = json.inner_{}.value + 1\n",
-    "json.inner_{}": "from time import monotonic\nuntil = monotonic() + {}\nwhile monotonic() < until:\n    pass\nvalue = 1\n",
+    "json.inner_{}": (
+        "from time import monotonic\nuntil = monotonic() + {}\nwhile monotonic() < until:\n    pass\nvalue = 1\n"
+    ),
 }
 
 # A task that imports them.
@@ -46,7 +48,9 @@ def loaded():
 def slow_import(folder: Path, seconds: float) -> Path:
     """Return the folder of a task whose import takes this time; of modules that no other test imports."""
     name = f"of_{folder.name}"
-    sources = {key.format(name): text.replace("{}", name, 2 * ("outer" in key)).format(seconds) for key, text in SLOW.items()}
+    sources = {
+        key.format(name): text.replace("{}", name, 2 * ("outer" in key)).format(seconds) for key, text in SLOW.items()
+    }
     _core.vm_register_modules(
         {key: (marshal.dumps(compile(text, key, "exec")), f"{key}.py", None) for key, text in sources.items()}
     )

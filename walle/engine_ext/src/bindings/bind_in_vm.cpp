@@ -118,8 +118,8 @@ class LoadedNames {
   std::unordered_set<std::string> names_;
 };
 
-// Imports the module of this full name. By C alone: the `__import__` that an import statement calls is the caller's, which may be a
-// task's.
+// Imports the module of this full name. By C alone: the `__import__` that an import statement calls is the caller's, which may be
+// a task's.
 bool import_module(const std::string& name) {
   PyObject* package = PyImport_ImportModuleLevel(name.c_str(), nullptr, nullptr, nullptr, 0);
   Py_XDECREF(package);

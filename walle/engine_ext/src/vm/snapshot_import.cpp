@@ -20,7 +20,7 @@ std::vector<PyObject*> owned(PyObject* const* contents, std::size_t count) {
   return copy;
 }
 
-// Returns whether the name has the form __name__; also for what is no name.
+// Returns whether the name has the form __name__; and for what is not a name.
 bool is_special_name(PyObject* name) {
   if (!PyUnicode_CheckExact(name)) return true;
   const Py_ssize_t length = PyUnicode_GET_LENGTH(name);

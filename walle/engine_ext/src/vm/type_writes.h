@@ -8,8 +8,8 @@
 namespace walle::vm {
 
 // A task gets a type's dict itself (`C.__dict__ == other` gives it to `other`), writes to it, looks the name up once and writes
-// the old value back: nothing differs, and CPython's caches of attributes hold a borrowed pointer to the task's function. Those of
-// other types are cleared at each reset (vm/type_slots.h); those of static types cannot be, so that writes are noticed as they
+// the old value back: nothing differs, and CPython's caches of attributes hold a borrowed pointer to the task's function. Those
+// of other types are cleared at each reset (vm/type_slots.h); those of static types cannot be, so that writes are noticed as they
 // occur.
 //
 // One for each interpreter, used under its GIL on its one thread.
