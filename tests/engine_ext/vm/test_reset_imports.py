@@ -18,6 +18,13 @@ load = json.dumps.__globals__["__builtins__"]["__import__"]
 sys, gc = load("sys"), load("gc")
 """
 
+FILL = """
+import textwrap
+
+def run():
+    return textwrap.fill("a b", 1)
+"""
+
 # What a hostile task does, then what a later task returns, and what is right.
 ATTACKS = {
     "key in the table of resets": (
@@ -154,12 +161,56 @@ def run():
     start("statistics")
     globals()["__builtins__"] = before
 """,
+        FILL,
+        "a\nb",
+    ),
+    "subclass of a library class": (
         """
-import textwrap
+import numbers, textwrap
+
+whole = load("textwrap")
+
+class Other(numbers.Integral):
+    @classmethod
+    def __subclasshook__(cls, other):
+        whole.fill = whole.dedent
+        return NotImplemented
+
+import decimal
+
+def run(): pass
+""",
+        FILL,
+        "a\nb",
+    ),
+    "subclass that a collection creates": (
+        """
+import numbers, textwrap
+
+def make_garbage():
+    whole = load("textwrap")
+
+    def hook(cls, other):
+        whole.fill = whole.dedent
+        return NotImplemented
+
+    class Garbage:
+        def __init__(self):
+            self.me, self.hook = self, hook
+
+        def __del__(self):
+            type(numbers.Integral)("Other", (numbers.Integral,), {"__subclasshook__": classmethod(self.hook)})
+            import decimal
+
+    Garbage()
+
+make_garbage()
+gc.collect()
 
 def run():
-    return textwrap.fill("a b", 1)
+    assert "decimal" in sys.modules
 """,
+        FILL,
         "a\nb",
     ),
     "trace function": (
@@ -176,12 +227,7 @@ sys.settrace(None)
 
 def run(): pass
 """,
-        """
-import textwrap
-
-def run():
-    return textwrap.fill("a b", 1)
-""",
+        FILL,
         "a\nb",
     ),
     "events of a tool": (
@@ -203,12 +249,7 @@ import textwrap
 
 def run(): pass
 """,
-        """
-import textwrap
-
-def run():
-    return textwrap.fill("a b", 1)
-""",
+        FILL,
         "a\nb",
     ),
     "method of a library class": (
@@ -320,6 +361,20 @@ def run():
     return [area(3), area("a"), str(fractions.Fraction(1, 2)), repr(Point(1))]
 """,
         [9, 0, "1/2", "Point(x=1)"],
+    ),
+    "subclasses of library classes": (
+        """
+import collections, numbers
+
+class Own(numbers.Integral): pass
+class Rows(collections.UserList): pass
+
+import array, decimal
+
+def run():
+    return [isinstance(decimal.Decimal(1), numbers.Number), isinstance(array.array("b"), Rows), Rows([1])[0]]
+""",
+        [True, False, 1],
     ),
     "an import that fails": (
         """

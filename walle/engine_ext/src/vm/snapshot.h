@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vm/monitoring.h"
+#include "vm/task_code.h"
 #include "vm/type_slots.h"
 #include "vm/type_writes.h"
 
@@ -127,6 +128,7 @@ class Snapshot {
   std::string find_tampered();
   void adopt_registries();
   void set_aside(std::uint32_t number);
+  void hold_task_objects();
   void record_import();
   void bring_back(SetAside& one);
 
@@ -147,6 +149,7 @@ class Snapshot {
   std::vector<PyObject*> contents_;      // scratch
   std::vector<SetAside> set_aside_;      // while an import runs
   std::vector<PyObject*> task_objects_;  // sorted, while an import runs
+  TaskCode task_code_;                   // while an import runs
   Monitoring monitoring_;
   TypeWrites type_writes_;
   std::string taint_;
