@@ -237,7 +237,7 @@ DISCARDED = {
     "change_metaclass", "change_class_of_encoder", "change_dict_of_builtin_class", "change_dict_of_dict",
     "write_back_dict_of_builtin_class",
     "register_library_class", "initialise_descriptors_again", "hold_lock", "close_output", "detach_output",
-    "reconfigure_output", "change_default_factory",
+    "reconfigure_output", "change_default_factory", "watch_code_of_library",
 }  # fmt: skip
 
 # Classes in C of what library modules hold, Python's own values aside: what a task can change of an object is in its

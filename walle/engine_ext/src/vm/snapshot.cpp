@@ -150,8 +150,11 @@ std::string Snapshot::name_of_written() {
 }
 
 std::string Snapshot::difference() {
-  for (const Entry& entry : entries_)
+  for (const Entry& entry : entries_) {
     if (!is_unchanged(entry)) return name_of(entry) + " is changed and cannot be restored";
+    if (entry.kind == Kind::function && has_local_events(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(entry.object))))
+      return "the code of " + name_of(entry) + " is monitored";
+  }
   if (PyTypeObject* type = slots_of_types_.find_changed())
     return name_of(entries_[find(reinterpret_cast<PyObject*>(type))]) + " has other slots in C, which cannot be restored";
   std::size_t extra = 0;
