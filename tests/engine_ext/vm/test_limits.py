@@ -397,7 +397,7 @@ async def test_a_task_whose_interpreters_cannot_be_reset_is_quarantined(tmp_path
     import json
 
     def spoil():
-        json.dumps.__globals__["__builtins__"]["__import__"]("sys").addaudithook(lambda *args: None)
+        json.JSONEncoder.__new__ = None
 
     def fine():
         return 1
@@ -480,9 +480,9 @@ class Loud:
         raise ValueError("y" * 10_000)
 
 class Greedy:
-    def __del__(self, add_hook=load("sys").addaudithook):
+    def __del__(self, encoder=json.JSONEncoder):
         bytearray(400_000_000)
-        add_hook(lambda *args: None)  # the interpreter is discarded if this runs
+        encoder.__new__ = None  # the interpreter is discarded if this runs
 
 def leave(kind):
     for _ in range(20):

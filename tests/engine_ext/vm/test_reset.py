@@ -193,11 +193,8 @@ def change_the_class_of_a_library_object():
     class Encoder(type(load("json")._default_encoder)):
         pass
     load("json")._default_encoder.__class__ = Encoder
-
-def hook_audits():
-    sys.addaudithook(lambda *args: None)
 """
-LASTING = ("change_the_class_of_a_library_object", "hook_audits")
+LASTING = ("change_the_class_of_a_library_object",)
 NAMES = [line.split()[1].partition("(")[0] for line in ACTIONS.splitlines() if line.startswith("def ")]
 
 
@@ -274,8 +271,7 @@ async def test_an_interpreter_that_cannot_be_reset_is_discarded(tmp_path: Path, 
 
 @pytest.mark.in_process
 @pytest.mark.asyncio
-@pytest.mark.parametrize("action", ["recreate_itself", "hook_audits_indefinitely"])
-async def test_no_code_of_a_task_runs_once_its_interpreter_is_discarded(tmp_path: Path, action: str) -> None:
+async def test_no_code_of_a_task_runs_once_its_interpreter_is_discarded(tmp_path: Path) -> None:
     main = (
         INSIDE
         + """
@@ -289,18 +285,11 @@ class Recreated:
 def recreate_itself():
     one = Recreated()
     one.me = one
-
-def hook(*event):
-    while True:
-        pass
-
-def hook_audits_indefinitely():
-    sys.addaudithook(hook)
 """
     )
     counts = _core.vm_counts()
     async with in_fresh_interpreter(write_task(tmp_path, main), grace_s=0.5) as vm:
-        await vm.call(action)
+        await vm.call("recreate_itself")
     now = _core.vm_counts()
     assert now["discarded"] == counts["discarded"] + 1
     assert vm.reset_failure == now["discard_reason"]

@@ -1,4 +1,4 @@
-"""Imports by a task that has changed the library before: later tasks get the module as it is, the task its changes.
+"""Imports by a task that changed the library before: later tasks get the module unchanged, the task keeps its changes.
 
 The module is loaded for the first time in its interpreter, and stays there.
 """
@@ -16,6 +16,13 @@ import json
 
 load = json.dumps.__globals__["__builtins__"]["__import__"]
 sys, gc = load("sys"), load("gc")
+"""
+
+FILL = """
+import textwrap
+
+def run():
+    return textwrap.fill("a b", 1)
 """
 
 # What a hostile task does, then what a later task returns, and what is right.
@@ -138,6 +145,74 @@ def run():
 """,
         (True, True),
     ),
+    "import function of the task's own module": (
+        """
+import textwrap
+
+whole, start = load("textwrap"), sys.modules["walle.engine_ext.vm.reset"]._load
+
+def other(name, *args):
+    whole.fill = whole.dedent
+    return load(name, *args)
+
+def run():
+    before = globals()["__builtins__"]
+    globals()["__builtins__"] = {"__import__": other}
+    start("statistics")
+    globals()["__builtins__"] = before
+""",
+        FILL,
+        "a\nb",
+    ),
+    "subclass of a library class": (
+        """
+import numbers, textwrap
+
+whole = load("textwrap")
+
+class Other(numbers.Integral):
+    @classmethod
+    def __subclasshook__(cls, other):
+        whole.fill = whole.dedent
+        return NotImplemented
+
+import decimal
+
+def run(): pass
+""",
+        FILL,
+        "a\nb",
+    ),
+    "subclass that a collection creates": (
+        """
+import numbers, textwrap
+
+def make_garbage():
+    whole = load("textwrap")
+
+    def hook(cls, other):
+        whole.fill = whole.dedent
+        return NotImplemented
+
+    class Garbage:
+        def __init__(self):
+            self.me, self.hook = self, hook
+
+        def __del__(self):
+            type(numbers.Integral)("Other", (numbers.Integral,), {"__subclasshook__": classmethod(self.hook)})
+            import decimal
+
+    Garbage()
+
+make_garbage()
+gc.collect()
+
+def run():
+    assert "decimal" in sys.modules
+""",
+        FILL,
+        "a\nb",
+    ),
     "trace function": (
         """
 def trace(frame, event, arg):
@@ -152,12 +227,7 @@ sys.settrace(None)
 
 def run(): pass
 """,
-        """
-import textwrap
-
-def run():
-    return textwrap.fill("a b", 1)
-""",
+        FILL,
         "a\nb",
     ),
     "events of a tool": (
@@ -179,12 +249,7 @@ import textwrap
 
 def run(): pass
 """,
-        """
-import textwrap
-
-def run():
-    return textwrap.fill("a b", 1)
-""",
+        FILL,
         "a\nb",
     ),
     "method of a library class": (
@@ -296,6 +361,20 @@ def run():
     return [area(3), area("a"), str(fractions.Fraction(1, 2)), repr(Point(1))]
 """,
         [9, 0, "1/2", "Point(x=1)"],
+    ),
+    "subclasses of library classes": (
+        """
+import collections, numbers
+
+class Own(numbers.Integral): pass
+class Rows(collections.UserList): pass
+
+import array, decimal
+
+def run():
+    return [isinstance(decimal.Decimal(1), numbers.Number), isinstance(array.array("b"), Rows), Rows([1])[0]]
+""",
+        [True, False, 1],
     ),
     "an import that fails": (
         """

@@ -170,7 +170,8 @@ def freeze_garbage():
 
 def remove_setters():
     names = [("_imp", "_override_multi_interp_extensions_check"), ("_imp", "_override_frozen_modules_for_tests"),
-             ("sys", "activate_stack_trampoline"), ("time", "clock_settime"), ("time", "clock_settime_ns")]
+             ("sys", "activate_stack_trampoline"), ("sys", "addaudithook"), ("time", "clock_settime"),
+             ("time", "clock_settime_ns")]
     return [name for module, name in names if hasattr(sys.modules[module], name)]
 
 def write_to_constants():
@@ -236,7 +237,7 @@ DISCARDED = {
     "change_metaclass", "change_class_of_encoder", "change_dict_of_builtin_class", "change_dict_of_dict",
     "write_back_dict_of_builtin_class",
     "register_library_class", "initialise_descriptors_again", "hold_lock", "close_output", "detach_output",
-    "reconfigure_output", "change_default_factory",
+    "reconfigure_output", "change_default_factory", "watch_code_of_library",
 }  # fmt: skip
 
 # Classes in C of what library modules hold, Python's own values aside: what a task can change of an object is in its

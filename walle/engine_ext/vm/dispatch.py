@@ -271,6 +271,7 @@ def reset() -> None:
         one.clear()
     _tasks.clear()
     gc.collect()
+    reset_c_state()  # again, because finalizers ran
     if _stdout_state() != _stdout_at_boot:
         raise RuntimeError("the task closed or changed the output of its VM")
 

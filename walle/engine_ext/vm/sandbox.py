@@ -38,7 +38,7 @@ _THREAD_REMOVED = ("interrupt_main", "stack_size", "set_name")
 # Functions that change settings of the interpreter or the process which no reset could see or undo.
 _SETTINGS_REMOVED = {
     "_imp": ("_override_frozen_modules_for_tests", "_override_multi_interp_extensions_check"),
-    "sys": ("activate_stack_trampoline", "deactivate_stack_trampoline"),
+    "sys": ("activate_stack_trampoline", "addaudithook", "deactivate_stack_trampoline"),
     "time": ("clock_settime", "clock_settime_ns"),
 }
 

@@ -118,6 +118,14 @@ class LoadedNames {
   std::unordered_set<std::string> names_;
 };
 
+// Imports the module of this full name. By C alone: the `__import__` that an import statement calls is the caller's, which may be
+// a task's.
+bool import_module(const std::string& name) {
+  PyObject* package = PyImport_ImportModuleLevel(name.c_str(), nullptr, nullptr, nullptr, 0);
+  Py_XDECREF(package);
+  return package != nullptr;
+}
+
 // Returns load(name), which imports a module that stays for later tasks and calls `loaded`. It is one function in C++, because
 // what a task created between the two readings of the snapshot would stay too.
 //
@@ -127,7 +135,7 @@ py::cpp_function module_loader(const py::object& loaded) {
   return py::cpp_function([loaded](const std::string& name) {
     vm::TaskVm& task_vm = current_vm();
     if (task_vm.is_importing()) {  // part of what is being loaded
-      py::module_::import(name.c_str());
+      if (!import_module(name)) throw py::error_already_set();
       return;
     }
     if (!task_vm.begin_import()) throw py::error_already_set();
@@ -136,7 +144,7 @@ py::cpp_function module_loader(const py::object& loaded) {
     PyObject* error = nullptr;
     {
       const LoadedNames before;
-      PyObject* module = PyImport_ImportModule(name.c_str());
+      import_module(name);
       error = PyErr_GetRaisedException();
       // An ImportError leaves what was loaded before it, whole: packages and other modules.
       const bool is_import_error = error != nullptr && PyErr_GivenExceptionMatches(error, PyExc_ImportError) != 0;
@@ -151,7 +159,6 @@ py::cpp_function module_loader(const py::object& loaded) {
         error = PyErr_GetRaisedException();
       else
         PyErr_Clear();
-      Py_XDECREF(module);
       const HiddenError hidden(error);
       snapshot.after_import();
     }

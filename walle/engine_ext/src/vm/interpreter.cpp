@@ -142,6 +142,7 @@ bool Interpreter::boot(std::string& error) {
     Py_XDECREF(first);
     PyErr_Clear();
     snapshot.take();
+    is_restored_ = true;
     const std::string difference = verify_reset();
     if (!difference.empty()) error = "the VM could not start: its state changed after boot: " + difference;
     good = difference.empty();
@@ -152,7 +153,9 @@ bool Interpreter::boot(std::string& error) {
 std::string Interpreter::verify_reset() {
   if (!snapshot.taint().empty()) return snapshot.taint();
   std::string difference = snapshot.difference();
+  if (difference.empty() && !is_restored_) difference = "code of the task ran in every round of the reset";
   if (!difference.empty()) return difference;
+  snapshot.clear_attribute_caches();
   PyObject* done = PyObject_CallNoArgs(freeze_);  // collections then skip the permanent objects, which a task may have unfrozen
   Py_XDECREF(done);
   PyErr_Clear();
@@ -170,8 +173,8 @@ void Interpreter::leave_context() {
 }
 
 std::string Interpreter::reset_once(bool& is_out_of_memory) {
-  bool is_restored = false;
-  for (int round = 0; round < kRounds && !is_restored; ++round) {
+  is_restored_ = false;
+  for (int round = 0; round < kRounds && !is_restored_; ++round) {
     snapshot.clear_hooks();
     PyObject* done = PyObject_CallNoArgs(reset_function_);
     if (done == nullptr) break;
@@ -182,7 +185,7 @@ std::string Interpreter::reset_once(bool& is_out_of_memory) {
     const int differed = snapshot.restore(trash);
     Py_DECREF(trash);  // runs finalizers, which may be stopped
     if (differed < 0 || PyErr_Occurred() != nullptr) break;
-    is_restored = round > 0 && differed == 0;
+    is_restored_ = round > 0 && differed == 0;
   }
   is_out_of_memory = PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
   return PyErr_Occurred() == nullptr ? "" : "the reset failed with " + take_error_text();

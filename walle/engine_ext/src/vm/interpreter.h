@@ -56,6 +56,7 @@ class Interpreter {
   std::shared_ptr<TaskVm> next_vm_;  // this one and the next two are guarded by the pool's mutex
   bool is_releasing_ = false;        // counted by the pool
   bool is_detached_ = false;
+  bool is_restored_ = false;  // by the last attempt; its last round ran no code of the task
 };
 
 }  // namespace walle::vm

@@ -13,6 +13,18 @@ bool is_none(PyObject* object) { return object == nullptr || object == Py_None; 
 
 }  // namespace
 
+bool has_local_events(PyCodeObject* code) {
+  // The first member of its monitoring data; the rest differs between versions of Python.
+  if (const auto* local = reinterpret_cast<const _Py_LocalMonitors*>(code->_co_monitoring))
+    for (const auto tools : local->tools)
+      if (tools != 0) return true;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i) {
+    PyObject* constant = PyTuple_GET_ITEM(code->co_consts, i);
+    if (PyCode_Check(constant) && has_local_events(reinterpret_cast<PyCodeObject*>(constant))) return true;
+  }
+  return false;
+}
+
 void Monitoring::take() {
   constexpr std::array<const char*, kFunctions> kNames = {"get_tool",   "use_tool_id", "free_tool_id",
                                                           "get_events", "set_events",  "register_callback"};

@@ -8,6 +8,10 @@
 
 namespace walle::vm {
 
+// Returns whether events of `sys.monitoring` are set for this code alone, or for code within it. They slow it down also where no
+// tool has callbacks, and only their tool could remove them.
+bool has_local_events(PyCodeObject* code);
+
 // Uses the functions of `sys.monitoring` that it found at `take`, because a task may replace them. Under the GIL of their
 // interpreter.
 class Monitoring {

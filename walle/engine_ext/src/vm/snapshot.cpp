@@ -103,10 +103,11 @@ void Snapshot::take() {
 }
 
 int Snapshot::restore(PyObject* trash) {
-  int differed = 0;
+  int differed = monitoring_.clear() ? 1 : 0;
+  for (std::size_t number = 0; number < entries_.size(); ++number)  // a digest does not tell all of a cache
+    if (entries_[number].kind == Kind::cache && clear_cache(entries_[number].object)) ++differed;
   if (const std::string name = name_of_written(); !name.empty()) set_taint("the dict of " + name + " was written to");
   for (std::size_t number = 0; number < entries_.size(); ++number) {
-    if (entries_[number].kind == Kind::cache) clear_lru_cache(entries_[number].object);  // a digest does not tell all of it
     if (is_unchanged(entries_[number])) continue;
     ++differed;
     restore_entry(entries_[number], trash);
@@ -137,15 +138,23 @@ std::string Snapshot::name_of(const Entry& entry) const {
   return text;
 }
 
-// Clears the caches of types that were written to. Returns the name of one that cannot be cleared, or "".
+void Snapshot::clear_attribute_caches() {
+  for (const auto& [dict, type] : type_of_dict_)
+    if (is_heap_type(type)) vm::clear_attribute_caches(type);
+}
+
+// Returns the name of a static type whose dict was written to since the last time, or "".
 std::string Snapshot::name_of_written() {
-  PyTypeObject* type = type_writes_.clear_caches();
+  PyTypeObject* type = type_writes_.take_written();
   return type != nullptr ? name_of(entries_[find(as_object(type))]) : "";
 }
 
 std::string Snapshot::difference() {
-  for (const Entry& entry : entries_)
+  for (const Entry& entry : entries_) {
     if (!is_unchanged(entry)) return name_of(entry) + " is changed and cannot be restored";
+    if (entry.kind == Kind::function && has_local_events(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(entry.object))))
+      return "the code of " + name_of(entry) + " is monitored";
+  }
   if (PyTypeObject* type = slots_of_types_.find_changed())
     return name_of(entries_[find(reinterpret_cast<PyObject*>(type))]) + " has other slots in C, which cannot be restored";
   std::size_t extra = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vm/monitoring.h"
+#include "vm/task_code.h"
 #include "vm/type_slots.h"
 #include "vm/type_writes.h"
 
@@ -34,9 +35,13 @@ class Snapshot {
   // Ends what would run code of the task within other code.
   void clear_hooks() { monitoring_.clear(); }
 
-  // Restores what differs. What was there instead goes to `trash`, a list, because dropping it may run a task's code. Returns how
-  // many objects differed, or -1 with a Python error set.
+  // Restores what differs and ends hooks. What was there instead goes to `trash`, a list, because dropping it may run a task's
+  // code. Returns how many objects differed, caches and hooks included, or -1 with a Python error set. Where nothing differed, it
+  // ran no code of a task.
   int restore(PyObject* trash);
+
+  // Clears CPython's caches of the attributes of types, in which a task may have left others.
+  void clear_attribute_caches();
 
   // Returns "" where every object is unchanged and no further one exists, otherwise what differs.
   std::string difference();
@@ -109,6 +114,7 @@ class Snapshot {
   const std::vector<Py_ssize_t>& slots_of(PyTypeObject* type);
   void prepare(PyObject* object);
   void exclude_table(PyObject* cache);
+  bool clear_cache(PyObject* cache);
   void read(PyObject* object, Kind kind, std::vector<PyObject*>& contents);
   void record(Entry& entry);
   std::vector<PyObject*> contents_of(const Entry& entry);
@@ -122,6 +128,7 @@ class Snapshot {
   std::string find_tampered();
   void adopt_registries();
   void set_aside(std::uint32_t number);
+  void hold_task_objects();
   void record_import();
   void bring_back(SetAside& one);
 
@@ -142,6 +149,7 @@ class Snapshot {
   std::vector<PyObject*> contents_;      // scratch
   std::vector<SetAside> set_aside_;      // while an import runs
   std::vector<PyObject*> task_objects_;  // sorted, while an import runs
+  TaskCode task_code_;                   // while an import runs
   Monitoring monitoring_;
   TypeWrites type_writes_;
   std::string taint_;

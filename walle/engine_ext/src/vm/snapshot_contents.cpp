@@ -58,6 +58,18 @@ void Snapshot::exclude_table(PyObject* cache) {
   Py_XDECREF(attributes);
 }
 
+// Clears an lru_cache and returns whether it held anything. Dropping that may run code of a task.
+bool Snapshot::clear_cache(PyObject* cache) {
+  std::vector<PyObject*> found;
+  referents_of(cache, found);
+  const bool is_empty = std::all_of(found.begin(), found.end(), [&](PyObject* one) {
+    const std::uint32_t number = find(one);
+    return number == kNone || !PyDict_CheckExact(one) || entries_[number].kind != Kind::fixed || PyDict_GET_SIZE(one) == 0;
+  });
+  clear_lru_cache(cache);  // an empty one too, for its counts
+  return !is_empty;
+}
+
 // Adds the dict of a type or an instance, which the collector does not always know. An instance gets its dict as an object of its
 // own only when it is first asked for.
 void Snapshot::prepare(PyObject* object) {
@@ -67,7 +79,7 @@ void Snapshot::prepare(PyObject* object) {
       add(dict);
       if (is_abstract(dict)) clear_abstract_caches(object);
       type_of_dict_[dict] = type;
-      type_writes_.watch(type, dict);
+      if (!is_heap_type(type)) type_writes_.watch(type, dict);
       Py_DECREF(dict);
     }
   } else if (kind_of(object) == Kind::cache) {

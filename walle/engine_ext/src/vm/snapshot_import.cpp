@@ -1,6 +1,7 @@
 // Imports of modules that stay for later tasks: what the present task changed is set aside meanwhile.
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "vm/snapshot.h"
@@ -172,14 +173,36 @@ void Snapshot::before_import() {
   for (std::size_t number = 0; number < entries_.size() && why.empty(); ++number)
     if (is_changed(entries_[number])) why = name_of(entries_[number]) + " was changed";
   if (!why.empty()) set_taint("a module was loaded while " + why);
+  clear_attribute_caches();
+  hold_task_objects();
+  task_code_.watch();
+}
+
+// Holds the task's objects, so that none of their addresses is used again, and finds its code.
+void Snapshot::hold_task_objects() {
+  const auto is_of_task = [&](PyObject* object) { return find(object) == kNone && !is_known(referent_of(object)); };
   for (PyObject* object : objects())
-    // Held, so that none of their addresses is used again.
-    if (find(object) == kNone && !is_known(referent_of(object))) task_objects_.push_back(Py_NewRef(object));
+    if (is_of_task(object)) task_objects_.push_back(Py_NewRef(object));
   std::sort(task_objects_.begin(), task_objects_.end());
+  // During a collection the collector does not show the objects that it may delete. A finalizer can use them.
+  std::vector<PyObject*> todo = task_objects_, found;
+  std::unordered_set<PyObject*> hidden;
+  while (!todo.empty()) {
+    PyObject* object = todo.back();
+    todo.pop_back();
+    task_code_.add(object);
+    referents_of(object, found);
+    if (PyObject* referent = referent_of(object)) found.push_back(referent);
+    for (PyObject* one : found)
+      if (PyObject_IS_GC(one) && !std::binary_search(task_objects_.begin(), task_objects_.end(), one) && is_of_task(one) &&
+          hidden.insert(one).second)
+        todo.push_back(one);
+  }
 }
 
 void Snapshot::after_import() {
   if (taint_.empty()) record_import();
+  if (task_code_.end()) set_taint("a module was loaded while code of the task ran");
   for (SetAside& one : std::exchange(set_aside_, {})) bring_back(one);
   release(task_objects_);
 }

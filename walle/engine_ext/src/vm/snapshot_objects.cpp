@@ -87,10 +87,9 @@ PyObject* referent_of(PyObject* object) {
 bool is_abstract(PyObject* dict_of_type) { return PyDict_GetItemString(dict_of_type, "_abc_impl") != nullptr; }
 
 void clear_abstract_caches(PyObject* type) {
-  PyObject* abc = PyImport_ImportModule("_abc");
+  PyObject* abc = PyDict_GetItemString(PyImport_GetModuleDict(), "_abc");  // an import would call the task's `__import__`
   PyObject* done = abc != nullptr ? PyObject_CallMethod(abc, "_reset_caches", "O", type) : nullptr;
   Py_XDECREF(done);
-  Py_XDECREF(abc);
   PyErr_Clear();
 }
 

@@ -11,6 +11,8 @@ namespace {
 
 // Set and cleared by CPython as attributes are looked up.
 constexpr unsigned long kVolatileFlags = Py_TPFLAGS_VALID_VERSION_TAG;
+// Value of tp_versions_used of a class whose attributes CPython never caches, because its metaclass has an own mro().
+constexpr unsigned kNeverCached = 30000;
 
 template <typename T>
 void mix_word(std::uint64_t& digest, T value) {
@@ -54,8 +56,15 @@ std::uint64_t digest_of_slots(PyTypeObject* type) {
   mix_table(digest, type->tp_as_mapping);
   mix_table(digest, type->tp_as_buffer);
   // Flags of static types, which all interpreters share, change under other GILs, and no Python code can change the rest.
-  if (is_heap_type(type)) mix_word(digest, type->tp_flags & ~kVolatileFlags);
+  if (is_heap_type(type)) mix_all(digest, type->tp_flags & ~kVolatileFlags, type->tp_versions_used >= kNeverCached);
   return digest;
+}
+
+void clear_attribute_caches(PyTypeObject* type) {
+  PyType_Modified(type);
+  // CPython forgets this function only where the type has a version, and a type gets 1,000 of them at most.
+  reinterpret_cast<PyHeapTypeObject*>(type)->_spec_cache.getitem = nullptr;
+  if (type->tp_versions_used < kNeverCached) type->tp_versions_used = 0;
 }
 
 PyTypeObject* TypeSlots::find_changed() const {

@@ -13,6 +13,11 @@ namespace walle::vm {
 // An assignment to `C.__new__` sets a slot that neither a deletion nor a second assignment clears.
 std::uint64_t digest_of_slots(PyTypeObject* type);
 
+// Clears what CPython keeps of a heap type's attributes for its specialised code, and lets it keep them again. A cache may be
+// wrong although nothing differs: `property.__init__(C.name, other)` and back leaves the other function in code that used the
+// property.
+void clear_attribute_caches(PyTypeObject* type);
+
 // Digests of types at one time. The types must outlive it.
 class TypeSlots {
  public:
