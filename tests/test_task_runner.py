@@ -148,8 +148,9 @@ async def test_a_model_whose_loading_exceeds_the_deadline_fails_no_run(
     model = slow_model()
     began = time.monotonic()
     Session(model)
-    assert time.monotonic() - began > 0.15  # more than the deadline below
-    files, manifest = laid_out(tmp_path / "a", main, CONFIG + b"[limits]\ndeadline_ms = 100\n", slow__walle=model)
+    took_ms = (time.monotonic() - began) * 1_000
+    limits = b"[limits]\ndeadline_ms = %d\n" % (took_ms * 0.6)  # of what a run takes too where the machine is busy
+    files, manifest = laid_out(tmp_path / "a", main, CONFIG + limits, slow__walle=model)
     if is_loaded:
         await runner.load(files, manifest)
     for _ in range(2):
