@@ -255,7 +255,8 @@ LONG_OPERATORS: dict[str, Callable[[], Callable[[], Any]]] = {
         "NonMaxSuppression",
         [
             np.zeros((1, 3_000_000, 4), "float32"),
-            np.random.default_rng(4).random((1, 1, 3_000_000)).astype("float32"), np.array([1]), np.array([0.5], "float32"),
+            np.random.default_rng(4).random((1, 1, 3_000_000)).astype("float32"), np.array([1]),
+            np.array([0.5], "float32"),
         ],
     ),
     "one tile": lambda: evaluated("EqualizeTiles", [np.zeros((32_000, 32_000), "uint8")] * 2, rows=1, columns=1),
@@ -269,6 +270,7 @@ LONG_OPERATORS: dict[str, Callable[[], Callable[[], Any]]] = {
     "thin lines": lambda: evaluated(
         "LineSpans", [np.tile(np.array([[0, 0], [1 << 24, 1 << 24]], "int32"), (5, 1))], height=1 << 30, width=1 << 30
     ),
+    "copy to shared memory": lambda: called(_core.shared_copy, ones(9000, 40_000)),
     "bilateral": lambda: called(cv.bilateralFilter, image(2000), 15, 50, 50),
     "median": lambda: called(cv.medianBlur, image(3000), 25),
     "dilate": lambda: called(cv.dilate, image(4000), cv.getStructuringElement(cv.MORPH_ELLIPSE, (41, 41))),
