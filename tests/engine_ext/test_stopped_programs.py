@@ -270,6 +270,7 @@ LONG_OPERATORS: dict[str, Callable[[], Callable[[], Any]]] = {
     "thin lines": lambda: evaluated(
         "LineSpans", [np.tile(np.array([[0, 0], [1 << 24, 1 << 24]], "int32"), (5, 1))], height=1 << 30, width=1 << 30
     ),
+    "tuple of rows": lambda: called(_core.unstack, ones(20_000_000, 1)),
     "copy to shared memory": lambda: called(_core.shared_copy, ones(9000, 40_000)),
     "bilateral": lambda: called(cv.bilateralFilter, image(2000), 15, 50, 50),
     "median": lambda: called(cv.medianBlur, image(3000), 25),
