@@ -244,6 +244,34 @@ LONG_OPERATORS: dict[str, Callable[[], Callable[[], Any]]] = {
     "colours": lambda: called(cv.cvtColor, ones_in_memory(9000, 9000, 3, dtype="uint8"), cv.COLOR_BGR2Lab),
     "encoding": lambda: called(cv.imencode, ".png", image(4000)),
     "decoding": lambda: called(cv.imdecode, cv.imencode(".jpg", image(6000))[1], cv.IMREAD_COLOR),
+    "sum of all pairs": lambda: called(lambda x: x.reshape(-1, 1) + x, ones(30_000)),
+    "comparison with no number": lambda: called(lambda x: x == object(), ones(1_500_000_000, dtype="uint8")),
+    "array of a range": lambda: called(wnp.asarray, range(100_000_000)),
+    "spans of a small image": lambda: called(
+        _core.fill_spans, ones_in_memory(2, 4000, dtype="uint8"),
+        wnp.asarray(np.full((10_000_000, 3), [1, 0, 4000], "int32")), ones_in_memory(1, dtype="uint8"),
+    ),
+    "boxes without overlap": lambda: evaluated(
+        "NonMaxSuppression",
+        [
+            np.zeros((1, 3_000_000, 4), "float32"),
+            np.random.default_rng(4).random((1, 1, 3_000_000)).astype("float32"), np.array([1]),
+            np.array([0.5], "float32"),
+        ],
+    ),
+    "one tile": lambda: evaluated("EqualizeTiles", [np.zeros((32_000, 32_000), "uint8")] * 2, rows=1, columns=1),
+    "lines of a black image": lambda: evaluated("HoughLines", [np.zeros((32_000, 32_000), "uint8")], 2, rho=4.0),
+    "segments": lambda: evaluated("HoughSegments", [np.ones((9000, 9000), "uint8")], rho=4.0, threshold=10),
+    "polygon": lambda: evaluated(
+        "PolygonSpans",
+        [np.stack([np.arange(20_000), np.arange(20_000) % 2 * 19_999], 1).astype("int32"), np.array([20_000])],
+        height=20_000, width=20_000,
+    ),
+    "thin lines": lambda: evaluated(
+        "LineSpans", [np.tile(np.array([[0, 0], [1 << 24, 1 << 24]], "int32"), (5, 1))], height=1 << 30, width=1 << 30
+    ),
+    "tuple of rows": lambda: called(_core.unstack, ones(20_000_000, 1)),
+    "copy to shared memory": lambda: called(_core.shared_copy, ones(9000, 40_000)),
     "bilateral": lambda: called(cv.bilateralFilter, image(2000), 15, 50, 50),
     "median": lambda: called(cv.medianBlur, image(3000), 25),
     "dilate": lambda: called(cv.dilate, image(4000), cv.getStructuringElement(cv.MORPH_ELLIPSE, (41, 41))),

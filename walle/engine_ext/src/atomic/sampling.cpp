@@ -236,17 +236,20 @@ class ResampleStep final : public Step {
         if (!poll.proceed(taps_ * (inner_ + 2))) return;
         if (inner_ == 1) {
           T total{};
-          for (std::int64_t t = 0; t < taps_; ++t) total += weights[i * taps_ + t] * x[places[i * taps_ + t]];
+          for (std::int64_t t = 0; t < taps_; ++t) total += weights[i * taps_ + t] * x[place(places[i * taps_ + t])];
           *out = total;
           continue;
         }
         std::memset(out, 0, static_cast<std::size_t>(inner_) * sizeof(T));
         for (std::int64_t t = 0; t < taps_; ++t)
-          axpy_(weights + i * taps_ + t, x + places[i * taps_ + t] * inner_, 1, out, inner_);
+          axpy_(weights + i * taps_ + t, x + place(places[i * taps_ + t]) * inner_, 1, out, inner_);
       }
   }
 
  private:
+  // Keeps to the input where another thread changes the places after they were checked.
+  std::int64_t place(std::int64_t at) const noexcept { return std::clamp<std::int64_t>(at, 0, in_ - 1); }
+
   std::int64_t outer_ = 1, inner_ = 1, in_ = 0, out_ = 0, taps_ = 0;
   AxpyFn axpy_ = nullptr;
 };

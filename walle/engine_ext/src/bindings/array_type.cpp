@@ -1,7 +1,5 @@
 // Slots of walle.np.ndarray's type: operators, comparison, indexing, iteration and conversion to numbers, without pybind11
 // between.
-#include <cstring>
-
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
@@ -92,7 +90,7 @@ PyObject* compare_slot(PyObject* a, PyObject* b, int comparison) {
     if (comparison != Py_EQ && comparison != Py_NE) Py_RETURN_NOTIMPLEMENTED;
     return translated([&] {  // no element equals an object that is not a number
       const Tensor result = Tensor::empty(DType::b8, tensor_of(a).shape());
-      std::memset(result.raw(), comparison == Py_NE, static_cast<std::size_t>(result.size()));
+      computed_assign(scalar(py::bool_(comparison == Py_NE), DType::b8), result);
       return new_array(result);
     });
   }

@@ -137,7 +137,7 @@ void bind_operators(py::module_& module) {
   module.def(
       "fill_spans",
       [](Tensor image, Tensor spans, Tensor colour) {  // tensors of its own, since the GIL may be released
-        computed(image.size(), [&] {
+        computed(image.size() + spans.size(), [&] {
           fill_spans(image, spans, colour);
           return true;
         });

@@ -4,6 +4,7 @@
 #include "atomic/rates.h"
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/operations.h"
 #include "bindings/released_gil.h"
 #include "core/work_context.h"
 #include "graph/load.h"
@@ -315,13 +316,9 @@ std::shared_ptr<const Graph> load(py::handle model) {
     if (is_whole && vm::is_mapped_file(storage.get())) return load_graph(storage);
   }
   if (PyObject_CheckBuffer(model.ptr())) {
-    const auto bytes = tensor_from_buffer(model);
     // Copied, because constants outlive any interpreter and must not reference a Python buffer.
-    const auto size = static_cast<std::size_t>(bytes.size()) * item_size(bytes.dtype());
-    auto storage = Storage::allocate(size);
-    const Tensor dense = contiguous(bytes);
-    std::copy(dense.raw(), dense.raw() + size, storage->data());
-    return load_graph(storage);
+    const Tensor copy = copy_of(tensor_from_buffer(model));
+    return computed_without_gil([&] { return load_graph(copy.storage()); });
   }
   PyObject* encoded = nullptr;
   if (PyUnicode_FSConverter(model.ptr(), &encoded) == 0) throw py::error_already_set();

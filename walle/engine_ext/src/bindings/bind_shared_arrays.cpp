@@ -1,8 +1,8 @@
 // Arrays in memory that VM hosts share, for walle.vm and events with arrays.
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/operations.h"
 #include "bindings/vm_handle.h"
-#include "vm/contiguous.h"
 #include "vm/shared_buffers.h"
 
 namespace py = pybind11;
@@ -30,7 +30,7 @@ py::object shared_copy(py::handle array) {
   if (source.contiguous() && size_bytes > 0 && vm::find_shared(source.raw(), size_bytes))
     return is_ndarray(array) ? py::reinterpret_borrow<py::object>(array) : py::cast(source);
   Tensor copy(allocate(size_bytes), source.dtype(), source.shape(), contiguous_strides(source.shape()), 0);
-  vm::copy_elements(source, copy.raw());
+  computed_assign(source, copy);
   return py::cast(std::move(copy));
 }
 

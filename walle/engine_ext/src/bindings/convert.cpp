@@ -153,15 +153,17 @@ struct Nested {
   void add(py::handle value, std::size_t depth) {
     constexpr std::size_t kMaxDepth = 32;
     if (depth > kMaxDepth) throw Error(ErrorKind::shape, "an array cannot be made of lists nested deeper than 32");
+    if (PyRange_Check(value.ptr())) {  // its numbers are not in memory yet: no tuple of them, which no signal would end
+      const Py_ssize_t size = PyObject_Size(value.ptr());
+      if (size < 0) throw py::error_already_set();
+      add_length(size, depth);
+      for (const py::handle item : value) add(item, depth + 1);
+      return;
+    }
     if (is_sequence(value)) {
       const auto items = py::reinterpret_steal<py::tuple>(PySequence_Tuple(value.ptr()));
       if (!items) throw py::error_already_set();
-      const auto size = static_cast<std::int64_t>(items.size());
-      if (depth == shape.size() && leaves.empty())
-        shape.push_back(size);
-      else if (depth >= shape.size() || shape[depth] != size)
-        throw Error(ErrorKind::shape,
-                    "an array cannot be made of nested lists of different lengths; make every row equally long");
+      add_length(static_cast<std::int64_t>(items.size()), depth);
       for (const py::handle item : items) add(item, depth + 1);
       return;
     }
@@ -174,6 +176,14 @@ struct Nested {
       arrays = arrays ? promote(*arrays, as_tensor(value).dtype()) : as_tensor(value).dtype();
     leaves.push_back(py::reinterpret_borrow<py::object>(value));
   }
+
+ private:
+  void add_length(std::int64_t size, std::size_t depth) {
+    if (depth == shape.size() && leaves.empty())
+      shape.push_back(size);
+    else if (depth >= shape.size() || shape[depth] != size)
+      throw Error(ErrorKind::shape, "an array cannot be made of nested lists of different lengths; make every row equally long");
+  }
 };
 
 Tensor from_nested(py::handle value, std::optional<DType> given_dtype) {
@@ -182,7 +192,10 @@ Tensor from_nested(py::handle value, std::optional<DType> given_dtype) {
   const DType dtype = given_dtype.value_or(nested.dtype());
   if (nested.arrays) {  // rows that are arrays
     std::vector<Tensor> rows;
-    for (const py::object& leaf : nested.leaves) rows.push_back(as_tensor(leaf, dtype));
+    for (const py::object& leaf : nested.leaves) {
+      nested.poll.proceed();
+      rows.push_back(as_tensor(leaf, dtype));
+    }
     std::int64_t elements = 0;
     for (const Tensor& row : rows) elements += row.size();
     const Tensor stacked = computed(elements, [&] { return evaluate_one("Stack", rows, {{"axis", std::int64_t{0}}}); });

@@ -442,12 +442,20 @@ PyObject* new_item(PyObject* array, PyObject* key) {
   return new_view(get_item(x, key), array);
 }
 
-py::tuple unstack(const Tensor& x) {
+py::tuple unstack(const Tensor& array) {
+  const Tensor x = array;  // its own, because a signal's handler may replace the array's (setflags)
   if (x.ndim() == 0) throw Error(ErrorKind::shape, "cannot unstack an array without dimensions");
   const Dims shape(x.shape().begin() + 1, x.shape().end()), strides(x.strides().begin() + 1, x.strides().end());
-  py::tuple parts(static_cast<std::size_t>(x.shape()[0]));
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    parts[i] = view(x, shape, strides, x.offset() + static_cast<std::int64_t>(i) * x.strides()[0]);
+  const std::int64_t count = x.shape()[0];
+  py::tuple parts(static_cast<std::size_t>(count));
+  if (count == 0) return parts;
+  PyObject_GC_UnTrack(parts.ptr());  // until it is whole, so that handlers of signals cannot find it
+  ObjectPoll poll;
+  for (std::int64_t i = 0; i < count; ++i) {
+    poll.proceed();
+    PyTuple_SET_ITEM(parts.ptr(), i, new_array(view(x, shape, strides, x.offset() + i * x.strides()[0])));
+  }
+  PyObject_GC_Track(parts.ptr());
   return parts;
 }
 

@@ -32,10 +32,25 @@ DType compute_dtype(const OpDef& op, DType dtype) {
   return dtype;  // shape inference refuses it with the operator's name
 }
 
+// Returns the elements of the tensors broadcast against each other, whether or not they fit.
+double broadcast_elements(std::span<const Tensor> tensors) {
+  std::size_t rank = 0;
+  for (const Tensor& tensor : tensors) rank = std::max(rank, tensor.shape().size());
+  double elements = 1;
+  for (std::size_t i = 0; i < rank; ++i) {
+    std::int64_t longest = 0;
+    for (const Tensor& tensor : tensors)
+      if (i < tensor.shape().size()) longest = std::max(longest, tensor.shape()[tensor.shape().size() - 1 - i]);
+    elements *= static_cast<double>(longest);
+  }
+  return elements;
+}
+
 Tensor run(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes = {}) {
-  constexpr std::int64_t kLargeOperands = 1 << 16;  // elements from which releasing the GIL pays off for any operator
-  std::int64_t work = op.is(Family::matmul) ? kLargeOperands : 0;
-  for (const Tensor& input : inputs) work += input.size();
+  constexpr double kLargeOperands = 1 << 16;  // elements from which releasing the GIL pays off for any operator
+  double work = op.is(Family::matmul) ? kLargeOperands : 0;
+  for (const Tensor& input : inputs) work += static_cast<double>(input.size());
+  work = std::max(work, broadcast_elements(inputs));
   if (work < kLargeOperands) return evaluate(op, inputs, attributes, 1, kernels())[0];
   return computed_without_gil([&] { return evaluate(op, inputs, attributes, 1, kernels())[0]; });
 }

@@ -28,8 +28,8 @@ void fill_spans(const Tensor& image, const Tensor& spans, const Tensor& colour) 
   const auto* at = spans.data<std::int32_t>();
   StopPoll poll;
   for (std::int64_t i = 0; i < spans.shape()[0]; ++i, at += 3) {
-    const std::int32_t span[] = {at[0], at[1],
-                                 at[2]};  // row, first column, column after the last: a copy, which no thread changes
+    // Row, first column, column after the last: a copy, which no other thread changes.
+    const std::int32_t span[] = {at[0], at[1], at[2]};
     if (span[0] < 0 || span[0] >= image.shape()[0] || span[1] < 0 || span[2] < span[1] || span[2] > image.shape()[1])
       throw Error(ErrorKind::shape, "span " + std::to_string(i) + " is outside an image of shape " + to_string(image.shape()));
     if (!poll.proceed(4 + (span[2] - span[1]) * channels)) throw_if_stopped();

@@ -184,8 +184,8 @@ void assign(const Tensor& from, const Tensor& to) {
   const bool same = from.storage() == to.storage() && to.size() > 0;
   const Tensor source = same ? contiguous(Tensor(from.storage(), from.dtype(), to.shape(), strides, from.offset())) : from;
   if (same && source.storage() == to.storage()) {  // contiguous already and perhaps overlapping
-    Tensor copy = Tensor::empty(from.dtype(), to.shape());
-    std::memcpy(copy.raw(), source.raw(), static_cast<std::size_t>(copy.size()) * item_size(copy.dtype()));
+    const Tensor copy = Tensor::empty(from.dtype(), to.shape());
+    assign(source, copy);
     return assign(copy, to);
   }
   const auto elements = [](const Tensor& tensor) {

@@ -29,8 +29,8 @@ auto with_elements(const Tensor& tensor, F&& f) {
   }
 }
 
-// Polls the stop in comparisons of a sort, and throws WorkStopped out of it; its order is then not used. The usual case is one
-// subtraction, since comparisons must stay small.
+// Polls the stop in loops of many short steps, as comparisons of a sort are, and throws WorkStopped out of them; the order of
+// such a sort is then not used. The usual case is one subtraction.
 class SortPoll {
  public:
   void proceed(std::int64_t elements) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/work_vector.h"
-#include "operators/op.h"
+#include "operators/data/data.h"
 
 namespace walle {
 
@@ -71,11 +71,12 @@ Votes empty_votes(std::string_view op, const Tensor& image, const Attributes& at
   }
   votes.cell_table = Tensor::empty(DType::i32, {votes.angles, votes.distances});
   votes.cells = votes.cell_table.data<std::int32_t>();
-  std::fill(votes.cells, votes.cells + votes.cell_table.size(), 0);
+  run_stoppable(votes.cell_table.size(), 1,
+                [&](std::int64_t first, std::int64_t past) { std::fill(votes.cells + first, votes.cells + past, 0); });
   return votes;
 }
 
-// Throw WorkStopped once a stop was requested, about every million votes.
+// Throw WorkStopped once a stop was requested, about every million votes; a pixel that is read counts as one, too.
 class VoteCount {
  public:
   void add(std::int64_t votes) {
@@ -137,12 +138,14 @@ std::vector<Tensor> hough_lines(std::span<const Tensor> inputs, const Attributes
   const std::int64_t threshold = attributes.get_int("threshold", 0);
   const auto* pixels = inputs[0].data<std::uint8_t>();
   VoteCount count;
-  for (std::int64_t y = 0; y < votes.height; ++y)
+  for (std::int64_t y = 0; y < votes.height; ++y) {
+    count.add(votes.width);
     for (std::int64_t x = 0; x < votes.width; ++x)
       if (pixels[y * votes.width + x] != 0) {
         count.add(votes.angles);
         for (std::int64_t n = 0; n < votes.angles; ++n) ++votes.cells[votes.cell(n, x, y)];
       }
+  }
   // A line is a cell with more votes than its neighbours; of equal ones the first.
   const auto at = [&](std::int64_t angle, std::int64_t distance) {
     const bool outside = angle < 0 || angle >= votes.angles || distance < 0 || distance >= votes.distances;
@@ -157,7 +160,9 @@ std::vector<Tensor> hough_lines(std::span<const Tensor> inputs, const Attributes
         found.emplace_back(r, n);
     }
   }
+  SortPoll sorting;
   std::sort(found.begin(), found.end(), [&](const auto& one, const auto& other) {
+    sorting.proceed(4);
     const std::int32_t a = at(one.second, one.first), b = at(other.second, other.first);
     return a != b ? a > b : std::pair(one.second, one.first) < std::pair(other.second, other.first);
   });
@@ -180,17 +185,28 @@ std::vector<Tensor> hough_segments(std::span<const Tensor> inputs, const Attribu
   const std::int64_t threshold = attributes.get_int("threshold", 0), least = attributes.get_int("length", 0);
   const std::int64_t most_gap = attributes.get_int("gap", 0);
   const auto* pixels = inputs[0].data<std::uint8_t>();
-  WorkVector<std::uint8_t> left(pixels, pixels + votes.height * votes.width);  // pixels that no segment has
+  WorkVector<std::uint8_t> left;  // pixels that no segment has
+  left.reserve(static_cast<std::size_t>(inputs[0].size()));
+  run_stoppable(inputs[0].size(), 1,
+                [&](std::int64_t first, std::int64_t past) { left.insert(left.end(), pixels + first, pixels + past); });
+  std::size_t set = 0;
+  run_stoppable(inputs[0].size(), 1, [&](std::int64_t first, std::int64_t past) {
+    set += static_cast<std::size_t>(past - first - std::count(left.begin() + first, left.begin() + past, 0));
+  });
   WorkVector<Place> places;
-  for (std::int64_t i = 0; i < votes.height * votes.width; ++i)
-    if (pixels[i] != 0)
-      places.push_back({static_cast<std::int32_t>(i % votes.width), static_cast<std::int32_t>(i / votes.width)});
+  places.reserve(set);
+  run_stoppable(inputs[0].size(), 4, [&](std::int64_t first, std::int64_t past) {
+    for (std::int64_t i = first; i < past; ++i)
+      if (left[static_cast<std::size_t>(i)] != 0)
+        places.push_back({static_cast<std::int32_t>(i % votes.width), static_cast<std::int32_t>(i / votes.width)});
+  });
   const auto inside = [&](Place p) { return p.x >= 0 && p.x < votes.width && p.y >= 0 && p.y < votes.height; };
   const auto pixel = [&](Place p) -> std::uint8_t& { return left[static_cast<std::size_t>(p.y * votes.width + p.x)]; };
   WorkVector<std::int32_t> segments;
   PixelOrder order;
   VoteCount count;
   while (!places.empty()) {
+    count.add(16);
     const std::size_t index = order.below(places.size());
     const Place from = places[index];
     places[index] = places.back();
@@ -208,6 +224,7 @@ std::vector<Tensor> hough_segments(std::span<const Tensor> inputs, const Attribu
     for (int way = 0; way < 2; ++way) {
       std::int64_t gap = 0;
       for (Walk walk(from, cosine, sine, way == 0); inside(walk.place()); walk.advance()) {
+        count.add(1);
         if (pixel(walk.place()) != 0)
           gap = 0, ends[way] = walk.place();
         else if (++gap > most_gap)
@@ -217,6 +234,7 @@ std::vector<Tensor> hough_segments(std::span<const Tensor> inputs, const Attribu
     const bool good = std::abs(ends[1].x - ends[0].x) >= least || std::abs(ends[1].y - ends[0].y) >= least;
     for (int way = 0; way < 2; ++way)
       for (Walk walk(from, cosine, sine, way == 0); inside(walk.place()); walk.advance()) {
+        count.add(1);
         const Place here = walk.place();
         if (pixel(here) != 0 && good) {
           count.add(votes.angles);

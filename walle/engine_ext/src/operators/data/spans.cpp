@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/work_vector.h"
-#include "operators/op.h"
+#include "operators/data/data.h"
 
 namespace walle {
 
@@ -21,8 +21,11 @@ class Spans {
 
   std::int64_t height() const { return height_; }
   std::int64_t width() const { return width_; }
+  // Counts steps before they are taken. Throws WorkStopped once a stop was requested.
+  void proceed(std::int64_t steps) { poll_.proceed(steps); }
   // Add from x to `last`, both included.
   void add(std::int64_t y, std::int64_t x, std::int64_t last) {
+    proceed(4);
     if (y < 0 || y >= height_) return;
     x = std::max<std::int64_t>(x, 0);
     last = std::min(last, width_ - 1);
@@ -32,13 +35,16 @@ class Spans {
   }
   Tensor tensor() const {
     Tensor result = Tensor::empty(DType::i32, {static_cast<std::int64_t>(numbers_.size() / 3), 3});
-    std::copy(numbers_.begin(), numbers_.end(), result.data<std::int32_t>());
+    run_stoppable(result.size(), 1, [&](std::int64_t first, std::int64_t last) {
+      std::copy(numbers_.begin() + first, numbers_.begin() + last, result.data<std::int32_t>() + first);
+    });
     return result;
   }
 
  private:
   std::int64_t height_, width_;
   WorkVector<std::int32_t> numbers_;
+  SortPoll poll_;
 };
 
 struct SpanPoint {
@@ -85,6 +91,7 @@ void thin_line(Spans& spans, SpanPoint a, SpanPoint b) {
   const std::int64_t longer = steep ? dy : dx, shorter = steep ? dx : dy;
   std::int64_t error = longer - 2 * shorter, x = a.x, y = a.y, first = a.x;
   for (std::int64_t i = 0; i <= longer; ++i) {
+    spans.proceed(1);
     const bool aside = error < 0;
     error += -2 * shorter + (aside ? 2 * longer : 0);
     if (steep) {
@@ -147,7 +154,10 @@ void inside(Spans& spans, const WorkVector<WorkVector<Corner>>& polygons, bool n
       low = std::min(low, a.y);
       high = std::max(high, b.y);
     }
-  std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.top < b.top; });
+  std::sort(edges.begin(), edges.end(), [&](const Edge& a, const Edge& b) {
+    spans.proceed(2);
+    return a.top < b.top;
+  });
   const auto first = static_cast<std::int64_t>(std::clamp(std::ceil(low), 0.0, static_cast<double>(spans.height())));
   const auto last = static_cast<std::int64_t>(std::clamp(std::floor(high), -1.0, static_cast<double>(spans.height() - 1)));
   WorkVector<Edge> active;
@@ -155,11 +165,15 @@ void inside(Spans& spans, const WorkVector<WorkVector<Corner>>& polygons, bool n
   WorkVector<double> cuts;
   for (std::int64_t y = first; y <= last; ++y) {
     const auto row = static_cast<double>(y);
+    spans.proceed(16 + 4 * static_cast<std::int64_t>(active.size()));
     while (next < edges.size() && edges[next].top <= row) active.push_back(edges[next++]);
     std::erase_if(active, [&](const Edge& edge) { return edge.bottom <= row; });
     cuts.clear();
     for (const Edge& edge : active) cuts.push_back(edge.x + (row - edge.top) * edge.slope);
-    std::sort(cuts.begin(), cuts.end());
+    std::sort(cuts.begin(), cuts.end(), [&](double a, double b) {
+      spans.proceed(1);
+      return a < b;
+    });
     const auto bounded = [&](double x) {
       return static_cast<std::int64_t>(std::clamp(x, -1.0, static_cast<double>(spans.width())));
     };
@@ -196,8 +210,10 @@ const std::int32_t* span_points(std::string_view op, const Tensor& given, std::i
                                       std::string(dtype_name(given.dtype())) + " of shape " + to_string(given.shape()));
   count = given.shape()[0];
   const auto* at = given.data<std::int32_t>();
-  for (std::int64_t i = 0; i < 2 * count; ++i)
-    if (std::abs(std::int64_t{at[i]}) > (1 << 24)) throw Error(ErrorKind::shape, std::string(op) + " of a point too far away");
+  run_stoppable(2 * count, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i)
+      if (std::abs(std::int64_t{at[i]}) > (1 << 24)) throw Error(ErrorKind::shape, std::string(op) + " of a point too far away");
+  });
   return at;
 }
 

@@ -1,9 +1,8 @@
 // NonMaxSuppression: for each batch and class the best boxes whose overlap with every better selected one is below a threshold.
 #include <algorithm>
 
-#include "core/stop.h"
 #include "core/work_vector.h"
-#include "operators/op.h"
+#include "operators/data/data.h"
 
 namespace walle {
 
@@ -11,6 +10,12 @@ namespace {
 
 struct Box {
   double top, left, bottom, right;
+};
+
+// A box by its number. The score is a copy: a sort by numbers that another thread changes would leave its memory.
+struct Candidate {
+  float score;
+  std::int64_t box;
 };
 
 Box box_of(const float* at, bool centred) {
@@ -58,12 +63,18 @@ std::vector<Tensor> non_max_suppression(std::span<const Tensor> inputs, const At
   for (std::int64_t batch = 0; batch < batches; ++batch)
     for (std::int64_t kind = 0; kind < classes; ++kind) {
       const float* score = scores.data<float>() + (batch * classes + kind) * count;
-      Dims order;
-      for (std::int64_t i = 0; i < count; ++i)
-        if (score[i] == score[i] && (!scored || score[i] > least)) order.push_back(i);
-      std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return score[a] > score[b]; });
+      WorkVector<Candidate> order;
+      run_stoppable(count, 4, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i)
+          if (const float own = score[i]; own == own && (!scored || own > least)) order.push_back({own, i});
+      });
+      SortPoll sorting;
+      std::stable_sort(order.begin(), order.end(), [&](const Candidate& a, const Candidate& b) {
+        sorting.proceed(2);
+        return a.score > b.score;
+      });
       WorkVector<Box> kept;
-      for (const std::int64_t i : order) {
+      for (const auto& [own, i] : order) {
         if (static_cast<double>(kept.size()) >= limit) break;
         if (!poll.proceed(1 + 4 * static_cast<std::int64_t>(kept.size()))) throw_if_stopped();
         const Box box = box_of(boxes.data<float>() + (batch * count + i) * 4, centred);

@@ -70,12 +70,14 @@ std::vector<Tensor> equalize_tiles(std::span<const Tensor> inputs, const Attribu
   const Tensor tone_table = Tensor::empty(DType::u8, {rows * columns, kTones});  // counts as the task's memory
   auto* tones = tone_table.data<std::uint8_t>();
   std::vector<std::int64_t> counts(kTones);
+  StopPoll poll;
   for (std::int64_t tile = 0; tile < rows * columns; ++tile) {
-    throw_if_stopped();
     const auto* at = padded.data<std::uint8_t>() + tile / columns * tile_height * padded.shape()[1] + tile % columns * tile_width;
     std::fill(counts.begin(), counts.end(), 0);
-    for (std::int64_t y = 0; y < tile_height; ++y)
+    for (std::int64_t y = 0; y < tile_height; ++y) {
+      if (!poll.proceed(kTones + 2 * tile_width)) throw_if_stopped();
       for (std::int64_t x = 0; x < tile_width; ++x) ++counts[at[y * padded.shape()[1] + x]];
+    }
     equalizing_tones(counts, pixels, bound, tones + tile * kTones);
   }
   std::vector<Between> across;

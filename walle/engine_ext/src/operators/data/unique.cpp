@@ -4,6 +4,7 @@
 
 #include "core/work_vector.h"
 #include "operators/data/data.h"
+#include "operators/eager.h"
 
 namespace walle {
 
@@ -22,7 +23,10 @@ Tensor whole(const Dims& numbers) {
 // ONNX Unique: the distinct slices along `axis` (elements if it is absent), sorted or in the order of first appearance; the index
 // of each one's first appearance; for each slice, its number among the distinct ones; the count of each.
 std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& attributes, int outputs) {
-  const Tensor x = attributes.has("axis") ? inputs[0] : flat(inputs[0]);
+  // A copy: a sort by elements that another thread changes would leave its memory.
+  const Tensor copy = Tensor::empty(inputs[0].dtype(), inputs[0].shape());
+  assign(inputs[0], copy);
+  const Tensor x = attributes.has("axis") ? copy : flat(copy);
   const std::size_t axis = normal_axis(attributes.get_int("axis", 0), x.shape().size());
   const std::int64_t slices = x.shape()[axis];
   std::int64_t outer = 1, inner = 1;
