@@ -1,6 +1,7 @@
 """Operators on large arrays, without the GIL, while another thread changes their elements and flags."""
 
 import gc
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -78,7 +79,7 @@ def mask() -> Any:
 
 
 class Changes:
-    """A thread that fills an array with ones and twos, and makes the latest view of it read-only."""
+    """A thread that fills an array with ones and twos, and now and then makes the latest view of it read-only."""
 
     def __init__(self) -> None:
         self.array = wnp.ones((COUNT,), "int64")
@@ -96,12 +97,14 @@ class Changes:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._done.is_set():
+        for number in itertools.count():
+            if self._done.is_set():
+                return
             self.array[...] = 2
-            self.latest.setflags(write=False)
             self.array[::3] = 1
             self.array.fill(1)
-            self.latest.setflags(write=False)
+            if number % 32 == 0:  # a sort in place must be able to end between two of them
+                self.latest.setflags(write=False)
             gc.collect(0)
 
 
