@@ -192,7 +192,7 @@ WORK = {
     "distanceTransform": "cv.distanceTransform(image(1500, 1), cv.DIST_L2, cv.DIST_MASK_PRECISE)",
     "distanceTransform by a mask": "cv.distanceTransform(image(1700, 1), cv.DIST_L1, 3)",
     "findContours": "cv.findContours(1 - image(1400, 2), cv.RETR_EXTERNAL, cv.CHAIN_APPROX_NONE)",
-    "HoughLinesP": "cv.HoughLinesP(image(1300, 1), 1, 3.0, 100000)",
+    "HoughLinesP": "cv.HoughLinesP(image(1700, 1), 1, 3.0, 100000)",
 }
 
 
@@ -212,7 +212,7 @@ def take():
     {WORK[what]}
 
 def small():
-    {WORK[what].replace("1500", "200").replace("1700", "200").replace("1400", "200").replace("1300", "200")}
+    {WORK[what].replace("1500", "200").replace("1700", "200").replace("1400", "200")}
     return True
 """
     async with vm_of(tmp_path, main, limits={"memory_mb": 24}) as vm:
