@@ -86,7 +86,7 @@ fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (
 fuzz-frames: $(STAMP)  ## fuzz the tunnel's decoder, server and client for FUZZ_SECONDS (1800)
 	@$(BIN)/python -m tests.fuzz.frames --seconds $(or $(FUZZ_SECONDS),1800) --seed $(or $(FUZZ_SEED),1)
 
-fuzz-graphs: $(STAMP)  ## compare FUZZ_GRAPHS (50,000) random ONNX graphs with ONNX Runtime, and shrink those that differ (about ten minutes)
+fuzz-graphs: $(STAMP)  ## compare FUZZ_GRAPHS (50,000) random ONNX graphs with ONNX Runtime, and shrink those that differ (about 25 minutes)
 	@$(BIN)/python -m tests.engine_ext.random_graphs.campaign --graphs $(or $(FUZZ_GRAPHS),50000) --seed $(or $(FUZZ_SEED),1)
 
 wheel: $(STAMP)  ## build wheel, its bill of materials and sdist into dist/, and test both packages in empty environments
