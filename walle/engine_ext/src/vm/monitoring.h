@@ -16,7 +16,7 @@ bool has_local_events(PyCodeObject* code);
 // interpreter.
 class Monitoring {
  public:
-  // Throws std::runtime_error where this Python has no such functions.
+  // Throws std::runtime_error where `sys.monitoring` lacks one of the functions that are called here.
   void take();
   // Removes all hooks; runs no Python code. Returns whether there were any: a tool that gave its number back counts, whose
   // callbacks CPython goes on calling.
