@@ -86,6 +86,7 @@ class _Connection:
         self.writer = writer
         self.state = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST_HEADER_BYTES)
         self.idle_since_s = 0.0
+        self._sending: asyncio.Task[None] | None = None
 
     def is_usable(self, place: Place) -> bool:
         """Return whether an idle connection leads there and is open: one with something to read is being ended."""
@@ -97,7 +98,36 @@ class _Connection:
         poll.register(self.writer.get_extra_info("socket").fileno(), select.POLLIN)
         return not poll.poll(0)
 
-    async def send(self, onward: Onward) -> None:
+    async def exchange(self, onward: Onward) -> h11.Response:
+        """Send a request and return status and headers of its answer.
+
+        The gateway may answer before it read all, as with 413, and then read nothing more: the rest is sent while the
+        answer is read, until `end_sending`.
+        """
+        self._sending = asyncio.Task(self._send(onward), loop=asyncio.get_running_loop(), eager_start=True)
+        if self._sending.done():
+            self._sending.result()
+            return await self._receive_head()
+        receiving = asyncio.ensure_future(self._receive_head())
+        try:
+            await asyncio.wait((self._sending, receiving), return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                self._sending.result()
+            return await receiving
+        finally:
+            receiving.cancel()
+
+    def end_sending(self) -> None:
+        """Send no more of the request."""
+        if self._sending is not None and not self._sending.cancel() and not self._sending.cancelled():
+            self._sending.exception()  # the answer has come, whatever it was
+        self._sending = None
+
+    async def _send(self, onward: Onward) -> None:
+        with contextlib.suppress(OSError):  # what the gateway answered before it ended the connection is read
+            await self._send_parts(onward)
+
+    async def _send_parts(self, onward: Onward) -> None:
         """Send a request, its head together with the first part of its body."""
         with _local_errors():
             head = h11.Request(method=onward.method, target=onward.target, headers=list(onward.headers))
@@ -117,7 +147,7 @@ class _Connection:
             self.writer.write(data)
             await self.writer.drain()
 
-    async def receive_head(self) -> h11.Response:
+    async def _receive_head(self) -> h11.Response:
         """Return status and headers of the answer."""
         while not isinstance(event := await self.receive(), h11.Response):
             if not isinstance(event, h11.InformationalResponse):
@@ -188,12 +218,11 @@ class GatewayConnections:
         connection: _Connection | None = None
         try:
             connection = self._idle_connection(Place.of(url)) or await self._connect(Place.of(url))
-            with contextlib.suppress(OSError):  # it may have answered before it read all, as with 413
-                await connection.send(onward)
-            event = await connection.receive_head()
+            event = await connection.exchange(onward)
         except BaseException:
             self._room.release()
             if connection is not None:
+                connection.end_sending()
                 connection.writer.transport.abort()
             raise
         return Answer(self, connection, event)
@@ -230,6 +259,7 @@ class GatewayConnections:
     def release(self, connection: _Connection) -> None:
         """Take a connection back after an answer."""
         self._room.release()
+        connection.end_sending()
         state = connection.state
         is_done = state.our_state is h11.DONE and state.their_state is h11.DONE
         has_more, _ = state.trailing_data  # bytes that the next request would take for its answer
