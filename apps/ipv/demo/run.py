@@ -415,12 +415,13 @@ class _Demo:
         streams: dict[str, None] = {}
         for record in log.records():
             streams.setdefault(record.stream)
+        skipped = log.skipped_text()
         if len(streams) < options.devices:
-            raise ConfigError(f"{options.events} has {len(streams)} users; give at most as many devices with --devices")
+            what = f"{options.events} has {len(streams)} users; give at most as many devices with --devices"
+            raise ConfigError(f"{what} ({skipped})" if skipped else what)
         names = list(streams)
-        skipped = {fault.value: count for fault, count in log.skipped.items() if count}
         self._record.figures["events in the log"] = f"{log.events:,} of {len(names)} users"
-        self._record.figures["lines skipped"] = ", ".join(f"{count} {fault}" for fault, count in skipped.items()) or "0"
+        self._record.figures["lines skipped"] = skipped or "0"
         for line in log.reports[:20]:
             self._record.mark(0.0, f"line {line.line} skipped, {line.fault}: {line.reason}"[:200])
         by_device = {device_id: names[number :: options.devices] for number, device_id in enumerate(self._ids)}

@@ -1,6 +1,7 @@
 """The end of a demo that cannot continue."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any, Never
 
@@ -11,6 +12,7 @@ from apps.ipv.demo import run
 from apps.ipv.demo.record import Sample
 from apps.task_repo import TaskRepo
 from walle.actors.node import NodeLostError
+from walle.errors import ConfigError
 
 
 @pytest.fixture
@@ -89,3 +91,12 @@ async def test_the_latest_sample_of_the_record_is_the_one_that_began_last(
     began[1].set()
     await samples[1]
     assert [sample.began_s for sample in demo._record.samples] == [0.0, 1.0]
+
+
+def test_a_log_that_gives_no_user_says_why_in_one_line(demo: run._Demo, tmp_path: Path) -> None:
+    log, mapping = tmp_path / "log.csv", tmp_path / "m.toml"
+    log.write_text("at,kind,page,user\n2026-01-01 00:00:00 UTC,view,1,u1\n")
+    mapping.write_text('[fields]\nevent_id = "kind"\npage_id = "page"\ntime = "at"\nstream = "user"\n')
+    demo._options = dataclasses.replace(demo._options, events=log, mapping=mapping)
+    with pytest.raises(ConfigError, match=r"has 0 users; .* 1 skipped \(1 broken\); line 2: ts_ms: .* format 'ms'"):
+        demo._driver_options()
