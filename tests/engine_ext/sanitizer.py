@@ -1,4 +1,4 @@
-"""How much longer the engine's code takes on a module with a sanitizer: for tests that bound its CPU time."""
+"""Factor by which the engine is slower on a module with a sanitizer: for tests that bound its CPU time."""
 
 import os
 
