@@ -1,19 +1,25 @@
 """Convolution by every algorithm and backend, pooling, indexed movements, Einsum and resizing, against NumPy."""
 
 import itertools
+import math
 import resource
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
 
 import walle
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
 from walle.errors import EngineError
+from walle.onnx_backend import Backend
 
 type Array = npt.NDArray[Any]
 
@@ -409,5 +415,50 @@ def test_windows_that_do_not_fit_are_refused() -> None:
         run("Conv", {"x": x, "w": w})
     with pytest.raises(UnsupportedError, match="4 spatial dimensions"):
         run("MaxPool", {"x": np.zeros((1, 1, 2, 2, 2, 2), np.float32)}, kernel_shape=[1, 1, 1, 1])
-    (found,) = run("MaxPool", {"x": x}, kernel_shape=[9, 9])
-    assert found.shape == (1, 2, 0, 0)
+    with pytest.raises(ShapeError, match="reaches over 9 of 4 padded elements, with a stride of 1"):
+        run("MaxPool", {"x": x}, kernel_shape=[9, 9])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool", "Conv"])
+def test_sizes_of_windows_are_those_of_the_specification(op: str) -> None:
+    for size, kernel, stride, dilation, pad in itertools.product(range(1, 6), range(1, 5), range(1, 5), (1, 2), (0, 1)):
+        x, w = np.ones((1, 1, size), np.float32), np.ones((1, 1, kernel), np.float32)
+        window: dict[str, Any] = {"kernel_shape": [kernel], "strides": [stride], "pads": [0, min(pad, kernel - 1)]}
+        window["dilations"] = [dilation]
+        padded = size + min(pad, kernel - 1)
+        room = Fraction(padded - dilation * (kernel - 1) - 1, stride)
+        for ceil in (0, 1) if op != "Conv" else (0,):
+            expected = (math.ceil(room) if ceil else math.floor(room)) + 1
+            if ceil and expected > 0 and (expected - 1) * stride >= size:  # the last window begins inside
+                expected -= 1
+            feeds = {"x": x, "w": w} if op == "Conv" else {"x": x}
+            attributes = window | ({"ceil_mode": ceil} if ceil else {})
+            if expected < 0:
+                with pytest.raises(ShapeError, match=f"{op}: a kernel that reaches over"):
+                    run(op, feeds, **attributes)
+            else:
+                assert run(op, feeds, **attributes)[0].shape == (1, 1, expected), attributes
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_a_window_larger_than_its_input_has_the_size_of_onnx_not_of_onnx_runtime(op: str) -> None:
+    """ONNX rounds (1 - 2) / 3 down, to no window; ONNX Runtime and onnx's inference round it to 0, to one window."""
+    sizes: dict[int, dict[str, int]] = {}
+    for ceil in (0, 1):
+        node = onnx.helper.make_node(op, ["x"], ["y"], kernel_shape=[2], strides=[3], ceil_mode=ceil)
+        ends = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [1, 1, 1]), ("y", None))]
+        opset = onnx.helper.make_opsetid("", 22)
+        graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:])
+        model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10)
+        x = np.full((1, 1, 1), 3, np.float32)
+        runtime = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        found: dict[str, Any] = {
+            "ours": np.asarray(Backend.run_model(model, {"x": x})[0]),
+            "definition": ReferenceEvaluator(model).run(None, {"x": x})[0],
+            "runtime": runtime.run(None, {"x": x})[0],
+        }
+        sizes[ceil] = {name: value.shape[-1] for name, value in found.items()}
+        if ceil:
+            assert all(value.shape == (1, 1, 1) and abs(value[0, 0, 0] - 3) < 1e-5 for value in found.values())
+    assert sizes[0] == {"ours": 0, "definition": 0, "runtime": 1}
+    assert sizes[1] == {"ours": 1, "definition": 1, "runtime": 1}
