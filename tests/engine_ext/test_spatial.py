@@ -463,3 +463,24 @@ def test_a_window_larger_than_its_input_has_the_size_of_onnx_not_of_onnx_runtime
             np.testing.assert_allclose(found["ours"], found["runtime"], rtol=1e-6)
     assert sizes[0] == {"ours": 0, "definition": 0, "runtime": 1}
     assert sizes[1] == {"ours": 1, "definition": 1, "runtime": 1}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_convolutions_of_no_elements(backend: str, op: str) -> None:
+    """The result is empty, or zeros where only the channels that are summed are none."""
+    for images, inner, outer, size, threads in itertools.product((0, 1), (0, 2), (0, 3), (1, 5), (1, 3)):
+        x = np.ones((images, inner, size), np.float32)
+        w = np.ones((outer, inner, 3) if op == "Conv" else (inner, outer, 3), np.float32)
+        if 0 not in (images, inner, outer) and not (op == "Conv" and size == 1):
+            continue
+        graph = GraphBuilder("g")
+        node = graph.op(op, [graph.input("x", x.shape), graph.input("w", w.shape)], group=1, pads=[0, 1], strides=[2])
+        graph.output("y", node)
+        try:
+            session = walle.Session(graph.to_bytes(), backend=backend, threads=threads)
+            found = np.asarray(session.run({"x": x, "w": w})["y"])
+        except ShapeError:  # not a convolution, said without running it
+            continue
+        assert found.shape[:2] == (images, outer)
+        assert not found.any()
