@@ -1,19 +1,25 @@
 """Convolution by every algorithm and backend, pooling, indexed movements, Einsum and resizing, against NumPy."""
 
 import itertools
+import math
 import resource
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
 
 import walle
 from walle.engine_ext.errors import ShapeError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
 from walle.errors import EngineError
+from walle.onnx_backend import Backend
 
 type Array = npt.NDArray[Any]
 
@@ -409,5 +415,72 @@ def test_windows_that_do_not_fit_are_refused() -> None:
         run("Conv", {"x": x, "w": w})
     with pytest.raises(UnsupportedError, match="4 spatial dimensions"):
         run("MaxPool", {"x": np.zeros((1, 1, 2, 2, 2, 2), np.float32)}, kernel_shape=[1, 1, 1, 1])
-    (found,) = run("MaxPool", {"x": x}, kernel_shape=[9, 9])
-    assert found.shape == (1, 2, 0, 0)
+    with pytest.raises(ShapeError, match="reaches over 9 of 4 padded elements, with a stride of 1"):
+        run("MaxPool", {"x": x}, kernel_shape=[9, 9])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool", "Conv"])
+def test_sizes_of_windows_are_those_of_the_specification(op: str) -> None:
+    for size, kernel, stride, dilation, pad in itertools.product(range(1, 6), range(1, 5), range(1, 5), (1, 2), (0, 1)):
+        x, w = np.ones((1, 1, size), np.float32), np.ones((1, 1, kernel), np.float32)
+        window: dict[str, Any] = {"kernel_shape": [kernel], "strides": [stride], "pads": [0, min(pad, kernel - 1)]}
+        window["dilations"] = [dilation]
+        padded = size + min(pad, kernel - 1)
+        room = Fraction(padded - dilation * (kernel - 1) - 1, stride)
+        for ceil in (0, 1) if op != "Conv" else (0,):
+            expected = (math.ceil(room) if ceil else math.floor(room)) + 1
+            if ceil and expected > 0 and (expected - 1) * stride >= size:  # the last window begins inside
+                expected -= 1
+            feeds = {"x": x, "w": w} if op == "Conv" else {"x": x}
+            attributes = window | ({"ceil_mode": ceil} if ceil else {})
+            if expected < 0:
+                with pytest.raises(ShapeError, match=f"{op}: a kernel that reaches over"):
+                    run(op, feeds, **attributes)
+            else:
+                assert run(op, feeds, **attributes)[0].shape == (1, 1, expected), attributes
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_a_window_larger_than_its_input_has_the_size_of_onnx_not_of_onnx_runtime(op: str) -> None:
+    """ONNX rounds (1 - 2) / 3 down, to no window; ONNX Runtime and onnx's inference round it to 0, to one window."""
+    sizes: dict[int, dict[str, int]] = {}
+    for ceil in (0, 1):
+        node = onnx.helper.make_node(op, ["x"], ["y"], kernel_shape=[2], strides=[3], ceil_mode=ceil)
+        ends = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [1, 1, 1]), ("y", None))]
+        opset = onnx.helper.make_opsetid("", 22)
+        graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:])
+        model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=10)
+        x = np.full((1, 1, 1), 3, np.float32)
+        runtime = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        evaluated: Any = ReferenceEvaluator(model).run(None, {"x": x})
+        found = {
+            "ours": np.asarray(Backend.run_model(model, {"x": x})[0]),
+            "definition": evaluated[0],
+            "runtime": runtime.run(None, {"x": x})[0],
+        }
+        sizes[ceil] = {name: value.shape[-1] for name, value in found.items()}
+        if ceil:
+            np.testing.assert_allclose(found["ours"], found["runtime"], rtol=1e-6)
+    assert sizes[0] == {"ours": 0, "definition": 0, "runtime": 1}
+    assert sizes[1] == {"ours": 1, "definition": 1, "runtime": 1}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_convolutions_of_no_elements(backend: str, op: str) -> None:
+    """The result is empty, or zeros where only the channels that are summed are none."""
+    for images, inner, outer, size, threads in itertools.product((0, 1), (0, 2), (0, 3), (1, 5), (1, 3)):
+        x = np.ones((images, inner, size), np.float32)
+        w = np.ones((outer, inner, 3) if op == "Conv" else (inner, outer, 3), np.float32)
+        if 0 not in (images, inner, outer) and not (op == "Conv" and size == 1):
+            continue
+        graph = GraphBuilder("g")
+        node = graph.op(op, [graph.input("x", x.shape), graph.input("w", w.shape)], group=1, pads=[0, 1], strides=[2])
+        graph.output("y", node)
+        try:
+            session = walle.Session(graph.to_bytes(), backend=backend, threads=threads)
+            found = np.asarray(session.run({"x": x, "w": w})["y"])
+        except ShapeError:  # not a convolution, said without running it
+            continue
+        assert found.shape[:2] == (images, outer)
+        assert not found.any()

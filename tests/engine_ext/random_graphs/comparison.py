@@ -6,13 +6,14 @@ jump. Bytes of a quantised graph differ by one step for each operator that round
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from tests.engine_ext.random_graphs.definition import Definition
 from tests.engine_ext.random_graphs.maker import Array
 from tests.engine_ext.random_graphs.reference import NoReference, Reference, most_of, unit_of
 
@@ -100,6 +101,17 @@ def expect(model: onnx.ModelProto, feeds: Mapping[str, Array], seed: int) -> Exp
         steps=steps,
         step=_largest_step(model) if steps else 0.0,
     )
+
+
+def define(model: onnx.ModelProto, feeds: Mapping[str, Array], expected: Expected, seed: int) -> Expected:
+    """Return the results by definition in float64, with the same bounds and what rounding changes in them.
+
+    Raises:
+        NoReference: a node has no definition.
+    """
+    definition, rng = Definition(model, unit_of(model)), np.random.default_rng(seed)
+    moved = tuple(definition.run(feeds, rng) for _ in range(6))
+    return replace(expected, values=definition.run(feeds), moved=moved)
 
 
 def _moved(feeds: Mapping[str, Array], unit: float, rng: np.random.Generator) -> dict[str, Array]:

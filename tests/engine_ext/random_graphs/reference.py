@@ -81,32 +81,42 @@ def _runtime(model: onnx.ModelProto) -> Any:
 
 def in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with float32 wherever it has float16 or bfloat16."""
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    _widen(wide.graph)
-    return wide
+    return _widened(model, _HALVES, TensorProto.FLOAT)
 
 
-def _widen(graph: onnx.GraphProto) -> None:
+def in_float64(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with float64 wherever it has a float of fewer bits."""
+    return _widened(model, _HALVES | {TensorProto.FLOAT}, TensorProto.DOUBLE)
+
+
+def _widened(model: onnx.ModelProto, narrow: frozenset[int], wide: int) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    _widen(made.graph, narrow, wide)
+    return made
+
+
+def _widen(graph: onnx.GraphProto, narrow: frozenset[int], wide: int) -> None:
     for one in (*graph.input, *graph.output, *graph.value_info):
-        if one.type.tensor_type.elem_type in _HALVES:
-            one.type.tensor_type.elem_type = TensorProto.FLOAT
+        if one.type.tensor_type.elem_type in narrow:
+            one.type.tensor_type.elem_type = wide
     for tensor in graph.initializer:
-        _widen_tensor(tensor)
+        _widen_tensor(tensor, narrow, wide)
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR:
-                _widen_tensor(attribute.t)
+                _widen_tensor(attribute.t, narrow, wide)
             elif attribute.type == onnx.AttributeProto.GRAPH:
-                _widen(attribute.g)
-            elif node.op_type == "Cast" and attribute.name == "to" and attribute.i in _HALVES:
-                attribute.i = TensorProto.FLOAT
+                _widen(attribute.g, narrow, wide)
+            elif node.op_type == "Cast" and attribute.name == "to" and attribute.i in narrow:
+                attribute.i = wide
 
 
-def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    if tensor.data_type in _HALVES:
+def _widen_tensor(tensor: onnx.TensorProto, narrow: frozenset[int], wide: int) -> None:
+    if tensor.data_type in narrow:
+        values = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(wide))
         name = tensor.name
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), name))
+        tensor.CopyFrom(numpy_helper.from_array(values, name))
 
 
 # Operators by constants that ONNX gives as float32.

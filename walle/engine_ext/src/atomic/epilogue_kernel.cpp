@@ -17,6 +17,24 @@ Epilogue read_epilogue(const Attributes& attributes, bool bias, bool residual) {
   return epilogue;
 }
 
+EpilogueKernel::ActivationKernel EpilogueKernel::find_activation(const Epilogue& epilogue, const Table& table,
+                                                                 DType dtype) noexcept {
+  ActivationKernel found;
+  if (compute_index(dtype) < 0) return found;
+  if (const auto* unary = std::get_if<UnaryOp>(&epilogue.activation)) {
+    found.unary = table.unary[static_cast<std::size_t>(*unary)][static_cast<std::size_t>(compute_index(dtype))];
+  } else if (dtype == DType::f32) {
+    if (const auto* map = std::get_if<Map>(&epilogue.activation)) found.map = table.map[static_cast<std::size_t>(map->op)];
+    if (std::holds_alternative<ChannelSlope>(epilogue.activation)) found.prelu = table.prelu;
+  }
+  return found;
+}
+
+bool EpilogueKernel::exists(const Epilogue& epilogue, const Table& table, DType dtype) noexcept {
+  if (epilogue.bounded() && dtype != DType::f32) return false;
+  return !epilogue.activated() || find_activation(epilogue, table, dtype).exists();
+}
+
 EpilogueKernel::EpilogueKernel(const Epilogue& epilogue, const Table& table, DType dtype)
     : bias_(epilogue.bias),
       residual_(epilogue.residual),
@@ -34,18 +52,12 @@ EpilogueKernel::EpilogueKernel(const Epilogue& epilogue, const Table& table, DTy
     minimum_ = binary(BinaryOp::Minimum);
   }
   if (!epilogue.activated()) return;
-  if (const auto* unary = std::get_if<UnaryOp>(&epilogue.activation)) {
-    unary_ = table.unary[static_cast<std::size_t>(*unary)][type];
-  } else if (dtype == DType::f32) {
-    if (const auto* map = std::get_if<Map>(&epilogue.activation)) {
-      map_ = table.map[static_cast<std::size_t>(map->op)];
-      a_ = static_cast<float>(map->a);
-      b_ = static_cast<float>(map->b);
-    } else {
-      prelu_ = table.prelu;
-    }
+  activation_ = find_activation(epilogue, table, dtype);
+  if (const auto* map = std::get_if<Map>(&epilogue.activation)) {
+    a_ = static_cast<float>(map->a);
+    b_ = static_cast<float>(map->b);
   }
-  if (unary_ == nullptr && map_ == nullptr && prelu_ == nullptr)
+  if (!activation_.exists())
     throw Error(ErrorKind::dtype, "backend " + std::string(table.name) + " has no kernel for the activation of " +
                                       std::string(dtype_name(dtype)) + " results");
 }
@@ -65,9 +77,9 @@ EpilogueKernel EpilogueKernel::watched(std::atomic<std::uint64_t>& nans_seen, co
 }
 
 void EpilogueKernel::run_activation(void* at, std::int64_t count, const float* slope, std::int64_t period) const noexcept {
-  if (unary_ != nullptr) unary_(at, 1, at, count);
-  if (map_ != nullptr) map_(at, at, count, a_, b_);
-  if (prelu_ != nullptr) prelu_(static_cast<float*>(at), slope, period, static_cast<float*>(at), count);
+  if (activation_.unary != nullptr) activation_.unary(at, 1, at, count);
+  if (activation_.map != nullptr) activation_.map(at, at, count, a_, b_);
+  if (activation_.prelu != nullptr) activation_.prelu(static_cast<float*>(at), slope, period, static_cast<float*>(at), count);
 }
 
 void EpilogueKernel::run_bounds(void* at, std::int64_t count) const noexcept {
@@ -78,7 +90,7 @@ void EpilogueKernel::run_bounds(void* at, std::int64_t count) const noexcept {
 
 void EpilogueKernel::run_rest(float* at, std::int64_t rows, std::int64_t step, std::int64_t width,
                               const EpilogueOperands& operands) const noexcept {
-  if (step == width && (prelu_ == nullptr || width % pack_ == 0)) return run_rest_row(at, rows * width, width, operands);
+  if (step == width && (!has_slope() || width % pack_ == 0)) return run_rest_row(at, rows * width, width, operands);
   for (std::int64_t row = 0; row < rows; ++row) run_rest_row(at + row * step, width, width, operands.at(0, row * step));
 }
 

@@ -24,7 +24,10 @@ class EpilogueKernel {
   // Throws Error (dtype) where the backend has no kernel for the epilogue's bounds or activation.
   EpilogueKernel(const Epilogue& epilogue, const Table& table, DType dtype = DType::f32);
 
-  bool has_slope() const noexcept { return prelu_ != nullptr; }
+  // Whether the backend has these kernels.
+  static bool exists(const Epilogue& epilogue, const Table& table, DType dtype) noexcept;
+
+  bool has_slope() const noexcept { return activation_.prelu != nullptr; }
 
   // Of float32, from the addresses of a step's operands.
   EpilogueOperands operands(std::byte* const* inputs) const noexcept;
@@ -40,8 +43,7 @@ class EpilogueKernel {
 
   // Whether anything is left to apply after `finish`.
   bool has_rest() const noexcept {
-    return unary_ != nullptr || map_ != nullptr || prelu_ != nullptr || residual_ == Residual::behind_activation ||
-           nans_seen_ != nullptr;
+    return activation_.exists() || residual_ == Residual::behind_activation || nans_seen_ != nullptr;
   }
   // Applies what is left, in place, to `rows` rows of `width` float32 numbers, `step` apart. `operands` are those of the first
   // number; the residual is laid out as `at`.
@@ -63,6 +65,16 @@ class EpilogueKernel {
   EpilogueKernel watched(std::atomic<std::uint64_t>& nans_seen, const Table& table) const noexcept;
 
  private:
+  // One of three, or none.
+  struct ActivationKernel {
+    UnaryFn unary = nullptr;
+    MapFn map = nullptr;
+    PReluFn prelu = nullptr;
+
+    bool exists() const noexcept { return unary != nullptr || map != nullptr || prelu != nullptr; }
+  };
+  static ActivationKernel find_activation(const Epilogue& epilogue, const Table& table, DType dtype) noexcept;
+
   void run_activation(void* at, std::int64_t count, const float* slope, std::int64_t period) const noexcept;
   void run_bounds(void* at, std::int64_t count) const noexcept;
   void run_rest_row(float* at, std::int64_t count, std::int64_t period, const EpilogueOperands& operands) const noexcept;
@@ -71,9 +83,7 @@ class EpilogueKernel {
   Residual residual_ = Residual::none;
   float low_ = Finish().low, high_ = Finish().high;
   float a_ = 0, b_ = 0;  // of the map
-  UnaryFn unary_ = nullptr;
-  MapFn map_ = nullptr;
-  PReluFn prelu_ = nullptr;
+  ActivationKernel activation_;
   BinaryFn add_ = nullptr, maximum_ = nullptr, minimum_ = nullptr;
   ReduceFn sum_ = nullptr;
   std::atomic<std::uint64_t>* nans_seen_ = nullptr;

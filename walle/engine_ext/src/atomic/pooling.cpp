@@ -63,6 +63,7 @@ class JoinStep final : public Step {
       if (mean) count_taps<T>(request.attributes.get_int("count_include_pad", 0) != 0);
     });
     if (mean) divide_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Div)][type];
+    in_blocks_ = join == BinaryOp::Add && is_floating(request.result.dtype) && window_.taps() > kBlock;
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
@@ -84,10 +85,14 @@ class JoinStep final : public Step {
     const std::int64_t first_x = win.taps_of(2, win.out[2] - 1).first, last_x = win.taps_of(2, 0).second;
     for (std::int64_t z = 0; z < win.out[0]; ++z)
       for (std::int64_t y = 0; y < win.out[1]; ++y, out += win.out[2] * item_) {
-        fill_(identity_, 0, out, win.out[2]);
+        if (!in_blocks_) fill_(identity_, 0, out, win.out[2]);
         const auto [first_z, last_z] = win.taps_of(0, z);
         const auto [first_y, last_y] = win.taps_of(1, y);
         if (!poll.proceed(win.out[2] * (last_z - first_z) * (last_y - first_y) * win.kernel[2])) return false;
+        if (in_blocks_) {
+          sum_in_blocks(in, out, {first_z, first_y, first_x}, {last_z, last_y, last_x}, {z, y, 0});
+          continue;
+        }
         for (std::int64_t kz = first_z; kz < last_z; ++kz) {
           const std::int64_t depth = win.source(0, z, kz);
           for (std::int64_t ky = first_y; ky < last_y; ++ky) {
@@ -102,6 +107,37 @@ class JoinStep final : public Step {
         }
       }
     return true;
+  }
+
+  // Sums the taps of a row of outputs in blocks: errors grow with a block, not with all taps of a large window.
+  void sum_in_blocks(const std::byte* in, std::byte* out, const Window::Axes& first_tap, const Window::Axes& last_tap,
+                     const Window::Axes& at) const noexcept {
+    const Window& win = window_;
+    constexpr std::int64_t kBytes = 1 << 12;
+    alignas(64) std::byte part[kBytes];
+    for (std::int64_t done = 0; done < win.out[2]; done += kBytes / item_) {
+      const std::int64_t end = std::min(done + kBytes / item_, win.out[2]);
+      std::byte* to = out + done * item_;
+      fill_(identity_, 0, to, end - done);
+      fill_(identity_, 0, part, end - done);
+      std::int64_t taps = 0;
+      for (std::int64_t kz = first_tap[0]; kz < last_tap[0]; ++kz)
+        for (std::int64_t ky = first_tap[1]; ky < last_tap[1]; ++ky)
+          for (std::int64_t kx = first_tap[2]; kx < last_tap[2]; ++kx) {
+            if (taps++ == kBlock) {
+              join_(to, 1, part, 1, to, end - done);
+              fill_(identity_, 0, part, end - done);
+              taps = 1;
+            }
+            const auto [valid_first, valid_last] = win.valid(2, kx);
+            const std::int64_t first = std::max(valid_first, done), last = std::min(valid_last, end);
+            if (first >= last) continue;
+            const std::int64_t row = win.source(0, at[0], kz) * win.in[1] + win.source(1, at[1], ky);
+            std::byte* sums = part + (first - done) * item_;
+            join_(sums, 1, in + (row * win.in[2] + win.source(2, first, kx)) * item_, win.stride[2], sums, last - first);
+          }
+      join_(to, 1, part, 1, to, end - done);
+    }
   }
 
   // How many taps each output counts: those inside the input, or (pads included) inside the padded input.
@@ -123,8 +159,10 @@ class JoinStep final : public Step {
     }
   }
 
+  static constexpr std::int64_t kBlock = 64;  // taps of a partial sum
   Window window_;
   std::int64_t planes_, item_;
+  bool in_blocks_ = false;
   BinaryFn join_ = nullptr, divide_ = nullptr;
   UnaryFn fill_ = nullptr;
   Tensor counts_;

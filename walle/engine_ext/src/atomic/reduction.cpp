@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "atomic/joined_rows.h"
 #include "core/loop_nest.h"
 #include "core/stop.h"
 
@@ -29,6 +30,48 @@ struct ReduceNests {
   }
 };
 
+// Reduction of partial results in blocks, each by one call of the kernel of the elements: so sums of floats keep the error of a
+// block, and no partial result has a call of its own.
+class PartialResults {
+ public:
+  PartialResults(ReduceFn reduce, std::size_t item) noexcept : reduce_(reduce), item_(item) {}
+
+  // Returns where to store the next partial result.
+  std::byte* next() noexcept { return place(0); }
+
+  // Reduces all partial results, of which there is one at least.
+  void finish(std::byte* out) noexcept {
+    for (int level = 0;; ++level) {
+      bool more = false;
+      for (int above = level + 1; above < kLevels; ++above) more = more || counts_[above] > 0;
+      if (!more) return reduce_(parts_[level], 1, counts_[level], out);
+      std::byte* to = place(level + 1);
+      reduce_(parts_[level], 1, counts_[level], to);
+    }
+  }
+
+ private:
+  static constexpr int kLevels = 4;
+  static constexpr std::int64_t kBlock = 64;
+
+  std::byte* place(int level) noexcept {
+    std::byte* first = parts_[level];
+    if (counts_[level] == kBlock) {
+      alignas(8) std::byte result[kMaxItemSize];
+      reduce_(first, 1, kBlock, result);
+      const bool last = level + 1 == kLevels;
+      std::memcpy(last ? first : place(level + 1), result, item_);
+      counts_[level] = last ? 1 : 0;
+    }
+    return first + static_cast<std::size_t>(counts_[level]++) * item_;
+  }
+
+  ReduceFn reduce_;
+  std::size_t item_;
+  std::int64_t counts_[kLevels] = {};
+  alignas(64) std::byte parts_[kLevels][kBlock * static_cast<std::int64_t>(kMaxItemSize)];
+};
+
 class ReduceStep final : public SharedStep {
  public:
   ReduceStep(ReduceOp op, bool mean, const Layout& input, std::span<const std::size_t> axes, const Table& table)
@@ -43,6 +86,8 @@ class ReduceStep final : public SharedStep {
     join_ = table.binary[static_cast<std::size_t>(joins[static_cast<std::size_t>(op)])][type];
     copy_ = table.cast[type][type];
     if (op == ReduceOp::ReduceSum && input.dtype == DType::f32) sum_rows_ = table.sum_rows;
+    rounds_ = op == ReduceOp::ReduceSum && (is_floating(input.dtype) || is_complex(input.dtype));
+    if (rounds_ && input.dtype != DType::f32) piece_ = kSummedAtOnce;
     scale_ = mean ? table.binary[static_cast<std::size_t>(BinaryOp::Div)][type] : nullptr;
     // Over no elements a sum is 0, a product 1, a maximum the least number of the type, a minimum the greatest, a mean 0 / 0.
     if (op == ReduceOp::ReduceMax || op == ReduceOp::ReduceMin) {
@@ -85,31 +130,39 @@ class ReduceStep final : public SharedStep {
   static constexpr std::int64_t kZero = 0, kOne = 1;
 
   void run_elements(const LoopNest<2>& kept, const Places& places) const noexcept {
-    const std::int64_t row = nests_.reduced.row(), stride = nests_.reduced.row_stride(0, item_);
+    const std::int64_t row = nests_.reduced.row(), bytes = nests_.reduced.row_stride(0, item_) * static_cast<std::int64_t>(item_);
+    const std::int64_t stride = nests_.reduced.row_stride(0, item_);
+    const bool at_once = row <= piece_ && nests_.reduced.axes <= 1;
     StopPoll poll;
     kept.walk(places, 0, [&](const auto& to) {
-      bool first = true;
+      if (at_once) {
+        if (!poll.proceed(row)) return false;
+        reduce_(to[0], stride, row, to[1]);
+        return true;
+      }
+      PartialResults parts(reduce_, item_);
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
-        for (std::int64_t done = 0; done < row; done += StopPoll::kInterval) {
-          const std::int64_t count = std::min(StopPoll::kInterval, row - done);
+        for (std::int64_t done = 0; done < row; done += piece_) {
+          const std::int64_t count = std::min(piece_, row - done);
           if (!poll.proceed(count)) return false;
-          alignas(8) std::byte part[kMaxItemSize];
-          reduce_(from[0] + done * stride * static_cast<std::int64_t>(item_), stride, count, first ? to[1] : part);
-          if (!first) join_(to[1], 1, part, 1, to[1], 1);
-          first = false;
+          reduce_(from[0] + done * bytes, stride, count, parts.next());
         }
         return true;
       });
-      return !poll.stopped();
+      if (poll.stopped()) return false;
+      parts.finish(to[1]);
+      return true;
     });
   }
   void run_rows(const LoopNest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = kept.row(), stride = kept.row_stride(0, item_);
     const bool at_once =
         sum_rows_ != nullptr && stride == 1 && nests_.reduced.axes == 1 && nests_.reduced.row() <= kMostSummedRows;
+    const bool in_blocks = rounds_ && nests_.reduced.count() > JoinedRows::kBlock;
     StopPoll poll;
     kept.walk(places, 1, [&](const auto& to) {
       if (at_once) return sum_columns(to[0], to[1], row, poll);
+      if (in_blocks) return sum_in_blocks(to, row, stride, poll);
       bool first = true;
       nests_.reduced.walk({to[0]}, 0, [&](const auto& from) {
         if (!poll.proceed(row)) return false;
@@ -124,6 +177,22 @@ class ReduceStep final : public SharedStep {
     });
   }
 
+  bool sum_in_blocks(const Places& places, std::int64_t row, std::int64_t stride, StopPoll& poll) const noexcept {
+    const auto item = static_cast<std::int64_t>(item_), most = JoinedRows::kBytes / item;
+    for (std::int64_t done = 0; done < row; done += most) {
+      const std::int64_t width = std::min(most, row - done);
+      JoinedRows rows(join_, copy_);
+      nests_.reduced.walk({places[0] + done * stride * item}, 0, [&](const auto& from) {
+        if (!poll.proceed(width)) return false;
+        rows.add(from[0], stride, width);
+        return true;
+      });
+      if (poll.stopped()) return false;
+      copy_(rows.finish(width), 1, places[1] + done * item, width);
+    }
+    return true;
+  }
+
   bool sum_columns(const std::byte* input, std::byte* output, std::int64_t columns, StopPoll& poll) const noexcept {
     constexpr std::int64_t kColumns = 1 << 14;
     for (std::int64_t done = 0; done < columns; done += kColumns) {
@@ -135,35 +204,34 @@ class ReduceStep final : public SharedStep {
     return true;
   }
 
-  // Short rows (channels, say) that follow each other: as many of them as fill a buffer are joined as one row, and the parts of
-  // that row are joined last.
+  // Short rows (channels, say) that follow each other: as many of them as fill a buffer are joined as one row, whose halves are
+  // joined last.
   void run_short_rows(const LoopNest<2>& kept, const Places& places) const noexcept {
-    const std::int64_t row = kept.row(), count = nests_.reduced.row();
-    const std::int64_t many = std::min(kShortBuffer / row, count), bytes = row * static_cast<std::int64_t>(item_);
-    alignas(64) std::byte sums[kShortBuffer * kMaxItemSize];
+    const std::int64_t row = kept.row(), count = nests_.reduced.row(), bytes = row * static_cast<std::int64_t>(item_);
+    const std::int64_t many = std::min(kShortBytes / bytes, count);
     StopPoll poll;
     kept.walk(places, 1, [&](const auto& to) {
-      bool first = true;
+      JoinedRows rows(join_, copy_);
       nests_.reduced.walk({to[0]}, 1, [&](const auto& from) {
         if (!poll.proceed(count * row)) return false;
-        copy_(from[0], 1, sums, many * row);
-        std::int64_t done = many;
-        for (; done + many <= count; done += many) join_(sums, 1, from[0] + done * bytes, 1, sums, many * row);
-        for (std::int64_t i = 0; i < many + count - done; ++i) {
-          const std::byte* part = i < many ? sums + i * bytes : from[0] + (done + i - many) * bytes;
-          if (first)
-            copy_(part, 1, to[1], row);
-          else
-            join_(to[1], 1, part, 1, to[1], row);
-          first = false;
-        }
+        std::int64_t done = 0;
+        for (; done + many <= count; done += many) rows.add(from[0] + done * bytes, 1, many * row);
+        if (done < count) rows.add_start(from[0] + done * bytes, (count - done) * row);
         return true;
       });
-      return !poll.stopped();
+      if (poll.stopped()) return false;
+      std::byte* joined = rows.finish(many * row);
+      for (std::int64_t left = many; left > 1;) {
+        const std::int64_t half = left / 2;
+        join_(joined, 1, joined + (left - half) * bytes, 1, joined, half * row);
+        left -= half;
+      }
+      copy_(joined, 1, to[1], row);
+      return true;
     });
   }
 
-  static constexpr std::int64_t kShortRow = 32, kShortBuffer = 512;
+  static constexpr std::int64_t kShortRow = 32, kShortBytes = 1 << 12, kSummedAtOnce = 1 << 11;
   ReduceNests nests_;
   std::size_t item_;
   ReduceFn reduce_;
@@ -171,7 +239,8 @@ class ReduceStep final : public SharedStep {
   UnaryFn copy_;
   SumRowsFn sum_rows_ = nullptr;
   alignas(8) std::byte identity_[kMaxItemSize], count_[kMaxItemSize];
-  bool by_rows_, short_rows_;
+  std::int64_t piece_ = StopPoll::kInterval;  // elements of one call of the kernel
+  bool rounds_, by_rows_, short_rows_;
 };
 
 // The index of the first best element, or of the last one: the first when the row is read backwards.

@@ -132,10 +132,10 @@ class StopPoll {
 };
 
 // Calls work(first, last) for one block of [0, count) after the other, polling before each. An item is as much work as `weight`
-// elements. Returns false once a stop was requested, with the rest left out.
+// elements, which may be 0. Returns false once a stop was requested, with the rest left out.
 template <class F>
 bool run_in_blocks(std::int64_t count, std::int64_t weight, StopPoll& poll, F&& work) {
-  const std::int64_t at_once = std::max<std::int64_t>(StopPoll::kInterval / 4 / weight, 1);
+  const std::int64_t at_once = std::max<std::int64_t>(StopPoll::kInterval / 4 / std::max<std::int64_t>(weight, 1), 1);
   for (std::int64_t first = 0; first < count; first += at_once) {
     const std::int64_t last = std::min(first + at_once, count);
     if (!poll.proceed((last - first) * weight)) return false;
@@ -148,7 +148,7 @@ bool run_in_blocks(std::int64_t count, std::int64_t weight, StopPoll& poll, F&& 
 template <class F>
 void run_stoppable(std::int64_t count, std::int64_t weight, F&& work) {
   // One block is never polled, so that its flag is not looked up.
-  StopPoll poll(count <= StopPoll::kInterval / 4 / weight ? nullptr : current_stop());
+  StopPoll poll(count <= StopPoll::kInterval / 4 / std::max<std::int64_t>(weight, 1) ? nullptr : current_stop());
   if (!run_in_blocks(count, weight, poll, work)) throw_if_stopped();
 }
 

@@ -75,9 +75,14 @@ Window Window::make(const char* op, std::span<const std::int64_t> in, std::span<
       begin = auto_pad == "SAME_UPPER" ? total / 2 : total - total / 2;
       end = total - begin;
     } else {
+      // By ONNX's formula, whose quotient is rounded down (or up), not towards 0 as ONNX Runtime does below 0.
       const std::int64_t room = in[i] + begin + end - reach;
-      out = room < 0 ? 0 : (room + (ceil ? stride - 1 : 0)) / stride + 1;
+      out = (ceil ? ceil_div(room, stride) : -ceil_div(-room, stride)) + 1;
       if (ceil && out > 0 && (out - 1) * stride >= in[i] + begin) --out;  // the last window begins inside
+      if (out < 0)
+        throw Error(ErrorKind::shape, name + ": a kernel that reaches over " + std::to_string(reach) + " of " +
+                                          std::to_string(in[i] + begin + end) + " padded elements, with a stride of " +
+                                          std::to_string(stride));
     }
     window.in[axis] = in[i];
     window.out[axis] = out;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "atomic/epilogue_kernel.h"
 #include "atomic/fused.h"
 #include "atomic/raster_step.h"
 #include "core/stop.h"
@@ -18,16 +19,25 @@ double since(std::chrono::steady_clock::time_point begin) {
 
 using Costs = std::vector<std::pair<std::string_view, double>>;
 
+// Whether the backend has a kernel for every composite that was not decomposed, and for every epilogue: passes before the choice
+// of a backend make only what the target's table has.
+bool can_run(const Program& program, const Table& table) {
+  return std::all_of(program.ops.begin(), program.ops.end(), [&](const ProgramOp& op) {
+    if (op.is_raster()) return true;
+    if (find_fused(op.op->name) != nullptr && !has_fused_kernels(table)) return false;
+    return !takes_epilogue(op.op->name) ||
+           EpilogueKernel::exists(op.epilogue, table, program.values[static_cast<std::size_t>(op.output)].dtype);
+  });
+}
+
 // Return the costs of the backends to choose from, the one with the fewest instructions first.
 Costs costs(const Program& program, const Target& target) {
-  if (!target.searched) return {{target.table->name, predict_us(program, *target.table)}};
-  // A program with composites that were not decomposed needs a backend with kernels for them.
-  const bool fused = std::any_of(program.ops.begin(), program.ops.end(),
-                                 [](const ProgramOp& op) { return !op.is_raster() && find_fused(op.op->name) != nullptr; });
   Costs found;
-  for (const Backend& backend : backends())
-    if (backend.available && is_exact(backend) && (!fused || has_fused_kernels(kernels(backend.name))))
-      found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
+  if (target.searched)
+    for (const Backend& backend : backends())
+      if (backend.available && is_exact(backend) && can_run(program, kernels(backend.name)))
+        found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
+  if (found.empty()) found.emplace_back(target.table->name, predict_us(program, *target.table));
   return found;
 }
 

@@ -234,7 +234,7 @@ void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std
   const auto [z0, z1] = win.valid(0, kz);
   const auto [y0, y1] = win.valid(1, ky);
   const auto [x0, x1] = win.valid(2, kx);
-  if (z0 == z1 || y0 == y1 || x0 == x1) return;
+  if (z0 == z1 || y0 == y1 || x0 == x1 || shape.in_channels == 0) return;
   // Made by hand: canonical already but for axes of size 1, and inside both tensors by what valid() says.
   Region region;
   region.axes = 4;

@@ -68,11 +68,16 @@ void softmax_columns(const RowsArgs& args, const float* in, float* out, std::int
   const std::int64_t end = args.count * args.columns, step = args.columns;
   Vec most = fetch(in);
   for (std::int64_t i = step; i < end; i += step) most = max_or_second(fetch(in + i), most);
+  constexpr std::int64_t kBlock = 64;  // exponentials of a partial sum: errors grow with a block, not with all
   Vec total = set(0.0f);
-  for (std::int64_t i = 0; i < end; i += step) {
-    const Vec e = exp(sub(fetch(in + i), most));
-    total = add(total, e);
-    if (!kLog) put(out + i, e);
+  for (std::int64_t i = 0; i < end;) {
+    Vec part = set(0.0f);
+    for (const std::int64_t last = i + kBlock * step < end ? i + kBlock * step : end; i < last; i += step) {
+      const Vec e = exp(sub(fetch(in + i), most));
+      part = add(part, e);
+      if (!kLog) put(out + i, e);
+    }
+    total = add(total, part);
   }
   if (kLog) {
     float logs[kLanes];
@@ -199,21 +204,29 @@ void normalise(const RowsArgs& args) noexcept {
   }
 }
 
-inline void sum_rows(const float* in, std::int64_t step, std::int64_t rows, float* out, std::int64_t columns) noexcept {
-  for (std::int64_t c = 0; c < columns; c += kLanes) {
-    const std::int64_t width = columns - c < kLanes ? columns - c : kLanes;
-    const auto fetch = [&](std::int64_t row) {
-      return width == kLanes ? load(in + c + row * step) : load_first(in + c + row * step, width);
-    };
+// The first `width` columns; a full vector's where kFull.
+template <bool kFull>
+inline void sum_columns(const float* in, std::int64_t step, std::int64_t rows, float* out, std::int64_t width) noexcept {
+  constexpr std::int64_t kBlock = 128;  // rows of a partial sum: errors grow with a block, not with all rows
+  const auto fetch = [&](std::int64_t row) { return kFull ? load(in + row * step) : load_first(in + row * step, width); };
+  Vec total = set(0.0f);
+  for (std::int64_t row = 0; row < rows;) {
+    const std::int64_t end = row + kBlock < rows ? row + kBlock : rows;
     Vec sum0 = set(0.0f), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-    std::int64_t row = 0;
-    for (; row + 4 <= rows; row += 4) {
+    for (; row + 4 <= end; row += 4) {
       sum0 = add(sum0, fetch(row));
       sum1 = add(sum1, fetch(row + 1));
       sum2 = add(sum2, fetch(row + 2));
       sum3 = add(sum3, fetch(row + 3));
     }
-    for (; row < rows; ++row) sum0 = add(sum0, fetch(row));
-    store_first(out + c, add(add(sum0, sum1), add(sum2, sum3)), width);
+    for (; row < end; ++row) sum0 = add(sum0, fetch(row));
+    total = add(total, add(add(sum0, sum1), add(sum2, sum3)));
   }
+  kFull ? store(out, total) : store_first(out, total, width);
+}
+
+inline void sum_rows(const float* in, std::int64_t step, std::int64_t rows, float* out, std::int64_t columns) noexcept {
+  std::int64_t c = 0;
+  for (; c + kLanes <= columns; c += kLanes) sum_columns<true>(in + c, step, rows, out + c, kLanes);
+  if (c < columns) sum_columns<false>(in + c, step, rows, out + c, columns - c);
 }

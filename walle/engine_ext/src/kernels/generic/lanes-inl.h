@@ -54,6 +54,24 @@ inline void depthwise(const LaneArgs& args) noexcept {
   }
 }
 
+// The same for pooling. A sum of many taps is one of partial sums: errors grow with a block of taps, not with all.
+template <class Op, bool kSum, int kCount>
+void pool_taps(const LaneArgs& args, const float* in, Vec (&totals)[kCount]) noexcept {
+  constexpr std::int64_t kBlock = 64;
+  if (!kSum || args.tap_count <= kBlock) return join_taps<Op>(args, in, totals);
+  LaneArgs part = args;
+  part.tap_count = kBlock;
+  join_taps<Op>(part, in, totals);
+  for (std::int64_t done = kBlock; done < args.tap_count; done += kBlock) {
+    part.taps = args.taps + done;
+    part.tap_count = args.tap_count - done < kBlock ? args.tap_count - done : kBlock;
+    Vec more[kCount];
+    join_taps<Op>(part, in, more);
+#pragma GCC unroll 8
+    for (int i = 0; i < kCount; ++i) totals[i] = add(totals[i], more[i]);
+  }
+}
+
 template <class Op, bool kScaled>
 void pool(const LaneArgs& args) noexcept {
   const Vec scale = set(kScaled ? args.w[0] : 1.0f);
@@ -61,13 +79,13 @@ void pool(const LaneArgs& args) noexcept {
   std::int64_t at = 0;
   for (; at + kPixels <= args.count; at += kPixels) {
     Vec totals[kPixels];
-    join_taps<Op>(args, args.in + at * args.in_step, totals);
+    pool_taps<Op, kScaled>(args, args.in + at * args.in_step, totals);
 #pragma GCC unroll 8
     for (int i = 0; i < kPixels; ++i) put(at + i, totals[i]);
   }
   for (; at < args.count; ++at) {
     Vec totals[1];
-    join_taps<Op>(args, args.in + at * args.in_step, totals);
+    pool_taps<Op, kScaled>(args, args.in + at * args.in_step, totals);
     put(at, totals[0]);
   }
 }

@@ -151,9 +151,16 @@ void complex_binary(const void* a, std::int64_t a_stride, const void* b, std::in
 // In float64, rounded once.
 template <class R, Z<double> (*join)(Z<double>, Z<double>) noexcept>
 void complex_reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
+  constexpr std::int64_t kBlock = 64;  // numbers joined one after the other: a sum's errors grow with their number
   const auto* from = static_cast<const Z<R>*>(in);
-  Z<double> result(from[0]);
-  for (std::int64_t i = 1; i < count; ++i) result = join(result, Z<double>(from[i * stride]));
+  Z<double> result;
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t end = std::min(i + kBlock, count);
+    Z<double> part(from[i * stride]);
+    const bool first = i == 0;
+    for (++i; i < end; ++i) part = join(part, Z<double>(from[i * stride]));
+    result = first ? part : join(result, part);
+  }
   *static_cast<Z<R>*>(out) = {static_cast<R>(result.real()), static_cast<R>(result.imag())};
 }
 

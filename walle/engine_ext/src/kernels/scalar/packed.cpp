@@ -60,9 +60,10 @@ void pool_max(const LaneArgs& args) noexcept {
 void pool_sum(const LaneArgs& args) noexcept {
   for (std::int64_t i = 0; i < args.count; ++i)
     for (std::int64_t lane = 0; lane < kPack; ++lane) {
-      float sum = 0;
-      for (std::int64_t t = 0; t < args.tap_count; ++t) sum += args.in[i * args.in_step + args.taps[t].offset + lane];
-      args.out[i * kPack + lane] = sum * args.w[0];
+      double sum = 0;
+      for (std::int64_t t = 0; t < args.tap_count; ++t)
+        sum += static_cast<double>(args.in[i * args.in_step + args.taps[t].offset + lane]);
+      args.out[i * kPack + lane] = static_cast<float>(sum) * args.w[0];
     }
 }
 

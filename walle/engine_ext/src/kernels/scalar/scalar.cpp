@@ -79,13 +79,20 @@ void half_binary(const void* a, std::int64_t a_stride, const void* b, std::int64
   by_floats<T, Out>(f, a, a_stride, b, b_stride, out, count);
 }
 
+// Elements that are added one after the other: errors grow with their number, and with that of blocks.
+constexpr std::int64_t kSumBlock = 64;
+
 template <class T, bool is_sum, T (*join)(T, T) noexcept>
 void reduce(const void* in, std::int64_t stride, std::int64_t count, void* out) noexcept {
   using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
   const auto* from = static_cast<const T*>(in);
   if constexpr (std::is_floating_point_v<T> && is_sum) {
     Sum sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += from[i * stride];
+    for (std::int64_t i = 0; i < count;) {
+      Sum part = 0;
+      for (const std::int64_t end = std::min(i + kSumBlock, count); i < end; ++i) part += from[i * stride];
+      sum += part;
+    }
     *static_cast<T*>(out) = static_cast<T>(sum);
   } else {
     T result = from[0];
