@@ -64,6 +64,11 @@ class JoinStep final : public Step {
     });
     if (mean) divide_ = request.table.binary[static_cast<std::size_t>(BinaryOp::Div)][type];
     in_blocks_ = join == BinaryOp::Add && is_floating(request.result.dtype) && window_.taps() > kBlock;
+    if (!in_blocks_ || window_.out[2] == 0) return;
+    for (std::int64_t kx = window_.taps_of(2, window_.out[2] - 1).first; kx < window_.taps_of(2, 0).second; ++kx) {
+      const auto [first, last] = window_.valid(2, kx);
+      if (first < last) row_taps_.push_back({first, last, window_.source(2, first, kx)});
+    }
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
@@ -90,7 +95,7 @@ class JoinStep final : public Step {
         const auto [first_y, last_y] = win.taps_of(1, y);
         if (!poll.proceed(win.out[2] * (last_z - first_z) * (last_y - first_y) * win.kernel[2])) return false;
         if (in_blocks_) {
-          sum_in_blocks(in, out, {first_z, first_y, first_x}, {last_z, last_y, last_x}, {z, y, 0});
+          sum_in_blocks(in, out, {first_z, first_y}, {last_z, last_y}, {z, y});
           continue;
         }
         for (std::int64_t kz = first_z; kz < last_z; ++kz) {
@@ -110,8 +115,8 @@ class JoinStep final : public Step {
   }
 
   // Sums the taps of a row of outputs in blocks: errors grow with a block, not with all taps of a large window.
-  void sum_in_blocks(const std::byte* in, std::byte* out, const Window::Axes& first_tap, const Window::Axes& last_tap,
-                     const Window::Axes& at) const noexcept {
+  void sum_in_blocks(const std::byte* in, std::byte* out, const std::array<std::int64_t, 2>& first_tap,
+                     const std::array<std::int64_t, 2>& last_tap, const std::array<std::int64_t, 2>& at) const noexcept {
     const Window& win = window_;
     constexpr std::int64_t kBytes = 1 << 12;
     alignas(64) std::byte part[kBytes];
@@ -122,20 +127,21 @@ class JoinStep final : public Step {
       fill_(identity_, 0, part, end - done);
       std::int64_t taps = 0;
       for (std::int64_t kz = first_tap[0]; kz < last_tap[0]; ++kz)
-        for (std::int64_t ky = first_tap[1]; ky < last_tap[1]; ++ky)
-          for (std::int64_t kx = first_tap[2]; kx < last_tap[2]; ++kx) {
+        for (std::int64_t ky = first_tap[1]; ky < last_tap[1]; ++ky) {
+          const std::int64_t row = win.source(0, at[0], kz) * win.in[1] + win.source(1, at[1], ky);
+          const std::byte* from = in + row * win.in[2] * item_;
+          for (const RowTap& tap : row_taps_) {
             if (taps++ == kBlock) {
               join_(to, 1, part, 1, to, end - done);
               fill_(identity_, 0, part, end - done);
               taps = 1;
             }
-            const auto [valid_first, valid_last] = win.valid(2, kx);
-            const std::int64_t first = std::max(valid_first, done), last = std::min(valid_last, end);
+            const std::int64_t first = std::max(tap.first, done), last = std::min(tap.last, end);
             if (first >= last) continue;
-            const std::int64_t row = win.source(0, at[0], kz) * win.in[1] + win.source(1, at[1], ky);
             std::byte* sums = part + (first - done) * item_;
-            join_(sums, 1, in + (row * win.in[2] + win.source(2, first, kx)) * item_, win.stride[2], sums, last - first);
+            join_(sums, 1, from + (tap.source + (first - tap.first) * win.stride[2]) * item_, win.stride[2], sums, last - first);
           }
+        }
       join_(to, 1, part, 1, to, end - done);
     }
   }
@@ -163,6 +169,11 @@ class JoinStep final : public Step {
   Window window_;
   std::int64_t planes_, item_;
   bool in_blocks_ = false;
+  // A tap along the last axis that meets outputs [first, last); the first one reads element `source`.
+  struct RowTap {
+    std::int64_t first, last, source;
+  };
+  std::vector<RowTap> row_taps_;
   BinaryFn join_ = nullptr, divide_ = nullptr;
   UnaryFn fill_ = nullptr;
   Tensor counts_;
