@@ -163,6 +163,14 @@ def test_check_compares_the_condition_with_a_log(task: Path, tmp_path: Path) -> 
     assert CliRunner().invoke(app, ["task", "check", str(task), "--mapping", "m.toml"]).exit_code == 2
 
 
+def test_check_names_a_line_of_a_log_by_the_logs_own_path(task: Path, tmp_path: Path) -> None:
+    log = write_events(tmp_path / "log.jsonl", ("a", False))
+    log.write_text("{}\n" + log.read_text())
+    text = CliRunner().invoke(app, ["task", "check", str(task), "--events", str(log)]).stdout
+    assert f"{log}:1: warning: this line is skipped: event_id: is missing" in text.splitlines()[0]
+    assert text.startswith(str(log))
+
+
 def test_check_and_new_work_without_the_clouds_packages(tmp_path: Path) -> None:
     code = """
 import sys

@@ -1,3 +1,5 @@
+# ruff: noqa: E501 -- rows of tables
+
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -115,7 +117,7 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
 
     assert (await run(vm, callbacks={"escalate": escalate}))["output"] == 43
     assert asked == [("execute", {"n": 21})]
-    with pytest.raises(TaskError, match="EscalationError: failed: callback 'escalate' raised LookupError"):
+    with pytest.raises(TaskError, match="EscalationError: failed: callback 'escalate' raised MissingCallback"):
         await run(vm)
     with pytest.raises(TaskError, match="no phase 'preprocess'"):
         await cloud.call("walle.pipeline.context:phase", TASK, "preprocess", None, {})
@@ -169,6 +171,35 @@ async def test_the_name_of_an_unknown_resource_is_refused(make: Make, name: str)
     assert caught.value.type_name == "TaskContextError"
     with pytest.raises(TaskError) as caught:
         await run(make(f"def execute(ctx, x): return ctx.session({name!r})"))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("body", "resources", "message"),
+    [
+        ('ctx.session("intnet")', ["intent.walle", "b.walle", "t.bin"], "no model resources/intnet.walle; its models are: b, intent"),
+        ('ctx.session("intnet")', ["intnet.onnx"], "resources/intnet.onnx is not converted in a task's VM; convert it before: walle model convert resources/intnet.onnx resources/intnet.walle"),
+        ('ctx.session("intnet")', ["a.onnx"], "convert its ONNX model: walle model convert resources/a.onnx resources/intnet.walle"),
+        ('ctx.session("intnet")', [], "and no other model; make one: walle model convert MODEL.onnx resources/intnet.walle, and list it under [files]"),
+        ('ctx.session("wrong")', ["wrong.walle"], "model 'resources/wrong.walle': not a sound .walle file: it begins with other bytes; an ONNX model is converted with: walle model convert"),
+        ('ctx.resource("tabel")', ["table", *(f"x{n}" for n in range(9))], "no file resources/tabel; it has: table, x0, x1, x2, x3, x4, x5, x6 and 2 more"),
+        ('ctx.resource("tabel")', [], 'and no other; list it under [files] of task.toml: "resources/tabel" = "shared"'),
+        ("ctx.history()", [], "the run has no ctx.history: add [history] to task.toml"),
+        ('ctx.exclusive("a")', [], "the run has no ctx.exclusive: list the file under [[exclusive]]"),
+        ('ctx.features("a")', [], "the run has no ctx.features: only a phase in the cloud has"),
+    ],
+)  # fmt: skip
+async def test_an_error_says_what_exists_and_what_to_do(
+    make: Make, body: str, resources: list[str], message: str
+) -> None:
+    vm = make(
+        f"def execute(ctx, x): return {body}",
+        dict.fromkeys(resources, b"\x08\x07 other bytes, more than a header" * 9),
+    )
+    with pytest.raises(TaskError) as caught:
+        await run(vm)
+    assert message in str(caught.value)
+    assert caught.value.type_name in ("TaskContextError", "ModelError")
 
 
 @pytest.mark.asyncio

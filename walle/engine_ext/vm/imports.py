@@ -62,7 +62,7 @@ _LAZY = {"walle.np": "walle.engine_ext.np", "walle.cv": "walle.engine_ext.cv"}
 # Modules that load while a module's names are copied. They stay for later tasks, as if the module itself loaded them.
 _ALONGSIDE = {"typing": ("contextlib", "re"), "json": (_REPLACEMENTS["json"],)}
 
-_REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
+REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
 
 
 class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of the design
@@ -99,7 +99,7 @@ class TaskModules:
         self._names: set[str] = set()  # that the code of the loaded modules uses
         self._texts: set[str] = set()  # that are constants of this code
         self._builtins: dict[str, Any] = {
-            name: value for name, value in vars(builtins).items() if name not in _REMOVED_BUILTINS
+            name: value for name, value in vars(builtins).items() if name not in REMOVED_BUILTINS
         }
         self._builtins["__import__"] = self._import
 
