@@ -41,9 +41,9 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = 
     if as_json:
         print(json.dumps(list(rows), indent=1, default=str))
         return
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2))
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, padding=(0, 2))
     for key in rows[0] if rows else ():
-        table.add_column(key, overflow="fold")
+        table.add_column(Text(key), overflow="fold")
     for row in rows:
         table.add_row(
             *(Text(printable(str(value))) for value in row.values())
@@ -64,12 +64,15 @@ def interruptible(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def working(what: str, *, as_json: bool) -> Iterator[None]:
-    """Show that the block is at work, on a terminal; elsewhere say nothing, but that Ctrl-C stopped it."""
+    """Show that the block is at work, on a terminal; elsewhere say nothing, but that Ctrl-C stopped it.
+
+    `what` is plain text, not markup, as the title of `emit_rows` is.
+    """
     with interruptible(what):
         if as_json or not progress_console.is_terminal:
             yield
             return
-        with progress_console.status(what):
+        with progress_console.status(Text(printable(what))):
             yield
 
 

@@ -366,7 +366,7 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
     """Follow a release to its end; return the exit status."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=progress_console, disable=as_json or not progress_console.is_terminal) as progress:
-        bar = progress.add_task(release_id, total=1.0, note="")
+        bar = progress.add_task(escape(release_id), total=1.0, note="")
         stage = ""
         async for release in client.stream(release_id):
             totals = release["totals"]
