@@ -248,8 +248,22 @@ def test_simulate_shows_the_log_and_place_of_a_failure(task: Path, tmp_path: Pat
         ("simulated-high", 1, 2, "ZeroDivisionError", place),
     ]
     text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
-    assert f"failed: event 1, line 2 of {log} (page_exit " in text
-    assert '      File "local/small/v1/main.py", line 3, in execute' in text
+    contents = '{"bad": false}'
+    assert text.splitlines()[1:] == [
+        "failed: ZeroDivisionError: division by zero (2 times)",
+        f"  at {task}/main.py:3 in execute: return 1 / 0",
+        f"  first at event 1, line 2 of {log}: page_exit item, ts_ms 2000, contents {contents}",
+        "  on simulated-low (app_version 1.0, os android, performance low); also on simulated-high",
+        "  Traceback (most recent call last):",
+        f'    File "{task}/main.py", line 3, in execute',
+        "      return 1 / 0",
+        "  ZeroDivisionError: division by zero",
+        "  logged: info: here",
+        "log: info: here (simulated-low, event 1, line 2)",
+        "log: info: here (simulated-high, event 1, line 2)",
+    ]
+    (fault,) = report["faults"]
+    assert (fault["count"], fault["line"], fault["source"]) == (2, 2, "return 1 / 0")
 
 
 def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:

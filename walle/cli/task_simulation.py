@@ -20,6 +20,7 @@ from walle.errors import WalleError
 if TYPE_CHECKING:
     from walle.cloud.simulation import SimulatedRun
     from walle.deploy.cloud.device_group import DeviceGroup
+    from walle.deploy.cloud.simulated_fault import SimulatedFault
     from walle.deploy.cloud.simulation_result import SimulationResult
     from walle.deploy.cloud.task_tree import TaskTree
     from walle.pipeline.event_log import EventLog, LineReport
@@ -76,7 +77,9 @@ def simulate(
         record = _Record(played)
         result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os)))
         took_ms = (time.monotonic() - started_s) * 1000
-    report = _report(tree.task, result, played, record, took_ms)
+    name = f"{tree.scenario}/{tree.task}/{tree.version}"
+    faults = [one.in_sources(name, tree.files, str(folder)) for one in result.faults]
+    report = _report(tree.task, result, played, record, took_ms, faults)
     emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
     if not result.ok:
         raise typer.Exit(1)
@@ -266,7 +269,12 @@ async def _simulate(
 
 
 def _report(
-    task: str, result: "SimulationResult", played: PlayedLog | None, record: _Record, took_ms: float
+    task: str,
+    result: "SimulationResult",
+    played: PlayedLog | None,
+    record: _Record,
+    took_ms: float,
+    faults: "Sequence[SimulatedFault]",
 ) -> dict[str, Any]:
     refused = [
         {"event": position, "line": record.line_of(position), "reason": reason} for position, reason in result.refused
@@ -279,6 +287,10 @@ def _report(
         "runs": result.runs,
         "failures": result.failures,
         "first_error": result.first_error,
+        "faults": [
+            {**dataclasses.asdict(one), "line": record.line_of(one.event["position"]) if one.event else 0}
+            for one in faults
+        ],
         "stopped_early": result.is_cut,
         "cut_by_limit": played is not None and played.is_cut,
         "phases": {phase: _times(times) for phase, times in record.phase_ms.items()},
@@ -310,6 +322,8 @@ def _times(times: Sequence[float]) -> dict[str, float]:
 
 def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
     """Return the report as lines of rich markup."""
+    from walle.deploy.cloud.simulated_fault import SimulatedFault
+
     path = report["events_file"]
     counts = f"{report['runs']} runs, {report['failures']} failures, {report['took_ms']:.0f} ms in all"
     lines = [f"{'[green]passed[/]' if report['ok'] else '[red]failed[/]'}: {report['task']}, {counts}"]
@@ -332,8 +346,11 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append(f"{_event_of(one)} was not played, a device refuses it: {escape(one['reason'])}")
     if (hidden := len(report["refused_events"]) - _SHOWN_SKIPPED) > 0:
         lines.append(f"{hidden} more events were refused; --json gives all")
-    for result in report["results"]:
-        lines += _result_lines(result, path, show=show)
+    for fault in report["faults"]:
+        head, *more = SimulatedFault.from_plain(fault).lines(path, fault["line"])
+        lines += [f"[red]{escape(head)}[/]", *map(escape, more)]
+    if show:
+        lines += [line for result in report["results"] if result["ok"] for line in _result_lines(result, path)]
     if show and report["dropped_results"]:
         lines.append(f"{report['dropped_results']} more outputs were not kept; play fewer events with --limit")
     if show and (count := report["left_out_outputs"]):
@@ -344,7 +361,7 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append(f"log: {hidden} more lines; --json gives the first {_MAX_LOG_LINES}")
     if report["stopped_early"]:
         lines.append(f"it was stopped after {report['failures']} failures; later events were not played")
-    if report["first_error"]:
+    if report["first_error"] and not report["faults"]:
         lines.append(f"first error: {escape(report['first_error'])}")
     return lines
 
@@ -353,15 +370,9 @@ def _event_of(result: Mapping[str, Any]) -> str:
     return f"event {result['event']}" + (f", line {result['line']}" if result["line"] else "")
 
 
-def _result_lines(result: Mapping[str, Any], path: str, *, show: bool) -> list[str]:
+def _result_lines(result: Mapping[str, Any], path: str) -> list[str]:
     where = f"{_event_of(result)}{f' of {path}' if path else ''} ({result['event_id']} {result['page_id']}".rstrip()
     where = f"{where}, {result['device']})"
-    if not result["ok"]:
-        place = "" if result["place"] in result["error"] else f" ({result['place']})"
-        lines = [f"failed: {where}: {result['error']}{place}", *filter(None, result["traceback"].split("\n"))]
-        return [f"[red]{escape(lines[0])}[/]", *(escape(f"    {line}") for line in lines[1:])]
-    if not show:
-        return []
     if "left_out_bytes" in result:
         return [escape(f"{where} → (left out: about {result['left_out_bytes']} bytes as JSON)")]
     lines = [f"{where} → {_shown(result['output'])}"]

@@ -19,6 +19,7 @@ from typing import Any
 from walle import plain
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
+from walle.deploy.cloud.simulated_fault import FaultCount, SimulatedFault
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
@@ -163,7 +164,9 @@ class _Simulation:
             try:
                 await self._device.load(folder_of_task, bundle.manifest, on_log=self._on_log_of("", None))
             except VMError as error:
-                return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(failure_of(error)))
+                failure = failure_of(error)
+                faults = (SimulatedFault.of(failure, bundle.manifest),)
+                return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(failure), faults=faults)
             if events is None:
                 return SimulationResult(ok=True, runs=0, failures=0)
             log = Path(folder) / "events.jsonl"
@@ -205,6 +208,7 @@ class _Simulation:
                 refused=tuple(play.refused),
                 is_cut=play.is_cut,
                 groups=tuple(results),
+                faults=play.faults.all(),
             )
 
     async def _play(
@@ -249,6 +253,8 @@ class _Simulation:
             failure = None if run.error is None else failure_of(run.error)
             if failure is not None:
                 play.failures.append(failure)
+                event = {**run.trigger.event.to_dict(), "position": run.trigger.position}
+                play.faults.add(SimulatedFault.of(failure, manifest, kind, event))
             if self._on_run is not None:
                 device = str(kind["id"])
                 self._on_run(SimulatedRun(device=device, trigger=run.trigger, output=run.output, failure=failure))
@@ -304,6 +310,7 @@ class _Play:
 
     runs: int = 0
     failures: list[Failure] = dataclasses.field(default_factory=list)
+    faults: FaultCount = dataclasses.field(default_factory=FaultCount)
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     without_visit: int = 0  # on one kind of device
     is_cut: bool = False

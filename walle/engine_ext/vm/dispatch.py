@@ -133,8 +133,12 @@ def _stdout_state() -> tuple[object, ...]:
     stream = _stdout
     if stream is None or stream.closed:
         return ()
+    try:
+        number = stream.fileno()
+    except OSError:  # of a program that has replaced its output; a VM's is a file
+        return ()
     return (
-        stream.fileno(), stream.encoding, stream.errors, stream.newlines, stream.line_buffering, stream.write_through,
+        number, stream.encoding, stream.errors, stream.newlines, stream.line_buffering, stream.write_through,
     )  # fmt: skip
 
 
