@@ -13,6 +13,7 @@ from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.pipeline import context
 from walle.pipeline.events import Event
+from walle.pipeline.stream import encode_events
 from walle.vm import VM, DeadlineExceeded, TaskError
 
 EVENTS = [
@@ -200,6 +201,36 @@ async def test_an_error_says_what_exists_and_what_to_do(
         await run(vm)
     assert message in str(caught.value)
     assert caught.value.type_name in ("TaskContextError", "ModelError")
+
+
+@pytest.mark.asyncio
+async def test_each_event_that_a_task_meets_has_one_form(make: Make) -> None:
+    """The trigger's, those of events, recent and history, and the trigger of a phase in the cloud."""
+    vm = make(
+        """
+        def forms(event):
+            return [event["page_id"], event.page_id, event["contents"]["n"], event.contents["n"], dict(event)]
+
+        def execute(ctx, trigger):
+            if ctx.place == "cloud":
+                return forms(trigger["event"])
+            found = [trigger["event"], *ctx.events, ctx.events[0], *ctx.events.filter(lambda event: event["ts_ms"] > 0)]
+            return [forms(one) for one in [*found, ctx.recent[-1], *ctx.history()]] + [trigger["event"]]
+
+        def execute_batch(ctx, payloads):
+            return [forms(one["event"]) for one in payloads]
+        """
+    )
+    event = Event("click", "item", 7, {"n": 3})
+    encoded = encode_events([event])
+    callbacks = {"events.recent": lambda: encoded, "events.history": lambda *_: encoded}
+    plain = {"event": event.to_dict(), "position": 0, "visit": "whole"}
+    found = await vm.call("walle.pipeline.context:run", TASK, plain, encoded, {}, callbacks=callbacks)
+    want = ["item", "item", 3, 3, event.to_dict()]
+    assert found["output"] == [*[want] * 6, event.to_dict()]  # and the event itself is plain data
+    assert (await vm.call("walle.pipeline.context:phase", TASK, "execute", plain, {}))["output"] == want
+    batch = await vm.call("walle.pipeline.context:phase_batch", TASK, [plain], [{}])
+    assert batch["outputs"] == [(None, want)]
 
 
 @pytest.mark.asyncio

@@ -34,7 +34,7 @@ def show_help_as_written(app: typer.Typer) -> None:
 
 
 def _escaped[C: typer.core.TyperCommand | typer.core.TyperGroup](command: C) -> C:
-    """Return a copy for its help, whose texts are escaped: the command's own texts stay as they are written."""
+    """Return a copy with escaped texts, for one help page; the command's own texts are unchanged."""
     shown = copy.copy(command)
     for name in ("help", "epilog", "short_help"):
         if text := getattr(command, name):

@@ -11,6 +11,7 @@ import time
 from walle.engine_ext.vm import callbacks, dispatch
 from walle.errors import PipelineError
 from walle.pipeline import task_files
+from walle.pipeline.events import as_trigger
 from walle.pipeline.stream import Events, decode_events
 from walle.pipeline.task_files import TaskContextError
 from walle.pipeline.topics import full_topic, own_topic
@@ -530,7 +531,7 @@ def _run_phases(
         ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
         present = _load()
         main = dispatch.task().main()
-        value: Any = trigger
+        value = as_trigger(trigger)
         for ctx.phase in present:
             log.phase = ctx.phase
             function = getattr(main, ctx.phase)
@@ -562,12 +563,13 @@ def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id:
     """
     log = _open_log(run_id)
     ctx = Context(task, Events(), device, log, place="cloud")
-    if name not in _load():
+    present = _load()
+    if name not in present:
         raise TaskContextError(f"the task has no phase {name!r}")
     ctx.phase = log.phase = name
     function = getattr(dispatch.task().main(), name)
     dispatch.enter_phase(name, getattr(function, "__code__", None))
-    output = function(ctx, payload)
+    output = function(ctx, as_trigger(payload) if name == present[0] else payload)
     return {"output": output, "log": _close_log(run_id)}
 
 
@@ -583,13 +585,13 @@ def phase_batch(
         TaskContextError: it returned another number of results than there were payloads, or no list.
     """
     log = _open_log(run_id)
-    _load()
+    present = _load()
     function = getattr(dispatch.task().main(), "execute_batch", None)
     if not callable(function):
         return {"outputs": None, "log": _close_log(run_id)}
     ctx = Context(task, Events(), {}, log, place="cloud", devices=devices)
     ctx.phase, log.phase = "execute", "execute_batch"
-    results = function(ctx, payloads)
+    results = function(ctx, [as_trigger(one) for one in payloads] if present[0] == "execute" else payloads)
     if not isinstance(results, list) or len(results) != len(payloads):
         given = f"{len(results)} results" if isinstance(results, list) else f"a {type(results).__name__}"
         raise TaskContextError(f"execute_batch returned {given} for {len(payloads)} payloads; return a list, one each")
