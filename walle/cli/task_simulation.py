@@ -32,6 +32,7 @@ _MAX_RESULTS = 1_000  # runs in the report; failed ones are always in it
 _MAX_RESULT_BYTES = 16 << 20  # of all outputs and puts in the report, as JSON, about
 _MAX_VALUE_CHARS = 2_000  # of an output in text
 _SHOWN_SKIPPED = 5  # lines, in text
+_USERS = 20  # as the cloud plays, `walle.cloud.simulation.DEFAULT_USERS`; a device takes some 20 ms to make
 _NUMBER_BYTES = 20  # of a float in JSON, with the comma
 
 
@@ -42,6 +43,9 @@ def simulate(
     ] = None,
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
+    users: Annotated[
+        int, typer.Option(help="How many users of the log to play at most, each on a device of its own.", min=1)
+    ] = _USERS,
     app_version: Annotated[str, typer.Option(help="Play on one device of this app version.")] = "",
     os: Annotated[str, typer.Option("--os", help="Play on one device of this system, such as android.")] = "",
     show: Annotated[bool, typer.Option("--show", help="Show the output of each run.")] = False,
@@ -50,10 +54,10 @@ def simulate(
     """Run a task on this machine as the cloud does before it releases it.
 
     The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
-    device, or on the one that --app-version and --os name; the cloud also plays them for each app version and system of
-    the devices that a release is for. The report has what it puts out (--show), logs and prints, which events it fails
-    on, with their lines in the log, which lines were skipped and why, and the time of its phases, without the start of
-    VMs and loading.
+    device, or on the one that --app-version and --os name. Each user of the log, which is a stream of it, has a device
+    of its own. The cloud also plays them for each app version and system of the devices that a release is for. The
+    report has what it puts out (--show), logs and prints, its faults, each with the first event and its line in the
+    log, which lines were skipped and why, and the time of its phases, without the start of VMs and loading.
 
     Exit status: 0 if it passed; 1 if a run failed, it does not load, no event triggered it, or the task or the log
     cannot be read; 2 for wrong usage. After 10 failed runs it stops, as the cloud does.
@@ -75,7 +79,7 @@ def simulate(
             played = None
         started_s = time.monotonic()
         record = _Record(played)
-        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os)))
+        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os), users))
         took_ms = (time.monotonic() - started_s) * 1000
     name = f"{tree.scenario}/{tree.task}/{tree.version}"
     faults = [one.in_sources(name, tree.files, str(folder)) for one in result.faults]
@@ -180,6 +184,7 @@ class _Record:
         event, position = run.trigger.event, run.trigger.position
         result: dict[str, Any] = {
             "device": run.device,
+            "user": run.user,
             "event": position,
             "line": self.line_of(position),
             "event_id": event.event_id,
@@ -251,7 +256,7 @@ def _json_of(value: Any) -> Any:
 
 
 async def _simulate(
-    tree: "TaskTree", played: PlayedLog | None, record: _Record, group: "DeviceGroup"
+    tree: "TaskTree", played: PlayedLog | None, record: _Record, group: "DeviceGroup", users: int
 ) -> "SimulationResult":
     from walle.cloud.simulation import DEVICE_KINDS, Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
@@ -262,7 +267,8 @@ async def _simulate(
     simulator = Simulator(1, on_log=record.add_log, on_run=record.add_run)
     data = None if played is None else played.data
     kinds = [group.device] if group.app_version or group.os else DEVICE_KINDS
-    return await simulator.run(bundle, data, kinds, files=None if played is None else EventFiles.beside(played.path))
+    files = None if played is None else EventFiles.beside(played.path)
+    return await simulator.run(bundle, data, kinds, files=files, users=users)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -284,6 +290,8 @@ def _report(
         "ok": result.ok,
         "events_file": "" if played is None else str(played.path),
         "events": result.events,
+        "users": result.users,
+        "other_users": result.other_users,
         "runs": result.runs,
         "failures": result.failures,
         "first_error": result.first_error,
@@ -333,6 +341,9 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append("(the time of successful phases in their VM, without its start and loading)")
     elif report["ok"]:
         lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
+    if (all_users := report["users"] + report["other_users"]) > 1:
+        others = f" of {all_users} (--users plays more)" if report["other_users"] else ""
+        lines.append(f"{report['users']} users{others}, each on a device of its own of each kind")
     if report["cut_by_limit"]:
         lines.append(f"the first {report['events']} events of {escape(path)} were played; --limit plays more")
     if report["skipped_lines"]:
@@ -372,7 +383,7 @@ def _event_of(result: Mapping[str, Any]) -> str:
 
 def _result_lines(result: Mapping[str, Any], path: str) -> list[str]:
     where = f"{_event_of(result)}{f' of {path}' if path else ''} ({result['event_id']} {result['page_id']}".rstrip()
-    where = f"{where}, {result['device']})"
+    where += f", {result['device']})" if not result["user"] else f", {result['device']}, user {result['user']})"
     if "left_out_bytes" in result:
         return [escape(f"{where} → (left out: about {result['left_out_bytes']} bytes as JSON)")]
     lines = [f"{where} → {_shown(result['output'])}"]

@@ -67,7 +67,7 @@ class SimulatedFault:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What failures of one fault have in common."""
+        """The type and place that failures of one fault have in common, or the text where no place is known."""
         return self.error_type, self.place, "" if self.place else self.error
 
     def and_another(self, other: Self) -> Self:
