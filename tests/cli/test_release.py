@@ -245,7 +245,7 @@ def test_a_failed_simulation_shows_its_device_its_event_and_the_source_line(pers
     begin = shown.index("failed: KeyError: 'n' (2 times)")
     assert shown[begin + 1 : begin + 9] == [
         "  at main.py:3 in execute: return trigger['event']['contents']['n']",
-        '  first at event 1: page_exit item/7, ts_ms 5, contents {"of": "item"}',
+        '  first at event 1, line 2 of simulation/events.jsonl: page_exit item/7, ts_ms 5, contents {"of": "item"}',
         "  on simulated-low (app_version 1.0, os android, performance low); also on simulated-high",
         "  Traceback (most recent call last):",
         '    File "main.py", line 3, in execute',

@@ -263,7 +263,7 @@ def test_simulate_shows_the_log_and_place_of_a_failure(task: Path, tmp_path: Pat
         "log: info: here (simulated-high, event 1, line 2)",
     ]
     (fault,) = report["faults"]
-    assert (fault["count"], fault["line"], fault["source"]) == (2, 2, "return 1 / 0")
+    assert (fault["count"], fault["event"]["line"], fault["source"]) == (2, 2, "return 1 / 0")
 
 
 def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:

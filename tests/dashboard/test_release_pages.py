@@ -353,7 +353,7 @@ async def test_a_failed_simulation_shows_its_device_event_source_line_and_log(sh
         "Source line return trigger['event']['contents']['n']",
         "Simulated device id simulated-low, app_version 1.0, os android, performance low",
         "; on simulated-low, simulated-high",
-        "Event tap item/7, the event 0 of the simulation, ts_ms 5",
+        "Event tap item/7, the event 0 of the simulation, line 1 of e.jsonl, ts_ms 5",
         "info: <b>seen</b>",
     ):
         assert text in words, words[words.index("Failures") :][:1500]

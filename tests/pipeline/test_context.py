@@ -185,6 +185,8 @@ async def test_the_name_of_an_unknown_resource_is_refused(make: Make, name: str)
         ('ctx.session("wrong")', ["wrong.walle"], "model 'resources/wrong.walle': not a sound .walle file: it begins with other bytes; an ONNX model is converted with: walle model convert"),
         ('ctx.resource("tabel")', ["table", *(f"x{n}" for n in range(9))], "no file resources/tabel; it has: table, x0, x1, x2, x3, x4, x5, x6 and 2 more"),
         ('ctx.resource("tabel")', [], 'and no other; list it under [files] of task.toml: "resources/tabel" = "shared"'),
+        ('open("a")', [], "name 'open' is not defined; a task has no files: ctx.resource(name) reads those of resources/"),
+        ("exit()", [], "name 'exit' is not defined; a run ends when its last phase returns"),
         ("ctx.history()", [], "the run has no ctx.history: add [history] to task.toml"),
         ('ctx.exclusive("a")', [], "the run has no ctx.exclusive: list the file under [[exclusive]]"),
         ('ctx.features("a")', [], "the run has no ctx.features: only a phase in the cloud has"),
@@ -200,7 +202,7 @@ async def test_an_error_says_what_exists_and_what_to_do(
     with pytest.raises(TaskError) as caught:
         await run(vm)
     assert message in str(caught.value)
-    assert caught.value.type_name in ("TaskContextError", "ModelError")
+    assert caught.value.type_name in ("TaskContextError", "ModelError", "NameError")
 
 
 @pytest.mark.asyncio

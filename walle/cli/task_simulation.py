@@ -82,7 +82,9 @@ def simulate(
         result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os), users))
         took_ms = (time.monotonic() - started_s) * 1000
     name = f"{tree.scenario}/{tree.task}/{tree.version}"
-    faults = [one.in_sources(name, tree.files, str(folder)) for one in result.faults]
+    own_folder = "" if folder == Path() else str(folder)
+    log_name = "" if played is None else str(played.path)
+    faults = [record.with_line(one.in_sources(name, tree.files, own_folder, log_name)) for one in result.faults]
     report = _report(tree.task, result, played, record, took_ms, faults)
     emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
     if not result.ok:
@@ -172,6 +174,12 @@ class _Record:
     def line_of(self, position: int) -> int:
         """Return the line of an event in its log, 0 if it has none."""
         return self._lines[position] if position < len(self._lines) else 0
+
+    def with_line(self, fault: "SimulatedFault") -> "SimulatedFault":
+        """Return the fault with the line of its event in the log as its user has it."""
+        if not fault.event:
+            return fault
+        return dataclasses.replace(fault, event={**fault.event, "line": self.line_of(fault.event["position"])})
 
     def add_log(self, device: str, position: int | None, lines: "Sequence[LogLine]") -> None:
         kept = lines[: _MAX_LOG_LINES - len(self.log)]
@@ -295,10 +303,7 @@ def _report(
         "runs": result.runs,
         "failures": result.failures,
         "first_error": result.first_error,
-        "faults": [
-            {**dataclasses.asdict(one), "line": record.line_of(one.event["position"]) if one.event else 0}
-            for one in faults
-        ],
+        "faults": [dataclasses.asdict(one) for one in faults],
         "stopped_early": result.is_cut,
         "cut_by_limit": played is not None and played.is_cut,
         "phases": {phase: _times(times) for phase, times in record.phase_ms.items()},
@@ -358,7 +363,7 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
     if (hidden := len(report["refused_events"]) - _SHOWN_SKIPPED) > 0:
         lines.append(f"{hidden} more events were refused; --json gives all")
     for fault in report["faults"]:
-        head, *more = SimulatedFault.from_plain(fault).lines(path, fault["line"])
+        head, *more = SimulatedFault.from_plain(fault).lines()
         lines += [f"[red]{escape(head)}[/]", *map(escape, more)]
     if show:
         lines += [line for result in report["results"] if result["ok"] for line in _result_lines(result, path)]

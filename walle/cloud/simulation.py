@@ -28,7 +28,7 @@ from walle.errors import DeployError, VMError, WalleError
 from walle.event_play import EventPlay, PlayedRun, events_of_users
 from walle.image_decoder import ImageDecoder, resolve_apart
 from walle.pipeline.event_files import EventFiles
-from walle.pipeline.event_log import EventLog
+from walle.pipeline.event_log import EventLog, LoggedEvent
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
@@ -237,7 +237,7 @@ class _Simulation:
         self,
         places: tuple[Path, Path],
         user: str,
-        events: Sequence[tuple[int, Event]],
+        events: Sequence[LoggedEvent],
         folder: Path,
         kind: Mapping[str, Attribute],
         play: "_Play",
@@ -272,11 +272,14 @@ class _Simulation:
         if manifest.exclusive:
             callbacks = {**callbacks, "exclusive.read": functools.partial(_exclusive_file, manifest, named)}
 
+        lines: dict[int, int] = {}  # of the events that were played, by position
+
         def on_end(run: PlayedRun) -> None:
             failure = None if run.error is None else failure_of(run.error)
             if failure is not None:
                 play.failures.append(failure)
                 event = {**run.trigger.event.to_dict(), "position": run.trigger.position, "user": user}
+                event["line"] = lines.get(run.trigger.position, 0)
                 play.faults.add(SimulatedFault.of(failure, manifest, kind, event))
             if self._on_run is not None:
                 device = str(kind["id"])
@@ -296,7 +299,8 @@ class _Simulation:
             share_arrays=self._host is not None,
             timed=self._on_run is not None,
         ) as device:
-            for position, event in events:
+            for position, line, _, event in events:
+                lines[position] = line
                 if len(play.failures) >= _MAX_FAILURES:
                     play.is_cut = True
                     break

@@ -28,7 +28,7 @@ from walle.image_decoder import ImageDecoder, resolve_apart
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistoryError
-from walle.pipeline.event_log import EventLog
+from walle.pipeline.event_log import EventLog, LoggedEvent
 from walle.pipeline.events import Event, EventError
 from walle.protocol import (
     MAX_SMOKE_BYTES,
@@ -143,14 +143,14 @@ class SmokeRun:
     async def _play_user(
         self,
         device: EventPlay,
-        of_user: list[tuple[int, Event]],
+        of_user: list[LoggedEvent],
         manifest: Manifest,
         events: "_Events",
         runs: "_Runs",
     ) -> None:
-        for position, event in of_user:
+        for record in of_user:
             try:
-                await device.play(await events.resolved(event), position)
+                await device.play(await events.resolved(record.event), record.position)
             except EventError as error:
                 _LOG.info("%s %s: a smoke event is refused: %s", manifest.name, manifest.version, error)
             if runs.failed is not None:
@@ -210,7 +210,7 @@ class _Events:
         self._files = EventFiles.beside(log) if log.name != SMOKE_FILE else EventFiles.of({})
         self._images = None if host is None else ImageDecoder(host, max_bytes=_MAX_ARRAY_BYTES)
 
-    async def by_user(self) -> dict[str, list[tuple[int, Event]]]:
+    async def by_user(self) -> dict[str, list[LoggedEvent]]:
         """Return the events of each user, which has a device of its own."""
         return await asyncio.to_thread(events_of_users, EventLog(self._log))
 

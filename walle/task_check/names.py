@@ -8,21 +8,13 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 from walle.deploy.cloud.source_facts import imports, running
-from walle.engine_ext.vm.imports import REMOVED_BUILTINS
+from walle.engine_ext.vm.imports import INSTEAD_OF_BUILTINS, REMOVED_BUILTINS
 from walle.pipeline.context import Context, Log
 from walle.pipeline.stream import Events
 from walle.task_check.context_use import bound_names, context_uses
 from walle.task_check.finding import Code, Finding
 
 _MODULES = ("walle.np", "walle.cv")
-_NO_CODE = "a task runs the code of its version alone; json.loads reads data"
-_NO_TERMINAL = "a task has no terminal: ctx.log(text) writes to its log"
-_INSTEAD_OF_BUILTINS = {
-    "open": "a task has no files: ctx.resource(name) reads those of resources/, and ctx.state is kept between runs",
-    **dict.fromkeys(("exec", "eval", "compile"), _NO_CODE),
-    **dict.fromkeys(("input", "breakpoint", "help"), _NO_TERMINAL),
-    **dict.fromkeys(("exit", "quit"), "a run ends when its last phase returns"),
-}
 
 
 def check_names(file: str, tree: ast.Module) -> Iterator[Finding]:
@@ -155,7 +147,7 @@ def _check_builtins(file: str, tree: ast.Module) -> Iterator[Finding]:
         bound = bound_names(tree)
         for node in uses:
             if node.id not in bound:
-                what = f"{node.id} is not a builtin of tasks: {_INSTEAD_OF_BUILTINS[node.id]}"
+                what = f"{node.id} is not a builtin of tasks: {INSTEAD_OF_BUILTINS[node.id]}"
                 yield _finding(file, node, what, "builtin")
 
 

@@ -14,7 +14,7 @@ MANIFEST = Manifest(
 )  # fmt: skip
 LOW = {"id": "simulated-low", "os": "android", "performance": "low"}
 HIGH = {"id": "simulated-high", "os": "ios", "performance": "high"}
-EVENT = {"event_id": "page_exit", "page_id": "item/7", "ts_ms": 5, "contents": {"n": 2}, "position": 3}
+EVENT = {"event_id": "page_exit", "page_id": "item/7", "ts_ms": 5, "contents": {"n": 2}, "position": 3, "line": 4}
 SOURCES = {"main.py": b"def execute(ctx, x):\n    return prices[x]\n"}
 RUNTIME = f"{Path(walle.__file__).parent}/pipeline/context.py"
 
@@ -44,7 +44,7 @@ def test_a_fault_is_counted_once_with_its_first_device_and_event() -> None:
     assert (first.count, first.devices, first.event["position"]) == (3, ("simulated-low", "simulated-high"), 3)
     assert first.device == LOW
     assert (other.count, other.devices) == (1, ("simulated-high",))
-    assert list(first.in_sources("shop/ipv/v2", SOURCES, "tasks/ipv").lines("log.jsonl", 4)) == [
+    assert list(first.in_sources("shop/ipv/v2", SOURCES, "tasks/ipv", "log.jsonl").lines()) == [
         "failed: KeyError: 'n' (3 times)",
         "  at tasks/ipv/main.py:2 in execute: return prices[x]",
         '  first at event 3, line 4 of log.jsonl: page_exit item/7, ts_ms 5, contents {"n": 2}',

@@ -523,7 +523,8 @@ class ReleaseService:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
                 tree = version.tree
                 name = f"{tree.scenario}/{tree.task}/{tree.version}"
-                faults = tuple(one.in_sources(name, tree.files) for one in result.faults[:MAX_KEPT])
+                log_name = version.config.simulation_events
+                faults = tuple(one.in_sources(name, tree.files, log_name=log_name) for one in result.faults[:MAX_KEPT])
                 return SimulationFailed(self._clock.time(), reason, faults)
             shared: list[bytes | LargeFile] = [*bundle.blobs.values(), *bundle.large.values()]
             for file in shared:

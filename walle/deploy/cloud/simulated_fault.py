@@ -25,7 +25,8 @@ class SimulatedFault:
 
     `device` has its attributes, as the task sees them; it is empty where the version did not load. `devices` are the
     ids of all on which it failed, _MAX_DEVICES at most. `event` has `event_id`, `page_id`, `ts_ms`, `contents` as JSON
-    text, `position` and `user`. Texts are printable and bounded; those of several lines keep their breaks.
+    text, `position`, `user`, and `line` (0 for one that stands in no line) and `file` of the log. Texts are printable
+    and bounded; those of several lines keep their breaks.
     """
 
     count: int
@@ -75,11 +76,11 @@ class SimulatedFault:
         devices = tuple(dict.fromkeys((*self.devices, *other.devices)))[:_MAX_DEVICES]
         return dataclasses.replace(self, count=self.count + other.count, devices=devices)
 
-    def in_sources(self, version: str, files: Mapping[str, bytes], folder: str = "") -> Self:
+    def in_sources(self, version: str, files: Mapping[str, bytes], folder: str = "", log_name: str = "") -> Self:
         """Return the fault with the author's own paths, in `folder`, and the lines of their source files.
 
-        `version` is scenario/task/version, as a VM names files. The frames of walle's runtime are left out of the
-        traceback.
+        `version` is scenario/task/version, as a VM names files, and `log_name` the file of the events. The frames of
+        walle's runtime are left out of the traceback.
         """
         prefix, own = f"{version}/", f"{folder}/" if folder else ""
         found = _PLACE.match(self.place)
@@ -91,17 +92,19 @@ class SimulatedFault:
             place=self.place.replace(prefix, own, 1),
             source=source,
             traceback="\n".join(lines)[-Failure.MAX_TRACEBACK_CHARS :],
+            event={**self.event, "file": printable(log_name)} if self.event else self.event,
         )
 
-    def lines(self, log_name: str = "", line: int = 0) -> Iterator[str]:
-        """Yield the fault as lines of text; `line` is that of the event in the log `log_name`, 0 for none."""
+    def lines(self) -> Iterator[str]:
+        """Yield the fault as lines of text."""
         times = "" if self.count == 1 else f" ({self.count} times)"
         yield f"failed: {self.error}{times}"
         if self.place:
             yield f"  at {self.place}" + (f": {self.source}" if self.source else "")
         if self.event:
-            where = f"event {self.event['position']}" + (f", line {line}" if line else "")
-            where += f" of {log_name}" if log_name else ""
+            where = f"event {self.event['position']}"
+            where += f", line {line}" if (line := self.event.get("line")) else ""
+            where += f" of {name}" if (name := self.event.get("file")) else ""
             user = f", user {self.event['user']}" if self.event.get("user") else ""
             what = f"{self.event['event_id']} {self.event['page_id']}".rstrip()
             yield f"  first at {where}: {what}, ts_ms {self.event['ts_ms']}, contents {self.event['contents']}{user}"
