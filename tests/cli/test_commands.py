@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import pytest
 import typer.main
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from walle.cli import app
 from walle.cli.help_text import show_help_as_written
-from walle.cli.output import emit_rows
+from walle.cli.output import emit, emit_rows
 
 COMMANDS = {
     "attributes list", "attributes put", "attributes remove",
@@ -110,6 +111,14 @@ def test_an_error_about_usage_shows_what_was_given() -> None:
     result = CliRunner().invoke(app, ["task", "new", "a[red]b[/x]"], env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert "'a[red]b[/x]' is not a task name" in result.output
+
+
+def test_texts_with_colons_are_not_read_as_emojis(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(None, as_json=False, text=escape("main.py:x: [red] :warning: of phone:fire:1"))
+    emit_rows([{"id": "a:x:b"}], as_json=False, title="of :x:")
+    shown = capsys.readouterr().out
+    assert "main.py:x: [red] :warning: of phone:fire:1\n" in shown
+    assert all(text in shown for text in ("a:x:b", "of :x:"))
 
 
 def test_titles_and_statuses_are_shown_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:

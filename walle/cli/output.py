@@ -14,9 +14,9 @@ from rich.text import Text
 
 from walle.protocol import printable
 
-console = Console()
+console = Console(emoji=False)  # ":x:" of a path or of a log line is text
 _PIPE_COLUMNS = 1000  # where no terminal sets a width, a row is a line
-progress_console = Console(stderr=True)  # standard output holds results only
+progress_console = Console(stderr=True, emoji=False)  # standard output holds results only
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each change.")]
@@ -48,7 +48,7 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = 
         table.add_row(
             *(Text(printable(str(value))) for value in row.values())
         )  # not markup: some of it comes from devices
-    wide = console if console.is_terminal else Console(width=_PIPE_COLUMNS)
+    wide = console if console.is_terminal else Console(width=_PIPE_COLUMNS, emoji=False)
     wide.print(table if rows else "[dim]nothing to show[/]")
 
 

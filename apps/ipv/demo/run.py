@@ -63,7 +63,7 @@ class Options:
 
 def main(options: Options) -> int:
     """Run the demo; return 0 if everything held, 1 if not, 130 after Ctrl-C. No process is left behind."""
-    console = Console(stderr=options.as_json)
+    console = Console(stderr=options.as_json, emoji=False)
     folder = Path(tempfile.mkdtemp(prefix="walle-demo-"))
     interrupts: list[int] = []
 

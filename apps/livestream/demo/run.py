@@ -66,7 +66,7 @@ def main(options: Options) -> int:
             the source; or clips are to be cut of what is not a file.
         ModelFileError: the models that are asked for are not there.
     """
-    console = Console(stderr=options.as_json)
+    console = Console(stderr=options.as_json, emoji=False)
     folder = Path(tempfile.mkdtemp(prefix="walle-livestream-"))
     status = 0
     demo: _Demo | None = None
