@@ -59,6 +59,9 @@ def main_of(expression: str) -> str:
         ('trigger["event"].pageid', "an event has no 'pageid'; did you mean page_id? [event-field]"),
         ('trigger["event"]["price"]', "an event has no 'price'; it has event_id, page_id, ts_ms, contents; what the event is about is in its contents: event[\"contents\"] [event-field]"),
         ("trigger.event", 'the trigger is a dict, without an attribute event; write trigger["event"] [event-field]'),
+        ("[e.pageid for e in ctx.events]", "main.py:2:13: error: an event has no 'pageid'; did you mean page_id? [event-field]"),
+        ("[one['event-id'] for one in list(ctx.recent)[-20:]]", "an event has no 'event-id'; did you mean event_id? [event-field]"),
+        ("[e.price for e in reversed(ctx.events.where('price', '>', 1))]", "an event has no 'price'; it has event_id, page_id, ts_ms, contents; what the event is about is in its contents"),
         ('open("resources/table.bin")', "main.py:2:12: error: open is not a builtin of tasks: a task has no files: ctx.resource(name) reads those of resources/"),
         ('eval("1")', "eval is not a builtin of tasks: a task runs the code of its version alone"),
         ("input()", "input is not a builtin of tasks: a task has no terminal"),
@@ -86,6 +89,16 @@ def test_a_request_for_what_the_task_does_not_have_is_found(expression: str, fou
         (main_of('ctx.events.named("click"), ctx.events.named("own_kind"), ctx.events.first("item.price")'), ""),
         (main_of('trigger["event"].page_id, trigger["event"]["contents"]["price"], trigger.get("visit")'), ""),
         (main_of('trigger["event"].get("page_id"), dict(trigger["event"]), trigger["event"].contents'), ""),
+        (
+            main_of(
+                "[e.page_id + e['event_id'] + e.contents['x'] for e in ctx.events], [k for k, e in ctx.events.group_by('a')]"
+            ),
+            "",
+        ),
+        (
+            "def execute(ctx, trigger):\n    for e in ctx.events:\n        e.page_id\n    for e in trigger['event']['contents']['list']:\n        e.other\n",
+            "",
+        ),
         ("def preprocess(ctx, trigger): ...\ndef execute(ctx, x):\n    return x['evnt'], x.event\n", ""),
         ("def open(name): ...\n" + main_of("open('a')"), ""),
         (main_of("ctx.log('a'), ctx.log.warning('b'), ctx.device['os'], ctx.devices[0]"), ""),

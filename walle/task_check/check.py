@@ -15,7 +15,7 @@ from walle.deploy.cloud.toml_places import key_places
 from walle.errors import ConfigError
 from walle.pipeline.event_log import EventLog
 from walle.task_check.config import check_config
-from walle.task_check.event_names import check_event_ids, check_trigger_keys
+from walle.task_check.event_names import check_event_fields, check_event_ids, check_trigger_keys
 from walle.task_check.events import LogIds, check_trigger
 from walle.task_check.files import check_files
 from walle.task_check.finding import MAX_FINDINGS, Code, Finding
@@ -55,6 +55,7 @@ def check_task(
     for path, tree in trees.items():
         found += _check_imports(path, tree, own)
         found += check_names(path, tree)
+        found += check_event_fields(path, tree)
     if MAIN_FILE in trees:
         others = [tree for path, tree in trees.items() if path != MAIN_FILE]
         migrates = config is not None and config.state is not None and config.state.migrates

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from walle.deploy.cloud.source_facts import running
 from walle.pipeline.events import BASIC_KINDS, Event
 from walle.protocol import PHASES
-from walle.task_check.context_use import context_uses, is_rebound, module_texts
+from walle.task_check.context_use import bound_names, context_name, context_uses, is_rebound, module_texts
 from walle.task_check.finding import Code, Finding, Level
 
 _SIMILAR = 0.75
@@ -42,6 +42,50 @@ def check_event_ids(trees: Mapping[str, ast.Module], event_ids: Collection[str] 
             if name and name not in known and name not in BASIC_KINDS and (close := nearest(name, known)):
                 what = f"no event is known with the event id {name!r}; did you mean {close}?"
                 yield _finding(file, use.node, "event-id", what, "warning")
+
+
+def check_event_fields(file: str, tree: ast.Module) -> Iterator[Finding]:
+    """Yield fields that events do not have, of the names that loops give to the events of ctx's views."""
+    for function in running(tree):
+        if not isinstance(function, ast.FunctionDef) or not (context := context_name(function)):
+            continue
+        names = _loop_names(function, context)
+        for node in ast.walk(function):
+            match node:
+                case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(key))) if name in names:
+                    if key not in _EVENT_FIELDS:
+                        yield _unknown(file, node, "an event", key, _EVENT_FIELDS)
+                case ast.Attribute(value=ast.Name(id=name), attr=key) if name in names and not hasattr(Event, key):
+                    yield _unknown(file, node, "an event", key, _EVENT_FIELDS)
+
+
+def _loop_names(function: ast.FunctionDef, context: str) -> set[str]:
+    """Return the names that stand for an event wherever the function binds them."""
+    loops = [
+        node.target.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.For | ast.comprehension)
+        and isinstance(node.target, ast.Name)
+        and _is_view(node.iter, context)
+    ]
+    bound = bound_names(ast.Module(body=[function], type_ignores=[]))
+    return {name for name in loops if bound[name] == loops.count(name)}
+
+
+def _is_view(node: ast.expr, context: str) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id=name), attr=view):
+            return name == context and view in _VIEWS
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="history")):
+            return name == context
+        case ast.Call(func=ast.Attribute(value=view, attr="named" | "where" | "time_window" | "filter")):
+            return _is_view(view, context)
+        case ast.Call(func=ast.Name(id="list" | "tuple" | "reversed" | "sorted"), args=[view, *_]):
+            return _is_view(view, context)
+        case ast.Subscript(value=view, slice=ast.Slice()):
+            return _is_view(view, context)
+        case _:
+            return False
 
 
 def check_trigger_keys(file: str, tree: ast.Module) -> Iterator[Finding]:
