@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from typer.testing import CliRunner
@@ -30,7 +30,11 @@ WRONG_USES = {
     "ctx.log.warn('x')": '"Log" has no attribute "warn"',
     "ctx.history(limit='5')": 'Argument "limit" to "history"',
     "trigger['page']": 'TypedDict "Trigger" has no key "page"',
-    "trigger['event']['page']": 'TypedDict "TriggerEvent" has no key "page"',
+    "trigger['event']['page']": 'No overload variant of "__getitem__" of "TriggerEvent"',
+    "trigger['event'].page": '"TriggerEvent" has no attribute "page"',
+    "trigger['event'].ts_ms + 'x'": "Unsupported operand types",
+    "ctx.events[0]['page']": 'No overload variant of "__getitem__" of "Event"',
+    "ctx.events[0]['ts_ms'] + 'x'": "Unsupported operand types",
     "trigger['position'] + 'x'": "Unsupported operand types",
     "ctx.events[0].page": '"Event" has no attribute "page"',
     "np.arange(3).shap": '"ndarray" has no attribute "shap"',
@@ -86,7 +90,7 @@ def test_mypy_finds_each_wrong_use(tmp_path: Path, cache: Path) -> None:
 
 def test_the_classes_are_those_that_run() -> None:
     assert walle.task.Context is context.Context
-    names = vars(walle.task) | {"Mapping": dict, "Iterable": list}
+    names = vars(walle.task) | {"Mapping": dict, "Iterable": list, "Any": Any}
     assert get_type_hints(context.Context.__init__, names)["events"] is walle.task.Events
     for name in walle.task.__all__:
         assert getattr(walle.task, name).__module__.startswith("walle."), name
@@ -117,11 +121,11 @@ async def test_a_phase_gets_a_context_and_a_trigger_of_these_types(tmp_path: Pat
         vm.close()
         assert await vm.wait_closed()
     declared = get_type_hints(walle.task.Trigger)
-    assert found["trigger"] == {"event": "dict", "position": declared["position"].__name__, "visit": "str"}
+    assert found["trigger"] == {"event": "TriggerEvent", "position": declared["position"].__name__, "visit": "str"}
     assert found["trigger"].keys() == declared.keys()
     assert found["visit"] in get_args(declared["visit"])
     assert set(get_args(declared["visit"])) == {"whole", "cut", "none"}
-    assert found["event"].keys() == get_type_hints(walle.task.TriggerEvent).keys()
+    assert found["event"].keys() == walle.task.TriggerEvent.__annotations__.keys()
     assert found["event"] == {"event_id": "str", "page_id": "str", "ts_ms": "int", "contents": "dict"}
     assert (found["events"], found["log"], found["store"]) == ("Events", "Log", "Store")
     public = {name for name in vars(walle.task.Context) if not name.startswith("_")}

@@ -15,6 +15,7 @@ from typing import Self
 from walle.clock import SystemClock
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.pipeline.event_history import EventHistory
+from walle.pipeline.event_log import EventLog, LoggedEvent
 from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamCounts, StreamEngine, TaskOutput
@@ -26,6 +27,17 @@ from walle.pipeline.transient_events import transient
 from walle.protocol import Attribute, Manifest
 from walle.task_log import OnLog
 from walle.task_runner import TaskRunner
+
+
+def events_of_users(log: EventLog) -> dict[str, list[LoggedEvent]]:
+    """Return the events of each user of a log, by the name of its stream, in the order they begin.
+
+    Users are people with devices of their own: they share neither page visits nor a task's state.
+    """
+    found: dict[str, list[LoggedEvent]] = {}
+    for record in log.records():
+        found.setdefault(record.stream, []).append(record)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,11 @@ import it under `TYPE_CHECKING` only. What a phase returns, and what `ctx.store.
 int, float, str, bytes, list, tuple, dict with str keys, and arrays.
 """
 
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from walle.engine_ext.session import Module, Session
 from walle.pipeline.context import Context, EscalationError, Log, Store
-from walle.pipeline.events import Event
+from walle.pipeline.events import Event, TriggerEvent
 from walle.pipeline.stream import Events, Groups, Plan
 
 __all__ = [
@@ -32,15 +32,6 @@ __all__ = [
     "Trigger",
     "TriggerEvent",
 ]
-
-
-class TriggerEvent(TypedDict):
-    """An event as plain data, with the fields of a line of an event log (`Event.to_dict`)."""
-
-    event_id: str
-    page_id: str  # empty outside pages
-    ts_ms: int  # milliseconds since the epoch
-    contents: dict[str, Any]  # plain data; arrays, such as a video's frame, are a read-only walle.np.ndarray
 
 
 class Trigger(TypedDict):

@@ -62,6 +62,7 @@ boot.register_modules(
     "walle.pipeline.context",
     "walle.pipeline.events",
     "walle.pipeline.stream",
+    "walle.pipeline.task_files",
     "walle.pipeline.topics",
 )
 

@@ -3,14 +3,17 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer.main
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from walle.cli import app
+from walle.cli.help_text import show_help_as_written
+from walle.cli.output import emit, emit_rows
 
 COMMANDS = {
     "attributes list", "attributes put", "attributes remove",
@@ -62,6 +65,66 @@ def test_a_command_explains_itself_and_speaks_json(path: str) -> None:
     result = CliRunner().invoke(app, [*path.split(), "--help"])
     assert result.exit_code == 0
     assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize("path", ["", *sorted({*COMMANDS, *(path.split()[0] for path in COMMANDS)})])
+def test_help_shows_its_texts_as_they_are_written(path: str) -> None:
+    command: Any = typer.main.get_command(app)
+    for name in path.split():
+        command = command.commands[name]
+    shown = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "400"}).output
+    texts = [command.help, command.epilog, *(getattr(one, "help", None) for one in command.params)]
+    missing = [word for text in texts for word in (text or "").split() if word not in shown]
+    assert not missing
+    if "[" in "".join(filter(None, texts)):
+        assert "[" in shown
+
+
+def test_brackets_in_help_texts_are_not_read_as_markup() -> None:
+    shop = typer.Typer(help="Shop [bold]all[/bold].")
+    group = typer.Typer(help="Sell [green]shoes[/].")
+
+    def sell(size: Annotated[int, typer.Option(help="A [size] of walle[parquet].")] = 1) -> None:
+        """Sell a shoe of shoes[red]."""
+
+    group.command(epilog="Example: sell [blue]")(sell)
+    shop.add_typer(group, name="shoes")
+    shop.command(help="Close [it].")(sell)
+    show_help_as_written(shop)
+    env = {"COLUMNS": "200"}
+    assert "Shop [bold]all[/bold]." in CliRunner().invoke(shop, ["--help"], env=env).output
+    assert "Sell [green]shoes[/]." in CliRunner().invoke(shop, ["--help"], env=env).output
+    assert "Close [it]." in CliRunner().invoke(shop, ["--help"], env=env).output
+    inner = CliRunner().invoke(shop, ["shoes", "sell", "--help"], env=env).output
+    assert all(
+        text in inner for text in ("a shoe of shoes[red].", "Example: sell [blue]", "A [size] of walle[parquet].")
+    )
+
+
+def test_the_extra_that_parquet_needs_is_named_in_the_help_of_export() -> None:
+    assert "Parquet (with walle[parquet])" in " ".join(
+        CliRunner().invoke(app, ["features", "export", "--help"]).output.split()
+    )
+
+
+def test_an_error_about_usage_shows_what_was_given() -> None:
+    result = CliRunner().invoke(app, ["task", "new", "a[red]b[/x]"], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "'a[red]b[/x]' is not a task name" in result.output
+
+
+def test_texts_with_colons_are_not_read_as_emojis(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(None, as_json=False, text=escape("main.py:x: [red] :warning: of phone:fire:1"))
+    emit_rows([{"id": "a:x:b"}], as_json=False, title="of :x:")
+    shown = capsys.readouterr().out
+    assert "main.py:x: [red] :warning: of phone:fire:1\n" in shown
+    assert all(text in shown for text in ("a:x:b", "of :x:"))
+
+
+def test_titles_and_statuses_are_shown_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    emit_rows([{"a[red]": "b[green]"}], as_json=False, title="models[v2]")
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("a[red]", "b[green]", "models[v2]"))
 
 
 @pytest.mark.parametrize("path", sorted(COMMANDS - {"demo", "figures"}))

@@ -1,6 +1,7 @@
 """`walle model` and `walle operators` on a small model."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,26 @@ def test_bench_requires_shapes_that_the_model_does_not_fix(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="no input is named z"):
         run("model", "bench", tmp_path / "open.walle", "--shape", "z=2")
     assert run("model", "bench", tmp_path / "open.walle", "--shape", "x=2x3", "--runs", 1)["runs"] == 1
+
+
+def test_bench_says_of_what_the_search_is_a_part(model: Path, tmp_path: Path) -> None:
+    text = CliRunner().invoke(app, ["model", "bench", str(model), "--runs", "1"]).stdout
+    assert re.search(r"load [\d.]+ ms, of which search [\d.]+ ms; first run [\d.]+ ms$", text.strip()), text
+    graph = GraphBuilder("open")
+    graph.output("y", graph.op("Relu", [graph.input("x", (None, 3))]))
+    graph.save(tmp_path / "open.walle")
+    arguments = ["model", "bench", str(tmp_path / "open.walle"), "--shape", "x=2x3", "--runs", "1"]
+    text = CliRunner().invoke(app, arguments).stdout  # its shapes are known at its first run, which plans it
+    assert re.search(r"load [\d.]+ ms; first run [\d.]+ ms, of which search [\d.]+ ms$", text.strip()), text
+    found = run(*arguments)
+    assert found["planned_in"] == "first run"
+    assert found["search_ms"] <= found["first_ms"]
+
+
+def test_a_plan_shows_no_step_of_no_time(model: Path) -> None:
+    text = CliRunner().invoke(app, ["model", "plan", str(model)]).stdout
+    assert not re.search(r"\b0 µs", text)
+    assert "< 1 µs" in text
 
 
 def test_calibrate_saves_the_rates_that_sessions_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

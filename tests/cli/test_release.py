@@ -31,6 +31,19 @@ WORKS = {"main.py": "def execute(ctx, trigger):\n    return 1\n"}
 FAILS = {"main.py": "raise ValueError('it does not load')\n"}
 
 
+CRASHES = {
+    "main.py": (
+        "def execute(ctx, trigger):\n    ctx.log(f'on {ctx.device[\"os\"]}')\n"
+        "    return trigger['event']['contents']['n']\n"
+    ),
+    "simulation/events.jsonl": "".join(
+        json.dumps({"event_id": event_id, "page_id": "item/7", "ts_ms": 5, "contents": {"of": "item"}}) + "\n"
+        for event_id in ("page_enter", "page_exit")
+    ),
+}
+SIMULATION = '[simulation]\nevents = "simulation/events.jsonl"\n'
+
+
 class Person:
     """Runs commands with the address of the cloud in the environment, as a shell does."""
 
@@ -68,6 +81,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         engineer = Engineer(folder, url, "shop", token)
         engineer.push("good", "v1", WORKS | {"task.toml": CONFIG.format(task="good")})
         engineer.push("bad", "v1", FAILS | {"task.toml": CONFIG.format(task="bad")})
+        engineer.push("crash", "v1", CRASHES | {"task.toml": CONFIG.format(task="crash") + SIMULATION})
         reading = CONFIG.format(task="reading") + '[reads]\ntopics = ["good", "good/clicks"]\n'
         engineer.push("reading", "v1", WORKS | {"task.toml": reading})
         yield Person(url, token, folder / "cloud")
@@ -221,6 +235,27 @@ def test_watching_a_release_that_fails_ends_with_status_1(person: Person) -> Non
     status, text = person.text("start", "shop", "bad", "v1", "--watch")
     assert status == 1
     assert "it does not load" in text.splitlines()[-1]
+
+
+def test_a_failed_simulation_shows_its_device_its_event_and_the_source_line(person: Person) -> None:
+    status, text = person.text("start", "shop", "crash", "v1", "--watch", "--json")
+    assert (status, json.loads(text.splitlines()[-1])["state"]) == (1, "failed")
+    name = json.loads(text.splitlines()[-1])["id"]
+    shown = person.text("status", name)[1].splitlines()
+    begin = shown.index("failed: KeyError: 'n' (2 times)")
+    assert shown[begin + 1 : begin + 9] == [
+        "  at main.py:3 in execute: return trigger['event']['contents']['n']",
+        '  first at event 1, line 2 of simulation/events.jsonl: page_exit item/7, ts_ms 5, contents {"of": "item"}',
+        "  on simulated-low (app_version 1.0, os android, performance low); also on simulated-high",
+        "  Traceback (most recent call last):",
+        '    File "main.py", line 3, in execute',
+        "      return trigger['event']['contents']['n']",
+        "  KeyError: 'n'",
+        "  logged: info: on android",
+    ]
+    (fault,) = person.json("status", name)["history"][-1]["details"]["faults"]
+    assert (fault["count"], fault["device"]["os"], fault["event"]["page_id"]) == (2, "android", "item/7")
+    assert "traceback" not in "".join(line for line in shown if line.lstrip().startswith("SimulationFailed"))
 
 
 def test_what_the_cloud_refuses_is_said_with_what_to_do(person: Person) -> None:

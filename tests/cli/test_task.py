@@ -164,6 +164,14 @@ def test_check_compares_the_condition_with_a_log(task: Path, tmp_path: Path) -> 
     assert CliRunner().invoke(app, ["task", "check", str(task), "--mapping", "m.toml"]).exit_code == 2
 
 
+def test_check_names_a_line_of_a_log_by_the_logs_own_path(task: Path, tmp_path: Path) -> None:
+    log = write_events(tmp_path / "log.jsonl", ("a", False))
+    log.write_text("{}\n" + log.read_text())
+    text = CliRunner().invoke(app, ["task", "check", str(task), "--events", str(log)]).stdout
+    assert f"{log}:1: warning: this line is skipped: event_id: is missing" in text.splitlines()[0]
+    assert text.startswith(str(log))
+
+
 def test_check_and_new_work_without_the_clouds_packages(tmp_path: Path) -> None:
     code = """
 import sys
@@ -241,8 +249,22 @@ def test_simulate_shows_the_log_and_place_of_a_failure(task: Path, tmp_path: Pat
         ("simulated-high", 1, 2, "ZeroDivisionError", place),
     ]
     text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
-    assert f"failed: event 1, line 2 of {log} (page_exit " in text
-    assert '      File "local/small/v1/main.py", line 3, in execute' in text
+    contents = '{"bad": false}'
+    assert text.splitlines()[1:] == [
+        "failed: ZeroDivisionError: division by zero (2 times)",
+        f"  at {task}/main.py:3 in execute: return 1 / 0",
+        f"  first at event 1, line 2 of {log}: page_exit item, ts_ms 2000, contents {contents}, user a",
+        "  on simulated-low (app_version 1.0, os android, performance low); also on simulated-high",
+        "  Traceback (most recent call last):",
+        f'    File "{task}/main.py", line 3, in execute',
+        "      return 1 / 0",
+        "  ZeroDivisionError: division by zero",
+        "  logged: info: here",
+        "log: info: here (simulated-low, event 1, line 2)",
+        "log: info: here (simulated-high, event 1, line 2)",
+    ]
+    (fault,) = report["faults"]
+    assert (fault["count"], fault["event"]["line"], fault["source"]) == (2, 2, "return 1 / 0")
 
 
 def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:
@@ -263,6 +285,39 @@ def test_simulate_plays_each_stream_of_a_log_by_itself(task: Path, tmp_path: Pat
     assert "not JSON" in skipped["reason"]
     text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
     assert f"1 lines of {log} were skipped: 1 broken\n  line 11: not JSON" in text
+
+
+STATEFUL = """\
+def execute(ctx, trigger):
+    ctx.state["n"] = ctx.state.get("n", 0) + 1
+    return {"n": ctx.state["n"], "recent": len(ctx.recent)}
+"""
+
+
+def test_simulate_gives_each_user_of_the_tasks_own_events_a_device(task: Path, tmp_path: Path) -> None:
+    """The users take turns in the file, as the two phones of the trials do."""
+    (task / "main.py").write_text(STATEFUL)
+    own = '[trigger]\nsequence = ["click"]\nwithout_visit = true\n'
+    own += '[state]\nversion = 1\n[simulation]\nevents = "two.jsonl"\n'
+    (task / "task.toml").write_text(f'[task]\nname = "small"\n{own}')
+    event = {"event_id": "click", "page_id": "", "contents": {}}
+    lines = [{"stream": user, "ts_ms": 1000 + n, **event} for n in range(3) for user in ("phone-a", "phone-b")]
+    (task / "two.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for options in ([], ["--events", task / "two.jsonl"]):
+        status, report = run("task", "simulate", task, "--os", "android", "--app-version", "1.0", *options)
+        assert (status, report["users"], report["other_users"]) == (0, 2, 0)
+        found = {
+            user: [(one["line"], one["output"]) for one in report["results"] if one["user"] == user]
+            for user in ("phone-a", "phone-b")
+        }
+        assert found == {
+            user: [(line + 2 * n, {"n": n + 1, "recent": n + 1}) for n in range(3)]
+            for line, user in ((1, "phone-a"), (2, "phone-b"))
+        }
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--users", "1", "--show"]).stdout
+    assert "1 users of 2 (--users plays more), each on a device of its own of each kind" in text
+    assert "(click, simulated-low-1, user phone-a) → " in text
+    assert "phone-b" not in text
 
 
 def test_simulate_reads_a_log_through_a_mapping(task: Path, tmp_path: Path) -> None:

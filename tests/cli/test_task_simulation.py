@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from walle import cv, np
-from walle.cli.task_simulation import _json_bytes, _json_of, own_events
+from walle.cli.task_simulation import _USERS, _json_bytes, _json_of, own_events
+from walle.cloud.simulation import DEFAULT_USERS
 
 # The packages of walle[cloud], and NumPy.
 REFUSED = (
@@ -127,6 +128,10 @@ def test_outputs_beyond_the_reports_room_are_left_out_and_counted(task: Path) ->
 )
 def test_the_size_of_an_output_as_json_is_not_underestimated_by_much(value: Any) -> None:
     assert len(json.dumps(_json_of(value))) <= _json_bytes(value) + 8
+
+
+def test_it_plays_as_many_users_as_the_cloud_does() -> None:
+    assert _USERS == DEFAULT_USERS
 
 
 def test_wrong_use_has_a_status_of_its_own(task: Path) -> None:

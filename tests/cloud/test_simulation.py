@@ -214,6 +214,53 @@ def execute(ctx, n):
     assert (failure.place, failure.error_type) == ("shop/count/v1/main.py:4 in execute", "TypeError")
 
 
+def stateful(*users: str) -> tuple[Bundle, bytes]:
+    """Return a task that counts its runs, and the events of users that take turns, three of each."""
+    main = 'def execute(ctx, trigger):\n    ctx.state["n"] = ctx.state.get("n", 0) + 1\n    '
+    main += 'return [ctx.device["id"], ctx.state["n"], len(ctx.recent), len(ctx.history())]\n'
+    config = TASK_CONFIG.replace("page_exit", "tap").replace("[trigger]", "[trigger]\nwithout_visit = true")
+    events = [
+        {"stream": user, "event_id": "tap", "page_id": "", "ts_ms": 1000 + 10 * number, "contents": {}}
+        for number in range(3)
+        for user in users
+    ]
+    lines = "".join(json.dumps(event) + "\n" for event in events).encode()
+    return bundle(main, config + "[state]\nversion = 1\n[history]\ndays = 1\n"), lines
+
+
+@pytest.mark.asyncio
+async def test_each_user_of_the_events_has_a_device_of_its_own() -> None:
+    got: list[SimulatedRun] = []
+    task, events = stateful("phone-a", "phone-b")
+    result = await Simulator(1, on_run=got.append).run(task, events, DEVICE_KINDS[:1])
+    assert (result.ok, result.users, result.other_users, result.events) == (True, 2, 0, 6), result.first_error
+    assert [(run.user, run.device, run.trigger.position) for run in got] == [
+        *(("phone-a", "simulated-low-1", position) for position in (0, 2, 4)),
+        *(("phone-b", "simulated-low-2", position) for position in (1, 3, 5)),
+    ]
+    outputs = [run.output.output for run in got if run.output is not None]
+    assert outputs == [[f"simulated-low-{user}", n, n, n] for user in (1, 2) for n in (1, 2, 3)]
+
+
+@pytest.mark.asyncio
+async def test_users_beyond_the_bound_are_counted_and_not_played(simulator: Simulator) -> None:
+    task, events = stateful("a", "b", "c")
+    result = await simulator.run(task, events, DEVICE_KINDS[:1], users=2)
+    assert (result.ok, result.runs, result.users, result.other_users, result.events) == (True, 6, 2, 1, 6)
+
+
+@pytest.mark.asyncio
+async def test_a_fault_names_the_user_on_whose_device_it_came_first(simulator: Simulator) -> None:
+    main = 'def execute(ctx, trigger):\n    assert ctx.device["id"] != "simulated-high-2", "the second"\n'
+    config = TASK_CONFIG.replace("page_exit", "tap").replace("[trigger]", "[trigger]\nwithout_visit = true")
+    result = await simulator.run(bundle(main, config), stateful("a", "b")[1], DEVICE_KINDS)
+    (fault,) = result.faults
+    assert (fault.count, fault.devices, fault.event["user"], fault.event["position"]) == (
+        3, ("simulated-high-2",), "b", 1,
+    )  # fmt: skip
+    assert fault.device == {**DEVICE_KINDS[1], "id": "simulated-high-2"}
+
+
 @pytest.mark.asyncio
 async def test_events_that_a_device_refuses_are_named_and_the_others_played(
     simulator: Simulator, monkeypatch: pytest.MonkeyPatch
@@ -352,7 +399,7 @@ async def test_a_simulation_that_is_cancelled_while_it_ends_leaves_no_process() 
 
     main = "def execute(ctx, x):\n    while True:\n        pass\n"
     config = TASK_CONFIG + "[limits]\ndeadline_ms = 10_000\n"
-    simulation = _Simulation(bundle(main, config), EventFiles.of({}), new_host, None, None)
+    simulation = _Simulation(bundle(main, config), EventFiles.of({}), new_host, None, None, 1)
     running = asyncio.create_task(simulation.run(LOG, DEVICE_KINDS[:1], (), 60.0))
     async with asyncio.timeout(20):
         while not hosts[0].report().pid:  # noqa: ASYNC110

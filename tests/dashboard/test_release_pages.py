@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import html
 import json
 import re
 import urllib.parse
@@ -331,6 +332,31 @@ async def test_what_authors_and_devices_write_is_text(shop: ShopCloud, tmp_path:
         ):
             answer = await anna.http.get(path, headers={"Cookie": ""} if "login" in path else {})
             assert "<img" not in answer.text
+
+
+@pytest.mark.asyncio
+async def test_a_failed_simulation_shows_its_device_event_source_line_and_log(shop: ShopCloud) -> None:
+    main = "def execute(ctx, trigger):\n    ctx.log('<b>seen</b>')\n    return trigger['event']['contents']['n']\n"
+    config = '[task]\nname = "count"\n[trigger]\nsequence = ["tap"]\nwithout_visit = true\n'
+    config += '[simulation]\nevents = "e.jsonl"\n'
+    event = '{"event_id": "tap", "page_id": "item/7", "ts_ms": 5, "contents": {"of": "<i>"}}\n'
+    await shop.push("v2", main=main, config=config, **{"e.jsonl": event})
+    release_id = await shop.release("v2")
+    await shop.until(release_id, "failed")
+    async with visitor(shop, "anna", READER) as anna:
+        page = await anna.get(f"/dashboard/releases/{release_id}")
+    assert "<b>" not in page
+    assert "<i>" not in page
+    words = html.unescape(words_of(page))
+    for text in (
+        "KeyError main.py:3 in execute KeyError: 'n' in the simulation, 2 times",
+        "Source line return trigger['event']['contents']['n']",
+        "Simulated device id simulated-low, app_version 1.0, os android, performance low",
+        "; on simulated-low, simulated-high",
+        "Event tap item/7, the event 0 of the simulation, line 1 of e.jsonl, ts_ms 5",
+        "info: <b>seen</b>",
+    ):
+        assert text in words, words[words.index("Failures") :][:1500]
 
 
 @pytest.mark.asyncio

@@ -92,6 +92,29 @@ async def test_a_version_that_fails_on_the_device_is_refused_there_and_the_old_o
 
 
 @pytest.mark.asyncio
+async def test_each_user_of_the_smoke_events_begins_with_nothing(tmp_path: Path) -> None:
+    main = """\
+def execute(ctx, trigger):
+    if "user" in trigger["event"]["contents"]:
+        ctx.state["users"] = sorted({*ctx.state.get("users", []), trigger["event"]["contents"]["user"]})
+        if len(ctx.state["users"]) > 1:
+            raise ValueError("users share a device")
+"""
+    events = "".join(
+        json.dumps({"stream": user, "event_id": kind, "page_id": "p", "ts_ms": ts_ms, "contents": {"user": user}})
+        + "\n"
+        for ts_ms, kind in enumerate(("page_enter", "page_exit"))
+        for user in ("a", "b")
+    )
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await push(shop, "v1", main, CONFIG + "[state]\nversion = 1\n", events)
+        release = await ended(shop, "v1", user)
+        assert release["state"] == "full", release["reason"]
+        assert device.counts.runs_failed == 0
+
+
+@pytest.mark.asyncio
 async def test_a_smoke_run_begins_with_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     checking = """\
 def execute(ctx, trigger):

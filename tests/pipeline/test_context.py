@@ -1,3 +1,5 @@
+# ruff: noqa: E501 -- rows of tables
+
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.pipeline import context
 from walle.pipeline.events import Event
+from walle.pipeline.stream import encode_events
 from walle.vm import VM, DeadlineExceeded, TaskError
 
 EVENTS = [
@@ -115,7 +118,7 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
 
     assert (await run(vm, callbacks={"escalate": escalate}))["output"] == 43
     assert asked == [("execute", {"n": 21})]
-    with pytest.raises(TaskError, match="EscalationError: failed: callback 'escalate' raised LookupError"):
+    with pytest.raises(TaskError, match="EscalationError: failed: callback 'escalate' raised MissingCallback"):
         await run(vm)
     with pytest.raises(TaskError, match="no phase 'preprocess'"):
         await cloud.call("walle.pipeline.context:phase", TASK, "preprocess", None, {})
@@ -169,6 +172,67 @@ async def test_the_name_of_an_unknown_resource_is_refused(make: Make, name: str)
     assert caught.value.type_name == "TaskContextError"
     with pytest.raises(TaskError) as caught:
         await run(make(f"def execute(ctx, x): return ctx.session({name!r})"))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("body", "resources", "message"),
+    [
+        ('ctx.session("intnet")', ["intent.walle", "b.walle", "t.bin"], "no model resources/intnet.walle; its models are: b, intent"),
+        ('ctx.session("intnet")', ["intnet.onnx"], "resources/intnet.onnx is not converted in a task's VM; convert it before: walle model convert resources/intnet.onnx resources/intnet.walle"),
+        ('ctx.session("intnet")', ["a.onnx"], "convert its ONNX model: walle model convert resources/a.onnx resources/intnet.walle"),
+        ('ctx.session("intnet")', [], "and no other model; make one: walle model convert MODEL.onnx resources/intnet.walle, and list it under [files]"),
+        ('ctx.session("wrong")', ["wrong.walle"], "model 'resources/wrong.walle': not a sound .walle file: it begins with other bytes; an ONNX model is converted with: walle model convert"),
+        ('ctx.resource("tabel")', ["table", *(f"x{n}" for n in range(9))], "no file resources/tabel; it has: table, x0, x1, x2, x3, x4, x5, x6 and 2 more"),
+        ('ctx.resource("tabel")', [], 'and no other; list it under [files] of task.toml: "resources/tabel" = "shared"'),
+        ('open("a")', [], "name 'open' is not defined; a task has no files: ctx.resource(name) reads those of resources/"),
+        ("exit()", [], "name 'exit' is not defined; a run ends when its last phase returns"),
+        ("ctx.history()", [], "the run has no ctx.history: add [history] to task.toml"),
+        ('ctx.exclusive("a")', [], "the run has no ctx.exclusive: list the file under [[exclusive]]"),
+        ('ctx.features("a")', [], "the run has no ctx.features: only a phase in the cloud has"),
+    ],
+)  # fmt: skip
+async def test_an_error_says_what_exists_and_what_to_do(
+    make: Make, body: str, resources: list[str], message: str
+) -> None:
+    vm = make(
+        f"def execute(ctx, x): return {body}",
+        dict.fromkeys(resources, b"\x08\x07 other bytes, more than a header" * 9),
+    )
+    with pytest.raises(TaskError) as caught:
+        await run(vm)
+    assert message in str(caught.value)
+    assert caught.value.type_name in ("TaskContextError", "ModelError", "NameError")
+
+
+@pytest.mark.asyncio
+async def test_each_event_that_a_task_meets_has_one_form(make: Make) -> None:
+    """The trigger's, those of events, recent and history, and the trigger of a phase in the cloud."""
+    vm = make(
+        """
+        def forms(event):
+            return [event["page_id"], event.page_id, event["contents"]["n"], event.contents["n"], dict(event)]
+
+        def execute(ctx, trigger):
+            if ctx.place == "cloud":
+                return forms(trigger["event"])
+            found = [trigger["event"], *ctx.events, ctx.events[0], *ctx.events.filter(lambda event: event["ts_ms"] > 0)]
+            return [forms(one) for one in [*found, ctx.recent[-1], *ctx.history()]] + [trigger["event"]]
+
+        def execute_batch(ctx, payloads):
+            return [forms(one["event"]) for one in payloads]
+        """
+    )
+    event = Event("click", "item", 7, {"n": 3})
+    encoded = encode_events([event])
+    callbacks = {"events.recent": lambda: encoded, "events.history": lambda *_: encoded}
+    plain = {"event": event.to_dict(), "position": 0, "visit": "whole"}
+    found = await vm.call("walle.pipeline.context:run", TASK, plain, encoded, {}, callbacks=callbacks)
+    want = ["item", "item", 3, 3, event.to_dict()]
+    assert found["output"] == [*[want] * 6, event.to_dict()]  # and the event itself is plain data
+    assert (await vm.call("walle.pipeline.context:phase", TASK, "execute", plain, {}))["output"] == want
+    batch = await vm.call("walle.pipeline.context:phase_batch", TASK, [plain], [{}])
+    assert batch["outputs"] == [(None, want)]
 
 
 @pytest.mark.asyncio

@@ -2,6 +2,7 @@ import json
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,24 @@ def test_an_event_cannot_be_changed() -> None:
         del EVENT.page_id
     with pytest.raises(AttributeError):
         EVENT.extra = 1
+
+
+def test_a_field_is_an_attribute_and_a_key() -> None:
+    (read,) = Event.list_from_json(json.dumps([EVENT.to_dict()]).encode())
+    forms: list[Any] = [EVENT, read, events.TriggerEvent(EVENT.to_dict())]
+    for event in forms:
+        assert dict(event) == {**event} == EVENT.to_dict()
+        assert (event["event_id"], event["page_id"], event["ts_ms"], event["contents"]) == (
+            event.event_id, event.page_id, event.ts_ms, event.contents,
+        )  # fmt: skip
+        assert list(event) == ["event_id", "page_id", "ts_ms", "contents"]
+        assert "page_id" in event
+        assert "item_id" not in event
+        assert (event.get("page_id"), event.get("item_id", 5)) == ("item_page", 5)
+        with pytest.raises(KeyError, match=r"an event has event_id, page_id, ts_ms, contents, and no item_id; what"):
+            event["item_id"]
+        with pytest.raises(AttributeError, match="no item_id; what it is about is in its contents"):
+            event.item_id  # noqa: B018 -- it must raise
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.engine_ext.model import GraphBuilder
 from walle.errors import ConfigError
 from walle.pipeline.event_log import EventLog
 from walle.task_check import Finding, check_task
@@ -27,6 +28,12 @@ def check(folder: Path, main: str = MAIN, config: str = CONFIG, **files: str) ->
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     return check_task({path: text.encode() for path, text in tree.items()}, folder)
+
+
+def a_model() -> bytes:
+    graph = GraphBuilder("small")
+    graph.output("y", graph.op("Neg", [graph.input("x", (1,))]))
+    return graph.to_bytes()
 
 
 def shown(findings: list[Finding]) -> list[str]:
@@ -145,8 +152,8 @@ def test_warnings_of_the_compiler_are_findings(tmp_path: Path) -> None:
         ("[task]\nname =\n", ["task.toml:2:7: error: is not TOML: Invalid value [toml-syntax]"]),
         (CONFIG + '[tunnel]\ndictionary = "d"\n', ["task.toml:6:1: error: [tunnel] dictionary 'd' must be in [files]"]),
         (CONFIG + "[tunnel]\n", ["task.toml:5:2: error: [tunnel] dictionary is missing"]),
-        (CONFIG + '[files]\n"a.b" = "public"\n"c" = "shared"\n', ["task.toml:6:1: error: [files] a.b must be one of shared"]),
-        (CONFIG + '[simulation]\nevents = "none.jsonl"\n', ["task.toml: error: [simulation] events: file 'none.jsonl' does not exist"]),
+        (CONFIG + '[files]\n"a.b" = "public"\n"c" = "shared"\n', ["task.toml:6:1: error: [files] a.b must be one of shared", "task.toml:7:1: error: [files] 'c' does not exist; add the file"]),
+        (CONFIG + '[simulation]\nevents = "none.jsonl"\n', ["task.toml:6:1: error: [simulation] events: file 'none.jsonl' does not exist"]),
         (CONFIG + '[state]\nversion = 2\non_upgrade = "migrate"\n', ["main.py:1:1: error: has no migrate(old_version, state)"]),
         (CONFIG.replace("page_exit", "page_exti"), ["task.toml:4:1: warning: 'page_exti' is not a basic kind of event; did you mean page_exit? [trigger-event]"]),
         (CONFIG.replace('["page_exit"]', '[\n  "page_exit", # ]\n  "page_exti"\n]'), ["task.toml:4:1: warning"]),
@@ -213,7 +220,7 @@ def test_the_reference_apps_task_is_good_but_for_its_encoder(folder: str) -> Non
     files = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
     files = {path: data for path, data in files.items() if "cache" not in path}
     assert TaskConfig.parse(files["task.toml"], "task.toml").name == "ipv"
-    missing = {"resources/encoder.walle": b"model"} if "resources/encoder.walle" not in files else {}
+    missing = {"resources/encoder.walle": a_model()} if "resources/encoder.walle" not in files else {}
     assert not shown(check_task(files | missing, root))
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from walle.cli.help_text import show_help_as_written
 from walle.cli.output import fail
 from walle.cli.verbose import log_to_stderr
 from walle.cli.version import version_lines
@@ -56,6 +57,7 @@ _COMMANDS = (
 )  # fmt: skip
 for _name in _COMMANDS:
     importlib.import_module(f"walle.cli.{_name}").register(app)
+show_help_as_written(app)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, progress_console
@@ -76,7 +77,7 @@ def down(
     from walle.actors.detached import stop
 
     ended = asyncio.run(stop(folder.resolve(), address))
-    emit({"ended": ended}, as_json=as_json, text=f"ended: {', '.join(ended)}")
+    emit({"ended": ended}, as_json=as_json, text=escape(f"ended: {', '.join(ended)}"))
 
 
 def _carry_out(

@@ -88,7 +88,7 @@ async def detach_cloud(config: "CloudConfig", ray_address: str, *, as_json: bool
             if as_json:
                 emit_line(said)
             else:
-                emit(said, as_json=False, text=f"the cloud of this folder runs already: {found.url}")
+                emit(said, as_json=False, text=escape(f"the cloud of this folder runs already: {found.url}"))
             return
         with working("starting the cloud", as_json=as_json):
             cloud = await ActorCloud.start(config, is_detached=True)
@@ -225,14 +225,16 @@ def _announce(
     }
     if not config.https and not is_loopback(config.host):
         what = f"HTTP at {config.host} has no TLS, so that tokens and task files can be read and changed on the way"
-        progress_console.print(f"[yellow]warning:[/] {what}; leave --plain-http out, or put a proxy with TLS before it")
+        progress_console.print(
+            f"[yellow]warning:[/] {escape(what)}; leave --plain-http out, or put a proxy with TLS before it"
+        )
     if as_json:
         emit_line(said)
         return
     git = [f"{join.url}/git/{scenario}.git" for scenario in said["scenarios"]]
     lines = [
-        f"[green]the cloud is up[/]: {join.url} (dashboard; the API is at /docs), tunnel {said['tunnel']}",
-        *(f"task repository: {one}" for one in git),
+        "[green]the cloud is up[/]: " + escape(f"{join.url} (dashboard; the API is at /docs), tunnel {said['tunnel']}"),
+        *(f"task repository: {escape(one)}" for one in git),
         *_offline_lines(home),
         f"admin token: in {escape(said['admin_token_file'])}",
         f"a device joins with: walle device run DEVICE_FOLDER --join {escape(str(path))}",

@@ -189,7 +189,7 @@ def export(
     until: UntilOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Write features to a file of JSON lines, CSV or Parquet (with the extra parquet).
+    """Write features to a file of JSON lines, CSV or Parquet (with walle[parquet]).
 
     The same command goes on where it was cut: until the file is whole, what was read is in FILE.part. Times of --since
     and --until belong to what is exported, so give dates where an export may be cut, not how long ago.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.cli.figure_budget import Budget
@@ -92,7 +93,7 @@ def figures(
     bad = [one for one in results if one.status != "ok"]
     plain = {"report": str(report), "figures": [one.to_plain() for one in results]}
     text = f"{len(results) - len(bad)} of {len(results)} figures measured; report: {report}"
-    emit(plain, as_json=as_json, text=text + "".join(f"\n{one.name}: {_last(one)}" for one in bad))
+    emit(plain, as_json=as_json, text=escape(text + "".join(f"\n{one.name}: {_last(one)}" for one in bad)))
     if bad:
         raise typer.Exit(1)
 

@@ -166,7 +166,7 @@ def collect(
         }
         would = "would be removed" if dry_run else "removed"
         lines.append(
-            f"{name}: {len(sweep.removed)} {would} ({removed_bytes / 1e6:.1f} MB), {len(sweep.waiting)} wait"
+            f"{escape(name)}: {len(sweep.removed)} {would} ({removed_bytes / 1e6:.1f} MB), {len(sweep.waiting)} wait"
             f" ({waiting_bytes / 1e6:.1f} MB), {sweep.reached} are reached ({sweep.reached_bytes / 1e6:.1f} MB)"
         )
     emit(said, as_json=as_json, text="\n".join(lines))

@@ -94,6 +94,7 @@ def bench(
     begin = time.perf_counter()
     session = Session(model, backend=backend, threads=threads)
     load_ms = (time.perf_counter() - begin) * 1e3
+    planned_in = "load" if session.plan() is not None else "first run"  # which knows the shapes
     if unknown := sorted(shapes.keys() - {info.name for info in session.inputs}):
         known = ", ".join(info.name for info in session.inputs)
         raise ConfigError(f"{model}: no input is named {', '.join(unknown)}; its inputs are: {known}")
@@ -118,6 +119,7 @@ def bench(
         "cpu_ms": statistics.median(cpu),
         "load_ms": load_ms,
         "search_ms": plan.search_ms,
+        "planned_in": planned_in,
         "first_ms": first_ms,
         "predicted_ms": sum(op.predicted_us for op in plan.ops) / 1e3,
         "arena_bytes": plan.arena_bytes,
@@ -128,13 +130,16 @@ def bench(
         return
     if rows:
         emit_rows(rows, as_json=False)
+    search = f", of which search {plan.search_ms:.2f} ms"
+    load = f"load {load_ms:.2f} ms{search if planned_in == 'load' else ''}"
+    first = f"first run {first_ms:.2f} ms{search if planned_in == 'first run' else ''}"
     emit(
         None,
         as_json=False,
         text=escape(
             f"{model} on {plan.backend}, {threads} thread{'s' if threads > 1 else ''}, {runs} runs: median"
             f" {report['median_ms']:.3f} ms, least {report['min_ms']:.3f} ms, CPU {report['cpu_ms']:.3f} ms a run;"
-            f" load {load_ms:.1f} ms, {plan.search_ms:.2f} ms of it search; first run {first_ms:.3f} ms"
+            f" {load}; {first}"
         ),
     )
 

@@ -39,7 +39,7 @@ def find_manifest() -> Path:
 
 def get(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Models to get; by default all of the manifest.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Models to get; by default all of the manifest.")
     ] = None,
     models_dir: Annotated[
         Path | None,
@@ -100,13 +100,14 @@ def _progress(*, as_json: bool) -> "Iterator[Callable[[ModelEntry], Callable[[in
     if as_json or not progress_console.is_terminal:
         yield lambda _: lambda _: None
         return
+    from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=progress_console) as progress:
 
         def begin(entry: "ModelEntry") -> Callable[[int], None]:
-            bar = progress.add_task(entry.name, total=entry.bytes, visible=False)
+            bar = progress.add_task(escape(entry.name), total=entry.bytes, visible=False)
             return lambda done: progress.update(bar, completed=done, visible=True)
 
         yield begin

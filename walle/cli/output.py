@@ -14,9 +14,9 @@ from rich.text import Text
 
 from walle.protocol import printable
 
-console = Console()
+console = Console(emoji=False)  # ":x:" of a path or of a log line is text
 _PIPE_COLUMNS = 1000  # where no terminal sets a width, a row is a line
-progress_console = Console(stderr=True)  # standard output holds results only
+progress_console = Console(stderr=True, emoji=False)  # standard output holds results only
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each change.")]
@@ -41,14 +41,14 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = 
     if as_json:
         print(json.dumps(list(rows), indent=1, default=str))
         return
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2))
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left", box=None, padding=(0, 2))
     for key in rows[0] if rows else ():
-        table.add_column(key, overflow="fold")
+        table.add_column(Text(key), overflow="fold")
     for row in rows:
         table.add_row(
             *(Text(printable(str(value))) for value in row.values())
         )  # not markup: some of it comes from devices
-    wide = console if console.is_terminal else Console(width=_PIPE_COLUMNS)
+    wide = console if console.is_terminal else Console(width=_PIPE_COLUMNS, emoji=False)
     wide.print(table if rows else "[dim]nothing to show[/]")
 
 
@@ -64,12 +64,15 @@ def interruptible(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def working(what: str, *, as_json: bool) -> Iterator[None]:
-    """Show that the block is at work, on a terminal; elsewhere say nothing, but that Ctrl-C stopped it."""
+    """Show that the block is at work, on a terminal; elsewhere say nothing, but that Ctrl-C stopped it.
+
+    `what` is plain text, not markup, as the title of `emit_rows` is.
+    """
     with interruptible(what):
         if as_json or not progress_console.is_terminal:
             yield
             return
-        with progress_console.status(what):
+        with progress_console.status(Text(printable(what))):
             yield
 
 

@@ -84,7 +84,7 @@ def gateway(
             if as_json:
                 emit_line({"url": address, "of": url})
             else:
-                console.print(f"answering profiles at {address}, from the table of {url}")
+                console.print(f"answering profiles at {address}, from the table of {url}", markup=False)
             await stopping.wait()
 
     event_loop.run(serve())

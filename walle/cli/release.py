@@ -22,6 +22,7 @@ from walle.deploy.release_client import (
 )
 from walle.errors import WalleError
 
+_NOT_IN_ROWS = ("at_s", "faults")  # details of a transition that have lines of their own
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "retired": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
@@ -135,7 +136,8 @@ def status(
 ) -> None:
     """List the releases that you may read, newest first, or show one with its history and its distinct failures.
 
-    A failure is shown with its place, its counts, and the traceback and last log lines of the latest report of it.
+    A failure is shown with its place, its counts, and the traceback and last log lines of the latest report of it; one
+    of the simulation with the simulated device, the event and the source line.
     """
     if release_id and group:
         raise typer.BadParameter("give a release or a group, not both", param_hint="--group")
@@ -156,6 +158,7 @@ def status(
     if retries := release.get("retries"):
         emit(release, as_json=False, text=f"another attempt of {escape(retries)}")
     lines = [*_reads(release), *_group_lines(release), *_evidence_lines(evidence), *_failure_lines(found)]
+    lines += _simulation_lines(release["history"])
     for line in lines:
         emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
@@ -269,6 +272,14 @@ def _group_lines(release: "ReleaseJson") -> list[str]:
     return lines
 
 
+def _simulation_lines(history: list[TransitionJson]) -> list[str]:
+    """Return the faults for which the simulation failed, each with its device, event, source line and log."""
+    from walle.deploy.cloud.simulated_fault import SimulatedFault
+
+    faults = [fault for entry in history for fault in entry["details"].get("faults", ())]
+    return [line for fault in faults for line in SimulatedFault.from_plain(fault).lines()]
+
+
 def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
     """Return what the gate has on the step that is judged, a line each, none if no step is."""
     if not evidence:
@@ -345,7 +356,7 @@ def _failure_lines(found: FailuresJson) -> list[str]:
 
 def _history_row(entry: TransitionJson) -> dict[str, Any]:
     at = datetime.fromtimestamp(entry["at_s"]).astimezone()
-    details = ", ".join(f"{key} {value}" for key, value in entry["details"].items() if key != "at_s")
+    details = ", ".join(f"{key} {value}" for key, value in entry["details"].items() if key not in _NOT_IN_ROWS)
     return {
         "at": f"{at:%Y-%m-%d %H:%M:%S}",
         "event": entry["event"] or "Created",
@@ -366,7 +377,7 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
     """Follow a release to its end; return the exit status."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=progress_console, disable=as_json or not progress_console.is_terminal) as progress:
-        bar = progress.add_task(release_id, total=1.0, note="")
+        bar = progress.add_task(escape(release_id), total=1.0, note="")
         stage = ""
         async for release in client.stream(release_id):
             totals = release["totals"]
@@ -376,6 +387,8 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
                 emit_line(release)
             elif stage != (stage := f"{release['state']} {release['stage']}"):
                 reason = f": {release['reason']}" if release["reason"] else ""
+                if release["state"] == "failed":
+                    reason += f"; its event, traceback and log: walle release status {release_id}"
                 emit(release, as_json=False, text=escape(f"{release_id} {release['state']} ({note}){reason}"))
             if release["state"] in _OVER:
                 return _OVER[release["state"]]

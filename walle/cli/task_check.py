@@ -57,7 +57,8 @@ def check(
 def _line_of(finding: "Finding", folder: Path) -> str:
     """Return a line of markup, whose place editors and terminals recognise: the path as it is from here."""
     color = "red" if finding.level == "error" else "yellow"
-    place = ":".join(str(part) for part in (folder / finding.file, finding.line, finding.column) if part)
+    path = finding.file if finding.is_elsewhere else folder / finding.file
+    place = ":".join(str(part) for part in (path, finding.line, finding.column) if part)
     return f"{escape(place)}: [{color}]{finding.level}[/]: {escape(f'{finding.message} [{finding.code}]')}"
 
 

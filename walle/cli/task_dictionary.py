@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PATH = "resources/features.dict"
 _HELD_BACK = 4  # every fourth feature is measured, and not trained on
+_MAX_USERS = 1_000  # of the events, each on a simulated device of its own
 _BATCH = 16  # uploads of a batch in the report
 _PAYS_WITHIN = 1_000  # uploads of a device, which pulls the dictionary once
 
@@ -121,7 +122,7 @@ def _features(folder: Path, events: Path | None, mapping: Path | None, limit: in
             found.append(Upload(len(found) + 1, topic, plain.encode(payload), now_ms + len(found) * 1000))
 
     async def play() -> None:
-        result = await Simulator(1, on_run=keep).run(bundle, played, DEVICE_KINDS[:1], files=files)
+        result = await Simulator(1, on_run=keep).run(bundle, played, DEVICE_KINDS[:1], files=files, users=_MAX_USERS)
         if not result.ok:
             raise ConfigError(f"{folder}: the task fails on these events: {result.first_error}; mend it first")
 

@@ -20,6 +20,7 @@ from walle.errors import WalleError
 if TYPE_CHECKING:
     from walle.cloud.simulation import SimulatedRun
     from walle.deploy.cloud.device_group import DeviceGroup
+    from walle.deploy.cloud.simulated_fault import SimulatedFault
     from walle.deploy.cloud.simulation_result import SimulationResult
     from walle.deploy.cloud.task_tree import TaskTree
     from walle.pipeline.event_log import EventLog, LineReport
@@ -31,6 +32,7 @@ _MAX_RESULTS = 1_000  # runs in the report; failed ones are always in it
 _MAX_RESULT_BYTES = 16 << 20  # of all outputs and puts in the report, as JSON, about
 _MAX_VALUE_CHARS = 2_000  # of an output in text
 _SHOWN_SKIPPED = 5  # lines, in text
+_USERS = 20  # as the cloud plays, `walle.cloud.simulation.DEFAULT_USERS`; a device takes some 20 ms to make
 _NUMBER_BYTES = 20  # of a float in JSON, with the comma
 
 
@@ -41,6 +43,9 @@ def simulate(
     ] = None,
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
+    users: Annotated[
+        int, typer.Option(help="How many users of the log to play at most, each on a device of its own.", min=1)
+    ] = _USERS,
     app_version: Annotated[str, typer.Option(help="Play on one device of this app version.")] = "",
     os: Annotated[str, typer.Option("--os", help="Play on one device of this system, such as android.")] = "",
     show: Annotated[bool, typer.Option("--show", help="Show the output of each run.")] = False,
@@ -49,10 +54,10 @@ def simulate(
     """Run a task on this machine as the cloud does before it releases it.
 
     The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
-    device, or on the one that --app-version and --os name; the cloud also plays them for each app version and system of
-    the devices that a release is for. The report has what it puts out (--show), logs and prints, which events it fails
-    on, with their lines in the log, which lines were skipped and why, and the time of its phases, without the start of
-    VMs and loading.
+    device, or on the one that --app-version and --os name. Each user of the log, which is a stream of it, has a device
+    of its own. The cloud also plays them for each app version and system of the devices that a release is for. The
+    report has what it puts out (--show), logs and prints, its faults, each with the first event and its line in the
+    log, which lines were skipped and why, and the time of its phases, without the start of VMs and loading.
 
     Exit status: 0 if it passed; 1 if a run failed, it does not load, no event triggered it, or the task or the log
     cannot be read; 2 for wrong usage. After 10 failed runs it stops, as the cloud does.
@@ -74,9 +79,13 @@ def simulate(
             played = None
         started_s = time.monotonic()
         record = _Record(played)
-        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os)))
+        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os), users))
         took_ms = (time.monotonic() - started_s) * 1000
-    report = _report(tree.task, result, played, record, took_ms)
+    name = f"{tree.scenario}/{tree.task}/{tree.version}"
+    own_folder = "" if folder == Path() else str(folder)
+    log_name = "" if played is None else str(played.path)
+    faults = [record.with_line(one.in_sources(name, tree.files, own_folder, log_name)) for one in result.faults]
+    report = _report(tree.task, result, played, record, took_ms, faults)
     emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
     if not result.ok:
         raise typer.Exit(1)
@@ -166,6 +175,12 @@ class _Record:
         """Return the line of an event in its log, 0 if it has none."""
         return self._lines[position] if position < len(self._lines) else 0
 
+    def with_line(self, fault: "SimulatedFault") -> "SimulatedFault":
+        """Return the fault with the line of its event in the log as its user has it."""
+        if not fault.event:
+            return fault
+        return dataclasses.replace(fault, event={**fault.event, "line": self.line_of(fault.event["position"])})
+
     def add_log(self, device: str, position: int | None, lines: "Sequence[LogLine]") -> None:
         kept = lines[: _MAX_LOG_LINES - len(self.log)]
         line = None if position is None else self.line_of(position)
@@ -177,6 +192,7 @@ class _Record:
         event, position = run.trigger.event, run.trigger.position
         result: dict[str, Any] = {
             "device": run.device,
+            "user": run.user,
             "event": position,
             "line": self.line_of(position),
             "event_id": event.event_id,
@@ -248,7 +264,7 @@ def _json_of(value: Any) -> Any:
 
 
 async def _simulate(
-    tree: "TaskTree", played: PlayedLog | None, record: _Record, group: "DeviceGroup"
+    tree: "TaskTree", played: PlayedLog | None, record: _Record, group: "DeviceGroup", users: int
 ) -> "SimulationResult":
     from walle.cloud.simulation import DEVICE_KINDS, Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
@@ -259,14 +275,20 @@ async def _simulate(
     simulator = Simulator(1, on_log=record.add_log, on_run=record.add_run)
     data = None if played is None else played.data
     kinds = [group.device] if group.app_version or group.os else DEVICE_KINDS
-    return await simulator.run(bundle, data, kinds, files=None if played is None else EventFiles.beside(played.path))
+    files = None if played is None else EventFiles.beside(played.path)
+    return await simulator.run(bundle, data, kinds, files=files, users=users)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
 def _report(
-    task: str, result: "SimulationResult", played: PlayedLog | None, record: _Record, took_ms: float
+    task: str,
+    result: "SimulationResult",
+    played: PlayedLog | None,
+    record: _Record,
+    took_ms: float,
+    faults: "Sequence[SimulatedFault]",
 ) -> dict[str, Any]:
     refused = [
         {"event": position, "line": record.line_of(position), "reason": reason} for position, reason in result.refused
@@ -276,9 +298,12 @@ def _report(
         "ok": result.ok,
         "events_file": "" if played is None else str(played.path),
         "events": result.events,
+        "users": result.users,
+        "other_users": result.other_users,
         "runs": result.runs,
         "failures": result.failures,
         "first_error": result.first_error,
+        "faults": [dataclasses.asdict(one) for one in faults],
         "stopped_early": result.is_cut,
         "cut_by_limit": played is not None and played.is_cut,
         "phases": {phase: _times(times) for phase, times in record.phase_ms.items()},
@@ -310,6 +335,8 @@ def _times(times: Sequence[float]) -> dict[str, float]:
 
 def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
     """Return the report as lines of rich markup."""
+    from walle.deploy.cloud.simulated_fault import SimulatedFault
+
     path = report["events_file"]
     counts = f"{report['runs']} runs, {report['failures']} failures, {report['took_ms']:.0f} ms in all"
     lines = [f"{'[green]passed[/]' if report['ok'] else '[red]failed[/]'}: {report['task']}, {counts}"]
@@ -319,6 +346,9 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append("(the time of successful phases in their VM, without its start and loading)")
     elif report["ok"]:
         lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
+    if (all_users := report["users"] + report["other_users"]) > 1:
+        others = f" of {all_users} (--users plays more)" if report["other_users"] else ""
+        lines.append(f"{report['users']} users{others}, each on a device of its own of each kind")
     if report["cut_by_limit"]:
         lines.append(f"the first {report['events']} events of {escape(path)} were played; --limit plays more")
     if report["skipped_lines"]:
@@ -332,8 +362,11 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append(f"{_event_of(one)} was not played, a device refuses it: {escape(one['reason'])}")
     if (hidden := len(report["refused_events"]) - _SHOWN_SKIPPED) > 0:
         lines.append(f"{hidden} more events were refused; --json gives all")
-    for result in report["results"]:
-        lines += _result_lines(result, path, show=show)
+    for fault in report["faults"]:
+        head, *more = SimulatedFault.from_plain(fault).lines()
+        lines += [f"[red]{escape(head)}[/]", *map(escape, more)]
+    if show:
+        lines += [line for result in report["results"] if result["ok"] for line in _result_lines(result, path)]
     if show and report["dropped_results"]:
         lines.append(f"{report['dropped_results']} more outputs were not kept; play fewer events with --limit")
     if show and (count := report["left_out_outputs"]):
@@ -344,7 +377,7 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append(f"log: {hidden} more lines; --json gives the first {_MAX_LOG_LINES}")
     if report["stopped_early"]:
         lines.append(f"it was stopped after {report['failures']} failures; later events were not played")
-    if report["first_error"]:
+    if report["first_error"] and not report["faults"]:
         lines.append(f"first error: {escape(report['first_error'])}")
     return lines
 
@@ -353,15 +386,9 @@ def _event_of(result: Mapping[str, Any]) -> str:
     return f"event {result['event']}" + (f", line {result['line']}" if result["line"] else "")
 
 
-def _result_lines(result: Mapping[str, Any], path: str, *, show: bool) -> list[str]:
+def _result_lines(result: Mapping[str, Any], path: str) -> list[str]:
     where = f"{_event_of(result)}{f' of {path}' if path else ''} ({result['event_id']} {result['page_id']}".rstrip()
-    where = f"{where}, {result['device']})"
-    if not result["ok"]:
-        place = "" if result["place"] in result["error"] else f" ({result['place']})"
-        lines = [f"failed: {where}: {result['error']}{place}", *filter(None, result["traceback"].split("\n"))]
-        return [f"[red]{escape(lines[0])}[/]", *(escape(f"    {line}") for line in lines[1:])]
-    if not show:
-        return []
+    where += f", {result['device']})" if not result["user"] else f", {result['device']}, user {result['user']})"
     if "left_out_bytes" in result:
         return [escape(f"{where} → (left out: about {result['left_out_bytes']} bytes as JSON)")]
     lines = [f"{where} → {_shown(result['output'])}"]

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
 import tempfile
 import time
@@ -19,14 +20,15 @@ from typing import Any
 from walle import plain
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
+from walle.deploy.cloud.simulated_fault import FaultCount, SimulatedFault
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.errors import DeployError, VMError, WalleError
-from walle.event_play import EventPlay, PlayedRun
+from walle.event_play import EventPlay, PlayedRun, events_of_users
 from walle.image_decoder import ImageDecoder, resolve_apart
 from walle.pipeline.event_files import EventFiles
-from walle.pipeline.event_log import EventLog
+from walle.pipeline.event_log import EventLog, LoggedEvent
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
@@ -40,6 +42,7 @@ DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
     {"id": "simulated-low", "app_version": "1.0", "os": "android", "performance": "low"},
     {"id": "simulated-high", "app_version": "1.0", "os": "ios", "performance": "high"},
 )
+DEFAULT_USERS = 20  # of the events, each on a device of its own, which takes some 20 ms to make
 _RESET_S = 5.0  # for the reset of interpreters at the end, which says whether one was discarded
 _MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at every event
 
@@ -48,12 +51,13 @@ type OnSimulatedLog = Callable[[str, int | None, Sequence[LogLine]], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimulatedRun:
-    """A run of a simulation: the id of its device, its trigger, and its output or its failure.
+    """A run of a simulation: the id of its device, its user, its trigger, and its output or its failure.
 
     `output.phase_ms` is the time of each phase in its VM: the start of the VM and loading are not in it.
     """
 
     device: str
+    user: str  # the stream of its events, "" in a log without streams
     trigger: Trigger
     output: TaskOutput | None
     failure: Failure | None
@@ -93,10 +97,14 @@ class Simulator:
         *,
         files: EventFiles | None = None,
         groups: Sequence[DeviceGroup] = (),
+        users: int = DEFAULT_USERS,
         limit_s: float = math.inf,
         group_limit_s: float = math.inf,
     ) -> SimulationResult:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device, and of each group.
+
+        Each user of the events, which is a stream of theirs, has a device of its own of each kind; the first `users` of
+        them are played. Where there are several, the devices' ids end with their numbers.
 
         A group for which `group_limit_s` from the start on would not be enough, by the slowest so far, is not played.
 
@@ -113,7 +121,8 @@ class Simulator:
         scenario = bundle.manifest.name.partition("/")[0]
         turn = self._turns_of_scenarios.setdefault(scenario, asyncio.Lock())
         async with turn, self._turns, asyncio.timeout(None if math.isinf(limit_s) else limit_s):
-            simulation = _Simulation(bundle, files or EventFiles.of({}), self._new_host, self._on_log, self._on_run)
+            named = files or EventFiles.of({})
+            simulation = _Simulation(bundle, named, self._new_host, self._on_log, self._on_run, users)
             try:
                 result = await simulation.run(events, kinds, groups, group_limit_s)
             finally:
@@ -134,8 +143,10 @@ class _Simulation:
         new_host: Callable[[], VmHost] | None,
         on_log: OnSimulatedLog | None,
         on_run: Callable[[SimulatedRun], None] | None,
+        users: int,
     ) -> None:
         self._bundle = bundle
+        self._max_users = users
         self._files = files
         self._on_log = on_log
         self._on_run = on_run
@@ -163,11 +174,15 @@ class _Simulation:
             try:
                 await self._device.load(folder_of_task, bundle.manifest, on_log=self._on_log_of("", None))
             except VMError as error:
-                return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(failure_of(error)))
+                failure = failure_of(error)
+                faults = (SimulatedFault.of(failure, bundle.manifest),)
+                return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(failure), faults=faults)
             if events is None:
                 return SimulationResult(ok=True, runs=0, failures=0)
             log = Path(folder) / "events.jsonl"
             log.write_bytes(events)
+            by_user = await asyncio.to_thread(events_of_users, EventLog(log))
+            users = dict(itertools.islice(by_user.items(), self._max_users))
             play = _Play()
             places, results, slowest_s = (folder_of_task, on_cloud), [], 0.0
             for number, (kind, group) in enumerate(
@@ -183,16 +198,24 @@ class _Simulation:
                     time.monotonic(),
                     Path(folder) / f"device-{number}",
                 )
-                await self._play(places, EventLog(log), own, kind, play)
+                play.without_visit = 0
+                for user_number, (user, own_events) in enumerate(users.items()):
+                    name = str(kind["id"]) if len(by_user) <= 1 else f"{kind['id']}-{user_number + 1}"
+                    folder_of_user = own.with_name(f"{own.name}-{user_number}")
+                    await self._play(places, user, own_events, folder_of_user, {**kind, "id": name}, play)
+                    if play.is_cut:
+                        break
                 slowest_s = max(slowest_s, time.monotonic() - begin_s)
                 if group is not None:
                     runs, failures = play.runs - before[0], len(play.failures) - before[1]
                     results.append(GroupResult(group.app_version, group.os, group.devices, runs, failures))
                     if failures and not play.failed_on:
                         play.failed_on = group.name
-            event_count = sum(1 for _ in EventLog(log))
+            event_count = sum(map(len, users.values()))
             if play.runs == 0:
-                return SimulationResult(False, 0, 1, _why_none(bundle, log, play), event_count, tuple(play.refused))
+                return SimulationResult(
+                    False, 0, 1, _why_none(bundle, log, play), event_count, tuple(sorted(play.refused))
+                )
             first_error = _describe(play.failures[0]) if play.failures else ""
             if play.failed_on and len(play.failures) == sum(one.failures for one in results):
                 first_error += f" (for {play.failed_on}, and not on other devices)"
@@ -202,20 +225,24 @@ class _Simulation:
                 failures=len(play.failures),
                 first_error=first_error,
                 events=event_count,
-                refused=tuple(play.refused),
+                refused=tuple(sorted(play.refused)),
                 is_cut=play.is_cut,
+                users=len(users),
+                other_users=len(by_user) - len(users),
                 groups=tuple(results),
+                faults=play.faults.all(),
             )
 
     async def _play(
         self,
         places: tuple[Path, Path],
-        log: EventLog,
+        user: str,
+        events: Sequence[LoggedEvent],
         folder: Path,
         kind: Mapping[str, Attribute],
         play: "_Play",
     ) -> None:
-        """Play the events on one kind of device, and count what happens in `play`.
+        """Play the events of one user on a device with these attributes, and count what happens in `play`.
 
         `places` are where the version's files are on the device, and on the cloud; `folder` becomes the
         device's.
@@ -245,13 +272,20 @@ class _Simulation:
         if manifest.exclusive:
             callbacks = {**callbacks, "exclusive.read": functools.partial(_exclusive_file, manifest, named)}
 
+        lines: dict[int, int] = {}  # of the events that were played, by position
+
         def on_end(run: PlayedRun) -> None:
             failure = None if run.error is None else failure_of(run.error)
             if failure is not None:
                 play.failures.append(failure)
+                event = {**run.trigger.event.to_dict(), "position": run.trigger.position, "user": user}
+                event["line"] = lines.get(run.trigger.position, 0)
+                play.faults.add(SimulatedFault.of(failure, manifest, kind, event))
             if self._on_run is not None:
                 device = str(kind["id"])
-                self._on_run(SimulatedRun(device=device, trigger=run.trigger, output=run.output, failure=failure))
+                self._on_run(
+                    SimulatedRun(device=device, user=user, trigger=run.trigger, output=run.output, failure=failure)
+                )
 
         async with EventPlay(
             self._device,
@@ -265,7 +299,8 @@ class _Simulation:
             share_arrays=self._host is not None,
             timed=self._on_run is not None,
         ) as device:
-            for position, event in log:
+            for position, line, _, event in events:
+                lines[position] = line
                 if len(play.failures) >= _MAX_FAILURES:
                     play.is_cut = True
                     break
@@ -274,7 +309,7 @@ class _Simulation:
                 except EventError as error:  # a device refuses and skips it too
                     play.refused.append((position, str(error)))
             play.runs += device.counts.triggers
-            play.without_visit = device.counts.without_visit
+            play.without_visit += device.counts.without_visit
 
     async def _resolved(self, event: Event) -> Event:
         """Return the event with the files that it names, of which images are decoded apart from this process."""
@@ -304,6 +339,7 @@ class _Play:
 
     runs: int = 0
     failures: list[Failure] = dataclasses.field(default_factory=list)
+    faults: FaultCount = dataclasses.field(default_factory=FaultCount)
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     without_visit: int = 0  # on one kind of device
     is_cut: bool = False

@@ -23,12 +23,12 @@ from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import HostStartError, VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, HostLost
-from walle.event_play import EventPlay, PlayedRun
+from walle.event_play import EventPlay, PlayedRun, events_of_users
 from walle.image_decoder import ImageDecoder, resolve_apart
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistoryError
-from walle.pipeline.event_log import EventLog
+from walle.pipeline.event_log import EventLog, LoggedEvent
 from walle.pipeline.events import Event, EventError
 from walle.protocol import (
     MAX_SMOKE_BYTES,
@@ -121,29 +121,42 @@ class SmokeRun:
         await asyncio.to_thread(self._folder.mkdir, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             runs = _Runs(manifest, self._task_log, self._exclusive)
-            play = EventPlay(
-                runner,
-                files,
-                manifest,
-                self._device,
-                Path(folder) / "device",
-                callbacks=runs.callbacks,
-                on_end=runs.end,
-                on_log=lambda _: runs.log,
-                share_arrays=self._host is not None,
-            )
-            async with play as device:
-                for position, event in await events.all():
-                    try:
-                        await device.play(await events.resolved(event), position)
-                    except EventError as error:
-                        _LOG.info("%s %s: a smoke event is refused: %s", manifest.name, manifest.version, error)
-                    if runs.failed is not None:
-                        raise runs.failure() from runs.failed
-                    if runs.count >= _MAX_RUNS:
-                        break
+            for number, of_user in enumerate((await events.by_user()).values()):  # as the cloud simulated it
+                play = EventPlay(
+                    runner,
+                    files,
+                    manifest,
+                    self._device,
+                    Path(folder) / f"device-{number}",
+                    callbacks=runs.callbacks,
+                    on_end=runs.end,
+                    on_log=lambda _: runs.log,
+                    share_arrays=self._host is not None,
+                )
+                async with play as device:
+                    await self._play_user(device, of_user, manifest, events, runs)
+                if runs.count >= _MAX_RUNS:
+                    break
             if not runs.count:
                 _LOG.info("%s %s: its smoke events trigger nothing", manifest.name, manifest.version)
+
+    async def _play_user(
+        self,
+        device: EventPlay,
+        of_user: list[LoggedEvent],
+        manifest: Manifest,
+        events: "_Events",
+        runs: "_Runs",
+    ) -> None:
+        for record in of_user:
+            try:
+                await device.play(await events.resolved(record.event), record.position)
+            except EventError as error:
+                _LOG.info("%s %s: a smoke event is refused: %s", manifest.name, manifest.version, error)
+            if runs.failed is not None:
+                raise runs.failure() from runs.failed
+            if runs.count >= _MAX_RUNS:
+                return
 
 
 class _Runs:
@@ -197,8 +210,9 @@ class _Events:
         self._files = EventFiles.beside(log) if log.name != SMOKE_FILE else EventFiles.of({})
         self._images = None if host is None else ImageDecoder(host, max_bytes=_MAX_ARRAY_BYTES)
 
-    async def all(self) -> list[tuple[int, Event]]:
-        return await asyncio.to_thread(list, EventLog(self._log))
+    async def by_user(self) -> dict[str, list[LoggedEvent]]:
+        """Return the events of each user, which has a device of its own."""
+        return await asyncio.to_thread(events_of_users, EventLog(self._log))
 
     async def resolved(self, event: Event) -> Event:
         """Return the event with its images and arrays. Raises EventError, also where they are too large."""

@@ -75,7 +75,7 @@ class Plan(NamedTuple):
     def __str__(self) -> str:
         width = max((len(op.name) for op in self.ops), default=4)
         lines = [f"{op.name:{width}}  {_described(op)}" for op in self.ops]
-        costs = ", ".join(f"{name} {us:.0f} µs" for name, us in self.costs.items())
+        costs = ", ".join(f"{name} {_shown(us)}" for name, us in self.costs.items())
         lines.append(
             f"backend {self.backend} (predicted: {costs}), {len(self.ops)} steps, rasters {self.rasters_made} before "
             f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
@@ -84,12 +84,16 @@ class Plan(NamedTuple):
         return "\n".join(lines)
 
 
+def _shown(us: float) -> str:
+    return f"{us:.0f} µs" if us >= 1 else "< 1 µs"
+
+
 def _described(op: PlannedOp) -> str:
     text = f"{op.op}, {op.regions} regions" if op.regions > 1 else op.op
     if op.algorithm:
         text += f": {op.algorithm}"
     if op.candidates:
-        text += "; ".join(f" {c.algorithm}({c.parameter}) {c.predicted_us:.0f} µs" for c in op.candidates)
+        text += "; ".join(f" {c.algorithm}({c.parameter}) {_shown(c.predicted_us)}" for c in op.candidates)
     return text
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 
-from walle.engine_ext import _core
 from walle.engine_ext.vm import callbacks, dispatch
-from walle.engine_ext.vm.reset import load_shared
 from walle.errors import PipelineError
+from walle.pipeline import task_files
+from walle.pipeline.events import as_trigger
 from walle.pipeline.stream import Events, decode_events
+from walle.pipeline.task_files import TaskContextError
 from walle.pipeline.topics import full_topic, own_topic
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -33,25 +34,21 @@ MAX_KEPT_LINES = 1_000  # of all failed runs whose logs wait for `take_failure`;
 MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
 _MAX_RETURNED = 8  # runs of other calls may come between a run's return and the question for its log
 
+_NO_HISTORY = "the run has no ctx.history: add [history] to task.toml, and use it on the device"
+_NO_RECENT = "the run has no ctx.recent: a phase that runs in the cloud gets what the phase before it returned"
+_NO_EXCLUSIVE = "the run has no ctx.exclusive: list the file under [[exclusive]] in task.toml, and use it on the device"
+_NO_FEATURES = "the run has no ctx.features: only a phase in the cloud has, with views of walle cloud up --features"
+_NO_STORE = "the run has no ctx.store.query: a phase that runs in the cloud has no feature store"
 _INFINITE = float("inf")
 _TEXTS: tuple[type, ...] = (str, bytes, bytearray)  # of which `float` makes numbers too
-_MODEL_ENDINGS = ("", ".walle", ".onnx")
 _clock_s = time.perf_counter
 _cpu_s = time.thread_time  # of the thread to which the VM is pinned
 
-# A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
-_sessions: dict[str, Session | Module] = {}
-_resources: dict[str, memoryview] = {}
 _exclusive: dict[str, tuple[str, bytes]] = {}  # of exclusive files that a run has asked for: hash and contents
-_elsewhere: set[str] = set()  # paths below resources/ of the version's files that only the cloud has, on a device
 # By run, oldest first: of the present run, and of failed ones until `take_failure`.
 _logs: dict[int, Log] = {}
 # Of the latest runs that returned, oldest first: their result may be refused after that.
 _returned: dict[int, Log] = {}
-
-
-class TaskContextError(PipelineError):
-    """A request to `ctx` for something that does not exist, or for more than a run may put."""
 
 
 class EscalationError(PipelineError):
@@ -160,9 +157,10 @@ class Store:
 
         Raises:
             TopicError: the topic is not well formed.
-            CallbackError: the task may not read the topic, or the phase runs on the cloud.
+            CallbackError: the task may not read the topic.
+            TaskContextError: the phase runs on the cloud.
         """
-        return callbacks.call("store.query", full_topic(self._task, topic, task), since_ms, limit, skip)  # type: ignore[no-any-return]
+        return _ask("store.query", _NO_STORE, full_topic(self._task, topic, task), since_ms, limit, skip)  # type: ignore[no-any-return]
 
 
 class Context:
@@ -233,19 +231,19 @@ class Context:
         reads them at this call.
 
         Raises:
-            CallbackError: task.toml has no [history], or the phase runs on the cloud.
+            TaskContextError: task.toml has no [history], or the phase runs on the cloud.
         """
-        return decode_events(callbacks.call("events.history", event_id, page_id, since_ms, limit))
+        return decode_events(_ask("events.history", _NO_HISTORY, event_id, page_id, since_ms, limit))
 
     @property
     def recent(self) -> Events:
         """The time-level sequence: the latest events of the device, with the one that triggered the run as the last.
 
         Raises:
-            CallbackError: a phase asks for it that runs in the cloud.
+            TaskContextError: a phase asks for it that runs in the cloud.
         """
         if self._recent is None:
-            self._recent = decode_events(callbacks.call("events.recent"))
+            self._recent = decode_events(_ask("events.recent", _NO_RECENT))
         return self._recent
 
     def metric(self, name: str, value: float) -> None:
@@ -283,7 +281,7 @@ class Context:
         Raises:
             TaskContextError: the task has no such file, or only the cloud has it and the phase runs on a device.
         """
-        return _resource(name)
+        return task_files.resource(name)
 
     def exclusive(self, name: str) -> bytes | None:
         """Return the contents of the exclusive file that task.toml lists under [[exclusive]], as the device has it now.
@@ -292,11 +290,12 @@ class Context:
         so from a later run on, without a new version.
 
         Raises:
-            CallbackError: task.toml does not list the file, a required one is not here (it does not count against the
-                version), or the phase runs in the cloud.
+            CallbackError: task.toml does not list the file, or a required one is not here (it does not count against
+                the version).
+            TaskContextError: task.toml has no [[exclusive]], or the phase runs in the cloud.
         """
         known = _exclusive.get(name, ("", b""))
-        sha256, data = callbacks.call("exclusive.read", name, known[0])
+        sha256, data = _ask("exclusive.read", _NO_EXCLUSIVE, name, known[0])
         if not sha256:
             _exclusive.pop(name, None)
             return None
@@ -314,9 +313,7 @@ class Context:
             TaskContextError: the task has no such file, or only the cloud has it and the phase runs on a device.
             EngineError: the engine cannot load it.
         """
-        if name not in _sessions:
-            _sessions[name] = _open_session(name)
-        return _sessions[name]
+        return task_files.session(name)
 
     def features(self, view: str, **key: Any) -> Any:
         """Return the latest feature that devices uploaded for a key of a view, None if there is none.
@@ -324,9 +321,10 @@ class Context:
         Only in a phase that runs in the cloud: its operator names the views (`walle cloud up --features`).
 
         Raises:
-            CallbackError: the phase runs on the device, the view does not exist, or it has another key.
+            TaskContextError: the phase runs on the device.
+            CallbackError: the view does not exist, or has another key.
         """
-        return callbacks.call("features", view, key)
+        return _ask("features", _NO_FEATURES, view, key)
 
     def escalate(self, payload: Any, *, timeout_ms: int | None = None) -> Any:
         """Have the cloud run the present phase on `payload`, which is plain data and arrays, and return its result.
@@ -355,63 +353,19 @@ class Context:
         return result
 
 
-def _checked(name: str) -> str:
-    if not name or "\\" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise TaskContextError(f"{name!r} is not a path below resources/")
-    return name
+def _ask(name: str, why_none: str, *args: Any) -> Any:
+    """Return the result of the caller's callback.
 
-
-def _has_resource(name: str) -> bool:
-    task = dispatch.task()
-    if not task.folder:
-        return f"resources/{name}" in task.files
+    Raises:
+        TaskContextError: the caller of this run has no such callback, for the reason `why_none`.
+        CallbackError: the callback raised.
+    """
     try:
-        with open(f"{task.folder}/resources/{_checked(name)}", "rb"):
-            return True
-    except OSError:
-        return False
-
-
-def _check_here(name: str) -> None:
-    if name in _elsewhere:
-        raise TaskContextError(
-            f'only the cloud has resources/{name}, which task.toml lists as "cloud"; use ctx.escalate,'
-            ' or list the file as "shared"'
-        )
-
-
-def _open_session(name: str) -> Session | Module:
-    load_model = load_shared("walle.engine_ext.session").load
-    path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
-    if path is None:
-        for ending in _MODEL_ENDINGS:
-            _check_here(name + ending)
-        raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
-    task = dispatch.task()
-    place = f"resources/{path}"
-    return load_model(f"{task.folder}/{place}" if task.folder else task.files[place])  # type: ignore[no-any-return]
-
-
-def _resource(name: str) -> memoryview:
-    if name not in _resources:
-        _resources[name] = _open_resource(name)
-    return _resources[name]
-
-
-def _open_resource(name: str) -> memoryview:
-    _check_here(name)
-    task = dispatch.task()
-    if not task.folder:
-        if f"resources/{name}" not in task.files:
-            raise TaskContextError(f"the task has no file resources/{name}")
-        return memoryview(task.files[f"resources/{name}"])
-    try:
-        with open(f"{task.folder}/resources/{_checked(name)}", "rb") as file:
-            if file.seek(0, 2) == 0:
-                return memoryview(b"")
-            return _core.map_file(file.fileno())
-    except OSError as error:
-        raise TaskContextError(f"the task's resources/{name} cannot be read: {error.strerror}") from error
+        return callbacks.call(name, *args)
+    except callbacks.CallbackError as error:
+        if error.type_name != "MissingCallback":
+            raise
+        raise TaskContextError(why_none) from None
 
 
 def _open_log(run_id: int) -> Log:
@@ -470,18 +424,18 @@ def load(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int 
         TaskContextError: `main` has none of the phases.
     """
     log = _open_log(run_id)
-    _elsewhere.clear()
-    _elsewhere.update(elsewhere)
+    task_files.set_elsewhere(elsewhere)
     phases = _load()
     task = dispatch.task()
     task.load_named_parts()
     for model in models:
-        for name in (model.removesuffix(ending) for ending in _MODEL_ENDINGS if model.endswith(ending)):
-            if name not in _sessions and task.mentions(name):
+        for name in (model.removesuffix(ending) for ending in task_files.MODEL_ENDINGS if model.endswith(ending)):
+            if not task_files.is_open(name) and task.mentions(name):
                 try:
-                    _sessions[name] = _open_session(name)
+                    task_files.session(name)
                 except Exception as error:  # noqa: BLE001 -- of whatever kind; a run that needs it raises it again
-                    log.add(f"model resources/{model} could not be loaded: {error}", "warning")
+                    why = str(error).removeprefix(f"model 'resources/{model}': ")
+                    log.add(f"model resources/{model} could not be loaded: {why}", "warning")
     return {"phases": phases, "log": _close_log(run_id)}
 
 
@@ -577,7 +531,7 @@ def _run_phases(
         ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
         present = _load()
         main = dispatch.task().main()
-        value: Any = trigger
+        value = as_trigger(trigger)
         for ctx.phase in present:
             log.phase = ctx.phase
             function = getattr(main, ctx.phase)
@@ -609,12 +563,13 @@ def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id:
     """
     log = _open_log(run_id)
     ctx = Context(task, Events(), device, log, place="cloud")
-    if name not in _load():
+    present = _load()
+    if name not in present:
         raise TaskContextError(f"the task has no phase {name!r}")
     ctx.phase = log.phase = name
     function = getattr(dispatch.task().main(), name)
     dispatch.enter_phase(name, getattr(function, "__code__", None))
-    output = function(ctx, payload)
+    output = function(ctx, as_trigger(payload) if name == present[0] else payload)
     return {"output": output, "log": _close_log(run_id)}
 
 
@@ -630,13 +585,13 @@ def phase_batch(
         TaskContextError: it returned another number of results than there were payloads, or no list.
     """
     log = _open_log(run_id)
-    _load()
+    present = _load()
     function = getattr(dispatch.task().main(), "execute_batch", None)
     if not callable(function):
         return {"outputs": None, "log": _close_log(run_id)}
     ctx = Context(task, Events(), {}, log, place="cloud", devices=devices)
     ctx.phase, log.phase = "execute", "execute_batch"
-    results = function(ctx, payloads)
+    results = function(ctx, [as_trigger(one) for one in payloads] if present[0] == "execute" else payloads)
     if not isinstance(results, list) or len(results) != len(payloads):
         given = f"{len(results)} results" if isinstance(results, list) else f"a {type(results).__name__}"
         raise TaskContextError(f"execute_batch returned {given} for {len(payloads)} payloads; return a list, one each")

@@ -13,7 +13,8 @@ from walle.errors import PipelineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn, Self
+    from collections.abc import Iterator
+    from typing import Any, Literal, NoReturn, Self, overload
 
 PAGE_ENTER = "page_enter"
 PAGE_SCROLL = "page_scroll"
@@ -26,6 +27,11 @@ MAX_EVENT_BYTES = 256 * 1024  # an event larger than this, encoded, is refused a
 MAX_EVENT_ID_CHARS = 1024
 MAX_CONTENTS_DEPTH = 90  # levels; a VM takes 100, which include those around an event and what a task adds to it
 MAX_TS_MS = 2**53  # what a float64, and so any JSON reader, still holds exactly
+
+if TYPE_CHECKING:
+    _Fields = dict[str, Any]
+else:
+    _Fields = dict
 
 _CONTAINERS = (dict, list, tuple)
 _FIELDS = ("event_id", "page_id", "ts_ms", "contents")
@@ -40,8 +46,14 @@ class EventError(PipelineError):
         self.what = what
 
 
+def _no_field(name: object) -> str:
+    """Return the text of an error about a field that events do not have."""
+    fields = ", ".join(_FIELDS)
+    return f'an event has {fields}, and no {str(name)[:80]}; what it is about is in its contents: event["contents"]'
+
+
 class Event:
-    """One behaviour. Immutable; equal by value.
+    """One behaviour. Immutable; equal by value. A field is an attribute and a key: `event.page_id`, `event["page_id"]`.
 
     `event_id` names its kind: a basic kind or a tracker's own. `page_id` is empty outside pages. `ts_ms` is in
     milliseconds since the epoch. `contents` holds plain data with str keys, such as the item of an exposure.
@@ -89,6 +101,39 @@ class Event:
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, str, int, Mapping[str, Any]]]:
         return type(self), (self.event_id, self.page_id, self.ts_ms, self.contents)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __getitem__(self, field: Literal["event_id", "page_id"]) -> str: ...
+        @overload
+        def __getitem__(self, field: Literal["ts_ms"]) -> int: ...
+        @overload
+        def __getitem__(self, field: Literal["contents"]) -> Mapping[str, Any]: ...
+
+    def __getitem__(self, field: str) -> Any:
+        if field not in _FIELDS:
+            raise KeyError(_no_field(field))
+        return getattr(self, field)
+
+    def __contains__(self, field: object) -> bool:
+        return field in _FIELDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FIELDS)
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the fields, so that `dict(event)` is its plain data."""
+        return _FIELDS
+
+    def get(self, field: str, default: Any = None) -> Any:
+        """Return a field, `default` for a name that is none."""
+        return getattr(self, field) if field in _FIELDS else default
+
+    if not TYPE_CHECKING:  # with it, a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(_no_field(name))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
@@ -181,6 +226,43 @@ class Event:
                 return
 
 
+class TriggerEvent(_Fields):
+    """The event of a trigger: plain data, a dict whose keys are attributes too, as those of an `Event`."""
+
+    __slots__ = ()
+    event_id: str
+    page_id: str  # empty outside pages
+    ts_ms: int  # milliseconds since the epoch
+    contents: dict[str, Any]  # plain data; arrays, such as a video's frame, are a read-only walle.np.ndarray
+
+    if TYPE_CHECKING:
+
+        @overload  # type: ignore[override]
+        def __getitem__(self, field: Literal["event_id", "page_id"]) -> str: ...
+        @overload
+        def __getitem__(self, field: Literal["ts_ms"]) -> int: ...
+        @overload
+        def __getitem__(self, field: Literal["contents"]) -> dict[str, Any]: ...
+        def __getitem__(self, field: str) -> Any: ...
+
+    else:
+
+        def __missing__(self, field: object) -> NoReturn:
+            raise KeyError(_no_field(field))
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in self:
+                raise AttributeError(_no_field(name))
+            return self[name]
+
+
+def as_trigger(value: Any) -> Any:
+    """Return a first phase's argument, of which the event, if it is a trigger, has its fields as attributes too."""
+    if isinstance(value, dict) and type(value.get("event")) is dict:
+        return {**value, "event": TriggerEvent(value["event"])}
+    return value
+
+
 class EncodedEvent(Event):
     """An event that was read from JSON. `encode` returns `encoded`; the contents are decoded when first read."""
 
@@ -196,7 +278,7 @@ class EncodedEvent(Event):
 
     def __getattr__(self, name: str) -> Any:  # called where the slot `contents` is empty
         if name != "contents":
-            raise AttributeError(name)
+            raise AttributeError(_no_field(name))
         contents = _core.unpack_event(self.encoded)[3]
         object.__setattr__(self, "contents", contents)
         return contents

@@ -15,10 +15,13 @@ from walle.deploy.cloud.toml_places import key_places
 from walle.errors import ConfigError
 from walle.pipeline.event_log import EventLog
 from walle.task_check.config import check_config
-from walle.task_check.events import check_trigger
-from walle.task_check.finding import MAX_FINDINGS, Finding
+from walle.task_check.event_names import check_event_fields, check_event_ids, check_trigger_keys
+from walle.task_check.events import LogIds, check_trigger
+from walle.task_check.files import check_files
+from walle.task_check.finding import MAX_FINDINGS, Code, Finding
 from walle.task_check.names import check_names
 from walle.task_check.phases import check_phases
+from walle.task_check.requests import check_requests
 
 
 def check_task(
@@ -41,6 +44,7 @@ def check_task(
     config: TaskConfig | None = None
     if CONFIG_FILE in files:
         config, found = check_config(files[CONFIG_FILE], CONFIG_FILE)
+    is_config_whole = not found
     trees: dict[str, ast.Module] = {}
     for path in sorted(filter(is_source, files)):
         tree, faults = _parse(path, files[path])
@@ -51,16 +55,26 @@ def check_task(
     for path, tree in trees.items():
         found += _check_imports(path, tree, own)
         found += check_names(path, tree)
+        found += check_event_fields(path, tree)
     if MAIN_FILE in trees:
         others = [tree for path, tree in trees.items() if path != MAIN_FILE]
         migrates = config is not None and config.state is not None and config.state.migrates
         max_batch = 1 if config is None else config.cloud.max_batch
         found += check_phases(MAIN_FILE, trees[MAIN_FILE], others, migrates=migrates, max_batch=max_batch)
-    if config is not None and not any(one.code == "trigger" for one in found):
-        found += _check_events(files, folder, config, log)
+        found += check_trigger_keys(MAIN_FILE, trees[MAIN_FILE])
+    if config is not None:
+        large = large or {}
+        paths = {*files, *large, *config.files}  # a listed file that does not exist is one finding, not two
+        found += check_requests(trees, config, paths, is_config_whole=is_config_whole)
+        found += check_files(config, key_places(files[CONFIG_FILE].decode()), files, large)
+        found += _check_events(files, folder, config, log, trees, is_trigger=not _has_code(found, "trigger"))
     if not any(one.level == "error" for one in found):
         found += _check_bundle(files, large or {})
     return sorted(found, key=lambda one: (one.file != CONFIG_FILE, one.file, one.line, one.column))[:MAX_FINDINGS]
+
+
+def _has_code(found: list[Finding], code: Code) -> bool:
+    return any(one.code == code for one in found)
 
 
 def _parse(path: str, source: bytes) -> tuple[ast.Module | None, list[Finding]]:
@@ -92,19 +106,30 @@ def _check_imports(path: str, tree: ast.Module, own: set[str]) -> Iterator[Findi
 
 
 def _check_events(
-    files: Mapping[str, bytes], folder: Path, config: TaskConfig, log: EventLog | None
+    files: Mapping[str, bytes],
+    folder: Path,
+    config: TaskConfig,
+    log: EventLog | None,
+    trees: Mapping[str, ast.Module],
+    *,
+    is_trigger: bool,
 ) -> Iterator[Finding]:
+    """Yield the findings about event ids: of the condition, unless it is wrong already, and of the code."""
     places = key_places(files[CONFIG_FILE].decode())
-    sequence = places.get(("trigger", "sequence"), (0, 0))
-    if log is not None or config.simulation_events not in files:
-        yield from check_trigger(config.trigger, CONFIG_FILE, sequence, log, str(log.path) if log else "")
-        return
-    try:
-        own = EventLog(folder / config.simulation_events)
-        yield from check_trigger(config.trigger, CONFIG_FILE, sequence, own, config.simulation_events)
-    except ConfigError as error:
-        line, column = places.get(("simulation", "events"), (0, 0))
-        yield Finding(file=CONFIG_FILE, line=line, column=column, code="simulation", message=str(error))
+    name, is_elsewhere = "" if log is None else str(log.path), log is not None
+    if log is None and config.simulation_events in files:
+        try:
+            log, name = EventLog(folder / config.simulation_events), config.simulation_events
+        except ConfigError as error:
+            line, column = places.get(("simulation", "events"), (0, 0))
+            yield Finding(file=CONFIG_FILE, line=line, column=column, code="simulation", message=str(error))
+    ids = None if log is None else LogIds.of(log, name, is_elsewhere=is_elsewhere)
+    if is_trigger:
+        place = places.get(("trigger", "sequence"), (0, 0))
+        yield from check_trigger(config.trigger, CONFIG_FILE, place, ids)
+    yield from check_event_ids(trees, ids.event_ids if ids is not None and ids.is_whole else None)
+    if ids is not None:
+        yield from ids.findings
 
 
 def _check_bundle(files: Mapping[str, bytes], large: Mapping[str, LargeFile]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Check of the names that a task's code uses of `walle.np`, `walle.cv` and `ctx`."""
+"""Check of the names that a task's code uses of `walle.np`, `walle.cv` and `ctx`, and of builtins."""
 
 import ast
 import difflib
@@ -8,24 +8,24 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 from walle.deploy.cloud.source_facts import imports, running
+from walle.engine_ext.vm.imports import INSTEAD_OF_BUILTINS, REMOVED_BUILTINS
 from walle.pipeline.context import Context, Log
 from walle.pipeline.stream import Events
-from walle.protocol import PHASES
+from walle.task_check.context_use import bound_names, context_uses
 from walle.task_check.finding import Code, Finding
 
-_WITH_CONTEXT = (*PHASES, "execute_batch")
 _MODULES = ("walle.np", "walle.cv")
 
 
 def check_names(file: str, tree: ast.Module) -> Iterator[Finding]:
-    """Yield the findings about names that `walle.np`, `walle.cv` or `ctx` do not have."""
+    """Yield the findings about names that `walle.np`, `walle.cv` or `ctx` do not have, and builtins that tasks lack."""
     yield from _check_imports(file, tree)
     aliases = _aliases(tree)
     for node in running(tree):
         if isinstance(node, ast.Attribute):
             yield from _check_attribute(file, node, aliases)
-        elif isinstance(node, ast.FunctionDef):
-            yield from _check_context(file, node)
+    yield from _check_contexts(file, tree)
+    yield from _check_builtins(file, tree)
 
 
 def _check_imports(file: str, tree: ast.Module) -> Iterator[Finding]:
@@ -109,23 +109,46 @@ def _missing(whole: ModuleType, name: str, path: list[str]) -> str:
 
 
 @functools.cache
-def _context_names() -> frozenset[str]:
-    return frozenset(name for name in dir(Context("scenario/task", Events(), {}, Log())) if not name.startswith("_"))
+def _known() -> Mapping[tuple[str, ...], frozenset[str]]:
+    """Return the names that ctx and its parts have, by the path of the part."""
+    context = Context("scenario/task", Events(), {}, Log())
+    events = _names_of(context.events)
+    parts = {"store": _names_of(context.store), "log": _names_of(context.log), "events": events, "recent": events}
+    return {(): _names_of(context), **{(part,): names for part, names in parts.items()}}
 
 
-def _check_context(file: str, function: ast.FunctionDef) -> Iterator[Finding]:
-    """Check what a phase, or a function with a parameter `ctx`, uses of its context."""
-    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    name = parameters[0] if function.name in _WITH_CONTEXT and parameters else "ctx" if "ctx" in parameters else ""
-    known = _context_names()
-    for node in ast.walk(function):
-        match node:
-            case ast.Name(id=stored, ctx=ast.Store()) if stored == name:
-                return
-            case ast.Attribute(value=ast.Name(id=used), attr=attribute) if used == name and attribute not in known:
-                close = difflib.get_close_matches(attribute, known, n=1)
+def _names_of(value: object) -> frozenset[str]:
+    return frozenset(name for name in dir(value) if not name.startswith("_"))
+
+
+def _check_contexts(file: str, tree: ast.Module) -> Iterator[Finding]:
+    """Check what phases, and functions with a parameter `ctx`, use of their context, and of its parts."""
+    for use in context_uses(tree):
+        for length in range(min(2, len(use.path))):
+            part, name = use.path[:length], use.path[length]
+            known = _known().get(part)
+            if known is None:
+                break
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(sorted(known))}"
-                yield _finding(file, node, f"ctx has no {attribute}; {hint}", "ctx-attribute")
+                yield _finding(file, use.node, f"{'.'.join(('ctx', *part))} has no {name}; {hint}", "ctx-attribute")
+                break
+
+
+def _check_builtins(file: str, tree: ast.Module) -> Iterator[Finding]:
+    """Check for builtins that a task does not have, where the module binds no such name."""
+    uses = [
+        node
+        for node in running(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in REMOVED_BUILTINS
+    ]
+    if uses and not any(isinstance(node, ast.alias) and node.name == "*" for node in ast.walk(tree)):
+        bound = bound_names(tree)
+        for node in uses:
+            if node.id not in bound:
+                what = f"{node.id} is not a builtin of tasks: {INSTEAD_OF_BUILTINS[node.id]}"
+                yield _finding(file, node, what, "builtin")
 
 
 def _finding(file: str, node: ast.expr, message: str, code: Code = "attribute") -> Finding:

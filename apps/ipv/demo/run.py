@@ -63,7 +63,7 @@ class Options:
 
 def main(options: Options) -> int:
     """Run the demo; return 0 if everything held, 1 if not, 130 after Ctrl-C. No process is left behind."""
-    console = Console(stderr=options.as_json)
+    console = Console(stderr=options.as_json, emoji=False)
     folder = Path(tempfile.mkdtemp(prefix="walle-demo-"))
     interrupts: list[int] = []
 
@@ -78,7 +78,9 @@ def main(options: Options) -> int:
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         # It takes seconds. Not with a spinner: its thread would take a Ctrl-C that is held back while Ray starts.
-        console.print(f"joining the Ray at {options.address}" if options.address else "starting Ray on this machine")
+        console.print(
+            f"joining the Ray at {options.address}" if options.address else "starting Ray on this machine", markup=False
+        )
         start_ray(options.address, import_root=options.root)
         raise_if_interrupted()
         record = asyncio.run(_interruptible(_Demo(options, folder, console).run()))
@@ -94,7 +96,7 @@ def main(options: Options) -> int:
         sys.stdout.write(json.dumps(record.to_json(), indent=1) + "\n")
     else:
         console.print(report_table(record))
-        console.print("report:", *(str(path) for path in paths), highlight=False, soft_wrap=True)
+        console.print("report:", *(str(path) for path in paths), highlight=False, soft_wrap=True, markup=False)
     return 0 if record.all_hold else 1
 
 

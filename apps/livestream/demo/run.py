@@ -66,7 +66,7 @@ def main(options: Options) -> int:
             the source; or clips are to be cut of what is not a file.
         ModelFileError: the models that are asked for are not there.
     """
-    console = Console(stderr=options.as_json)
+    console = Console(stderr=options.as_json, emoji=False)
     folder = Path(tempfile.mkdtemp(prefix="walle-livestream-"))
     status = 0
     demo: _Demo | None = None
@@ -87,7 +87,7 @@ def main(options: Options) -> int:
         for device, found in sorted(demo.documents.items()):
             for part in summary(found, device if options.devices > 1 else ""):
                 console.print(part, highlight=False, soft_wrap=isinstance(part, str), markup=False)
-        console.print("page:", str(options.out / "index.html"), highlight=False, soft_wrap=True)
+        console.print("page:", str(options.out / "index.html"), highlight=False, soft_wrap=True, markup=False)
     return status
 
 
@@ -174,7 +174,7 @@ class _Demo:
         async with self._open_source() as source:  # what cannot be played is said before anything is started
             if not source.info.has_video:
                 raise NoStreamError(self._shown, "no video in it; highlights are found in pictures, give a video")
-        self._console.print("models:", self._models.why, highlight=False, soft_wrap=True)
+        self._console.print("models:", self._models.why, highlight=False, soft_wrap=True, markup=False)
         async with contextlib.AsyncExitStack() as undo:
             with _status(options, self._console, "starting the cloud and its devices, and releasing the tasks"):
                 models = self._models.models

@@ -380,7 +380,7 @@ async def test_callbacks_return_their_results(tmp_path: Path) -> None:
         assert caught.value.type_name == "CallbackError"
         with pytest.raises(TaskError, match=r"answer is of type set"):
             await call_back("unplain")
-        with pytest.raises(TaskError, match="'absent' raised LookupError"):
+        with pytest.raises(TaskError, match="'absent' raised MissingCallback"):
             await call_back("absent")
         with pytest.raises(DeadlineExceeded):
             await call_back("never", deadline=0.05)

@@ -25,6 +25,7 @@ from walle.deploy.audience import share
 from walle.deploy.cloud.device_group import GroupResult
 from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.simulated_fault import SimulatedFault
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import DeployError
@@ -143,6 +144,7 @@ class SignedAgain:
 class SimulationFailed:
     at_s: float
     reason: str
+    faults: tuple[SimulatedFault, ...] = ()  # MAX_KEPT that came first; the history keeps them
 
     def __post_init__(self) -> None:
         _bound_reason(self)

@@ -60,6 +60,7 @@ from walle.deploy.cloud.release_table import plan_row, superseded, versions_behi
 from walle.deploy.cloud.release_world import World
 from walle.deploy.cloud.rule_budget import check_budget
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
+from walle.deploy.cloud.simulated_fault import MAX_KEPT
 from walle.deploy.cloud.table_keeper import TableKeeper
 from walle.errors import DeployError
 from walle.protocol import Envelope
@@ -441,6 +442,7 @@ class ReleaseService:
             "stage": before.stage,
             **dataclasses.asdict(event),
         }
+        details.pop("faults", None)  # texts of a task, which the release's history has
         must = not isinstance(event, (Rollback, GateRejected, GatePaused, SimulationFailed, Pause))
         if not must:  # a record that is owed must not be of a transition that the journal cannot take
             await self._journal.confirm()
@@ -519,7 +521,11 @@ class ReleaseService:
             )
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
-                return SimulationFailed(self._clock.time(), reason)
+                tree = version.tree
+                name = f"{tree.scenario}/{tree.task}/{tree.version}"
+                log_name = version.config.simulation_events
+                faults = tuple(one.in_sources(name, tree.files, log_name=log_name) for one in result.faults[:MAX_KEPT])
+                return SimulationFailed(self._clock.time(), reason, faults)
             shared: list[bytes | LargeFile] = [*bundle.blobs.values(), *bundle.large.values()]
             for file in shared:
                 await self._world.put(file)

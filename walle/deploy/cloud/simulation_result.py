@@ -3,6 +3,7 @@
 import dataclasses
 
 from walle.deploy.cloud.device_group import GroupResult
+from walle.deploy.cloud.simulated_fault import SimulatedFault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,7 +12,8 @@ class SimulationResult:
 
     `events` are those that each kind of device was to get; `refused` (position, reason) are those that a device
     refuses, and that were not played for that reason. `is_cut` says that events were not played after the last failure.
-    `groups` are the results on devices of the groups that the release is for.
+    `users` of the events have devices of their own; `other_users` were too many, and are not played. `faults` are the
+    distinct failures. `groups` are the results on devices of the groups that the release is for.
     """
 
     ok: bool
@@ -21,5 +23,8 @@ class SimulationResult:
     events: int = 0
     refused: tuple[tuple[int, str], ...] = ()
     is_cut: bool = False
+    users: int = 0
+    other_users: int = 0
     groups: tuple[GroupResult, ...] = ()
+    faults: tuple[SimulatedFault, ...] = ()
     other_groups: int = 0  # too small, or too many: not simulated

@@ -62,7 +62,16 @@ _LAZY = {"walle.np": "walle.engine_ext.np", "walle.cv": "walle.engine_ext.cv"}
 # Modules that load while a module's names are copied. They stay for later tasks, as if the module itself loaded them.
 _ALONGSIDE = {"typing": ("contextlib", "re"), "json": (_REPLACEMENTS["json"],)}
 
-_REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
+_NO_CODE = "a task runs the code of its version alone; json.loads reads data"
+_NO_TERMINAL = "a task has no terminal: ctx.log(text) writes to its log"
+_RETURN = "a run ends when its last phase returns"
+REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
+INSTEAD_OF_BUILTINS = {  # for errors
+    "open": "a task has no files: ctx.resource(name) reads those of resources/, and ctx.state is kept between runs",
+    "exec": _NO_CODE, "eval": _NO_CODE, "compile": _NO_CODE,
+    "input": _NO_TERMINAL, "breakpoint": _NO_TERMINAL, "help": _NO_TERMINAL,
+    "exit": _RETURN, "quit": _RETURN,
+}  # fmt: skip
 
 
 class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of the design
@@ -73,8 +82,8 @@ class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of
 
     def __init__(self, module: str, file: str, line: int) -> None:
         super().__init__(
-            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv and "
-            f"walle.engine_ext.vm.imports.ALLOWED_IMPORTS"
+            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv and what"
+            " docs/vm.md lists; walle task check says what to use in its place"
         )
         self.module = module
         self.file = file
@@ -99,7 +108,7 @@ class TaskModules:
         self._names: set[str] = set()  # that the code of the loaded modules uses
         self._texts: set[str] = set()  # that are constants of this code
         self._builtins: dict[str, Any] = {
-            name: value for name, value in vars(builtins).items() if name not in _REMOVED_BUILTINS
+            name: value for name, value in vars(builtins).items() if name not in REMOVED_BUILTINS
         }
         self._builtins["__import__"] = self._import
 

@@ -114,6 +114,10 @@ def _where(phase: str, place: str) -> str:
     return f" ({', '.join(filter(None, (what, place)))})" if what or place else ""
 
 
+class MissingCallback(LookupError):  # noqa: N818 -- its name is what a task reads
+    """The caller of a run has no callback of the name that the task called."""
+
+
 class _Call:
     """One call, in its event loop."""
 
@@ -200,7 +204,7 @@ class LoopCalls:
     async def _run_callback(self, call_id: int, call: _Call, name: str, args: tuple[Any, ...]) -> None:
         try:
             if name not in call.callbacks:
-                raise LookupError(f"the caller has callbacks {sorted(call.callbacks)}")  # noqa: TRY301 -- answered as any other
+                raise MissingCallback(f"the caller has callbacks {sorted(call.callbacks)}")  # noqa: TRY301 -- answered as any other
             result = call.callbacks[name](*args)
             if inspect.isawaitable(result):
                 result = await result

@@ -83,10 +83,11 @@ class ReleasePages:
         failures, others = await self._outcomes.failures(release.id)
         evidence = await self._outcomes.evidence(release.id)
         course = await self._outcomes.course(release.id)
+        moved = await self._releases.history(release.id)
         history = [
-            {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)}
-            for one in await self._releases.history(release.id)
+            {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)} for one in moved
         ]
+        faults = [fault for one in moved for fault in one.details.get("faults", ())]
         may_act = session is not None and session.may(release.request.scenario, Role.RELEASER)
         return {
             "release": shown,
@@ -102,6 +103,7 @@ class ReleasePages:
             "tests": shown_tests(evidence),
             "steps": [{**one, "tests": shown_tests(one["evidence"])} for one in reversed(course["verdicts"])],
             "charts": charts_of(course, history, shown["request"]["gate"]),
+            "simulation_faults": faults,
             "versions": await self._versions(release.request.name),
             "history": history[::-1],
             "last_act": self._acts.get(release.id) if may_act else None,

@@ -106,7 +106,8 @@ struct Sections {
 
 Sections check_header(const std::byte* data, std::size_t size) {
   if (size < kHeader) broken(std::to_string(size) + " bytes are shorter than its header");
-  if (std::memcmp(data, kMagic, 8) != 0) broken("it begins with other bytes");
+  if (std::memcmp(data, kMagic, 8) != 0)
+    broken("it begins with other bytes; an ONNX model is converted with: walle model convert");
   const auto u32 = [data](std::size_t at) {
     std::uint32_t v;
     std::memcpy(&v, data + at, 4);
