@@ -215,8 +215,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             Received,
             (self.device_id, self.epoch, int(server.clock.time() * 1000)),
             (self.due, self.acked + server.limits.window),
-            READ_UPLOADS,
-            READ_BYTES,
+            *self.room,
         )
         if uploads:
             self.push(uploads)

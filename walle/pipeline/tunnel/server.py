@@ -38,12 +38,18 @@ from walle.pipeline.tunnel.handlers import Handlers
 from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
 from walle.pipeline.tunnel.refusal_pace import RefusalPace
 from walle.pipeline.tunnel.ring import Ring, RingPlace
+from walle.pipeline.tunnel.room_queue import RoomQueue
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
 # Of one read of a connection: all that its transport decrypts at a time, which may have had most of a record before.
 # aiofastnet does not deliver the rest when reading is paused and resumed, unless more comes.
 _RECEIVE_BYTES = RECORDS_BYTES + 16 * 1024
+# Of one device, before others have a turn. Larger turns make batches of fewer devices, which are stored in less time.
+_TURN_BYTES = 32 << 10
+# Of one device that are taken into the queue at a time, whatever the others have there.
+_LEAST_UPLOADS = 32
+_LEAST_BYTES = 32 << 10
 
 
 class TunnelServerError(PipelineError):
@@ -173,6 +179,9 @@ class TunnelServer:
             window=self.limits.window,
             read_uploads=READ_UPLOADS,
             read_bytes=READ_BYTES,
+            least_uploads=_LEAST_UPLOADS,
+            least_bytes=_LEAST_BYTES,
+            turn_bytes=_TURN_BYTES,
         )
         self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes, self.queue)
         self.counts = ServerCounts(queue=self.queue)
@@ -197,8 +206,9 @@ class TunnelServer:
         self._by_device: dict[str, Connection] = {}
         self._open_since_s: dict[str, float] = {}  # by device, in seconds since the epoch
         self._tasks: set[asyncio.Task[None]] = set()
-        self._paused: dict[Connection, None] = {}  # until there is room for uploads; in order
-        self._heavy: dict[Connection, None] = {}  # until enough of their own uploads are stored
+        # Connections that are not read: until enough uploads of their own device were taken, or until the queue has room.
+        self._bounded: set[Connection] = set()
+        self._for_room = RoomQueue[Connection]()
         self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
         self._emptied = asyncio.Event()
 
@@ -403,11 +413,9 @@ class TunnelServer:
     # --- the connections' side ---
 
     def hold_back(self, connection: Connection) -> None:
-        """Pause a connection that has filled the queue, or has too much in it."""
-        if self.are_uploads_full:
-            self.pause_uploads(connection)
-        else:
-            self._heavy[connection] = None
+        """Pause a connection whose device has as much in the queue as it may."""
+        if connection not in self._bounded:
+            self._bounded.add(connection)
             self.counts.pauses += 1
             connection.pause()
 
@@ -422,26 +430,26 @@ class TunnelServer:
 
     def pause_uploads(self, connection: Connection) -> None:
         """Do not read a connection until there is room for its uploads."""
-        if connection not in self._paused:
-            self._paused[connection] = None
+        if self._for_room.add(connection):
             self.counts.pauses += 1
             connection.pause()
 
     def _resume_paused(self) -> None:
-        # A queue that other devices keep half full must not hold these back.
-        for connection in [heavy for heavy in self._heavy if heavy.upload_bytes * 2 <= self._pause_bytes]:
-            if self.are_uploads_full:
-                return
-            del self._heavy[connection]
-            connection.resume()
-        # At half of each bound, so that connections do not pause and resume at each upload.
-        if self._paused and self.queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
-            half_bytes = self._pause_bytes // 2
-            for connection in [paused for paused in self._paused if paused.upload_bytes <= half_bytes]:
-                del self._paused[connection]
-                connection.resume()
+        """Read connections again, as far as there is room: by turns of those whose device has nothing in the queue."""
+        for connection in self.queue.resumable():
+            if connection in self._bounded:
+                self._bounded.discard(connection)
                 if self.are_uploads_full:
-                    break
+                    self._for_room.add_again(connection)
+                else:
+                    connection.resume()
+        while not self.are_uploads_full and (waiting := self._for_room.pop()) is not None:
+            waiting.resume()
+
+    @property
+    def held_back(self) -> int:
+        """The number of connections that are not read until there is room for their uploads."""
+        return len(self._bounded) + len(self._for_room)
 
     def admit_request(self, size_bytes: int, connection: Connection) -> bool:
         """Return whether a request may be decompressed now; pause the connection until it may."""
@@ -504,8 +512,8 @@ class TunnelServer:
 
     def left(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._paused.pop(connection, None)
-        self._heavy.pop(connection, None)
+        self._bounded.discard(connection)
+        self._for_room.discard(connection)
         self._waiting.pop(connection, None)
         self.counts.open = len(self._connections)
         if self._by_device.get(connection.device_id) is connection:
