@@ -36,6 +36,7 @@ from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
 from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
+from walle.pipeline.tunnel.read_credit import ReadCredit
 from walle.pipeline.tunnel.refusal_pace import RefusalPace
 from walle.pipeline.tunnel.ring import Ring, RingPlace
 from walle.pipeline.tunnel.room_queue import RoomQueue
@@ -45,8 +46,7 @@ __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelSer
 # Of one read of a connection: all that its transport decrypts at a time, which may have had most of a record before.
 # aiofastnet does not deliver the rest when reading is paused and resumed, unless more comes.
 _RECEIVE_BYTES = RECORDS_BYTES + 16 * 1024
-# Of one device, before others have a turn. Larger turns make batches of fewer devices, which are stored in less time.
-_TURN_BYTES = 32 << 10
+_TURN_BYTES = 128 << 10  # of one device; a batch of fewer devices takes less time to store
 # Of one device that are taken into the queue at a time, whatever the others have there.
 _LEAST_UPLOADS = 32
 _LEAST_BYTES = 32 << 10
@@ -102,6 +102,7 @@ class ServerLimits:
     handshakes: int = 1024  # TLS handshakes under way at once; others wait to be accepted
     hello_s: float = 10.0  # for a TLS handshake, and from it to the Hello
     check_s: float = 30.0  # for `dictionaries` and `resume` of a device
+    frame_s: float = 30.0  # for the rest of a frame, while other devices wait for the memory of its bytes
     idle_s: float = 90.0  # without a byte from the device, which pings more often
     linger_s: float = 2.0  # to send the last bytes of a connection
     closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
@@ -184,6 +185,12 @@ class TunnelServer:
             turn_bytes=_TURN_BYTES,
         )
         self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes, self.queue)
+        self.credit = ReadCredit[Connection](
+            self.budget.buffered_share,
+            _RECEIVE_BYTES,
+            lambda: bool(self._waiting or self.held_back),
+            self.clock.monotonic,
+        )
         self.counts = ServerCounts(queue=self.queue)
         self.is_draining = False
         self.revocations = Revocations()
@@ -439,16 +446,17 @@ class TunnelServer:
         for connection in self.queue.resumable():
             if connection in self._bounded:
                 self._bounded.discard(connection)
-                if self.are_uploads_full:
-                    self._for_room.add_again(connection)
-                else:
+                if self.queue.has_room:
                     connection.resume()
-        while not self.are_uploads_full and (waiting := self._for_room.pop()) is not None:
+                else:
+                    self._for_room.add_again(connection)
+        while self.queue.has_room and (waiting := self._for_room.pop()) is not None:
             waiting.resume()
+        self.credit.give_turns()
 
     @property
     def held_back(self) -> int:
-        """The number of connections that are not read until there is room for their uploads."""
+        """The number of connections whose uploads wait for room in the queue, and which are not read meanwhile."""
         return len(self._bounded) + len(self._for_room)
 
     def admit_request(self, size_bytes: int, connection: Connection) -> bool:
@@ -485,7 +493,9 @@ class TunnelServer:
         if size_bytes > self.limits.device_bytes:
             connection.drop_for_memory(f"{size_bytes} bytes of this device are unprocessed or unread")
         while self.budget.is_buffered_over:
-            largest = max(self._connections, key=lambda held: held.buffered_bytes)
+            largest = max(self._connections, key=lambda held: held.own_risk_bytes)
+            if not largest.own_risk_bytes:
+                return
             what = f"{self.budget.buffered} bytes of all devices are unprocessed or unread"
             largest.drop_for_memory(f"{what}, {largest.buffered_bytes} of them of this device")
 
@@ -531,7 +541,12 @@ class TunnelServer:
     async def _sweep(self) -> None:
         limits = self.limits
         while True:
-            await self.clock.sleep(min(limits.hello_s, limits.check_s, limits.idle_s, limits.linger_s) / 2)
+            await self.clock.sleep(
+                min(limits.hello_s, limits.check_s, limits.frame_s, limits.idle_s, limits.linger_s) / 2
+            )
             now_s = self.clock.monotonic()
             for connection in list(self._connections):
                 connection.check_patience(now_s)
+            self.credit.give_turns()
+            if (stalled := self.credit.stalled(limits.frame_s)) is not None:
+                stalled.drop_for_memory(f"a frame was not complete within {limits.frame_s} s, while others waited")

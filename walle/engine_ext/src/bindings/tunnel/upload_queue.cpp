@@ -72,6 +72,7 @@ struct ReceiverObject {
   long long due;
   long long acked;
   long long written;
+  long long received_bytes;  // since the beginning
   int pauses;
   char is_open, is_writable, has_sent, owes_ack;
 };
@@ -125,24 +126,38 @@ PyObject* queue_acknowledge(PyObject*, PyObject* const* arguments, Py_ssize_t co
 
 // --- the queue ---
 
+// The last eighth is for devices that send little: `has_room` is for those that had to wait.
+Py_ssize_t kept_uploads(const QueueObject& queue) { return queue.max_uploads / 8; }
+Py_ssize_t kept_bytes(const QueueObject& queue) { return queue.max_bytes / 8; }
+
+bool has_room(const QueueObject& queue) {
+  return static_cast<Py_ssize_t>(queue.waiting->size()) < queue.max_uploads - kept_uploads(queue) &&
+         queue.held_bytes < queue.max_bytes - kept_bytes(queue);
+}
+
 bool is_full(const QueueObject& queue) {
   return static_cast<Py_ssize_t>(queue.waiting->size()) >= queue.max_uploads || queue.held_bytes >= queue.max_bytes;
 }
 
-// The uploads and bytes of one device that are the bound now: as many as there is room for more, so that n devices which always
-// have more leave room for a further one, each with an equal part; at least a few; all where no other device waits.
+// The uploads and bytes of one device that are the bound now.
 struct Bound {
   Py_ssize_t uploads, size_bytes;
 };
 
+constexpr Py_ssize_t kKeptParts = 64;
+
+// Returns as much as there is room for more, so that n devices which always have more each get an equal part, and leave one for a
+// further device; at least `least`; in the part that is kept for devices that send little, a small part of what is left of it.
+Py_ssize_t part(Py_ssize_t used, Py_ssize_t most, Py_ssize_t kept, Py_ssize_t least) {
+  return used < most - kept ? std::max(least, most - kept - used) : 1 + (most - used) / kKeptParts;
+}
+
+// All is one device's where no other waits.
 Bound bound_of(const QueueObject& queue, const DeviceFlow& flow) {
+  if (queue.waiting->flows() <= (flow.size() > 0 ? 1 : 0)) return {queue.max_uploads, queue.receiver_bytes};
   const auto waiting = static_cast<Py_ssize_t>(queue.waiting->size());
-  Bound bound{queue.max_uploads, queue.receiver_bytes};
-  if (queue.waiting->flows() > (flow.size() > 0 ? 1 : 0)) {
-    bound.uploads = std::max(queue.least_uploads, queue.max_uploads - waiting);
-    bound.size_bytes = std::min(bound.size_bytes, std::max(queue.least_bytes, queue.max_bytes - queue.held_bytes));
-  }
-  return bound;
+  const Py_ssize_t size_bytes = part(queue.held_bytes, queue.max_bytes, kept_bytes(queue), queue.least_bytes);
+  return {part(waiting, queue.max_uploads, kept_uploads(queue), queue.least_uploads), std::min(queue.receiver_bytes, size_bytes)};
 }
 
 // How much of one read of a device may enter the queue; an upload of any size may.
@@ -347,6 +362,7 @@ void queue_dealloc(PyObject* object) {
 
 Py_ssize_t queue_length(PyObject* self) { return static_cast<Py_ssize_t>(queue_of(self)->waiting->size()); }
 PyObject* queue_is_full(PyObject* self, void*) { return PyBool_FromLong(is_full(*queue_of(self))); }
+PyObject* queue_has_room(PyObject* self, void*) { return PyBool_FromLong(has_room(*queue_of(self))); }
 
 // Cost: the number of devices whose uploads wait.
 PyObject* queue_oldest_s(PyObject* object, void*) {
@@ -445,6 +461,7 @@ PyMemberDef queue_members[] = {{"on_arrival", T_OBJECT, offsetof(QueueObject, on
                                {"waited_s", T_DOUBLE, offsetof(QueueObject, waited_s), READONLY, nullptr},
                                {nullptr, 0, 0, 0, nullptr}};
 PyGetSetDef queue_properties[] = {{"is_full", queue_is_full, nullptr, nullptr, nullptr},
+                                  {"has_room", queue_has_room, nullptr, nullptr, nullptr},
                                   {"oldest_s", queue_oldest_s, nullptr, nullptr, nullptr},
                                   {"devices", queue_devices, nullptr, nullptr, nullptr},
                                   {nullptr, nullptr, nullptr, nullptr, nullptr}};
@@ -553,6 +570,7 @@ PyObject* receiver_buffer_updated(PyObject* object, PyObject* argument) {
   if (bytes < 0 || bytes > queue.buffer.len)
     return PyErr_Format(PyExc_ValueError, "%zd bytes were read into a buffer of %zd", bytes, queue.buffer.len);
   queue.bytes_in += bytes;
+  self->received_bytes += bytes;
   self->has_sent = 1;
   UploadScan scan;
   Py_ssize_t read_bytes = 0;
@@ -717,6 +735,7 @@ PyMemberDef receiver_members[] = {{"device_id", T_OBJECT, offsetof(ReceiverObjec
                                   {"due", T_LONGLONG, offsetof(ReceiverObject, due), READONLY, nullptr},
                                   {"acked", T_LONGLONG, offsetof(ReceiverObject, acked), READONLY, nullptr},
                                   {"written", T_LONGLONG, offsetof(ReceiverObject, written), READONLY, nullptr},
+                                  {"received_bytes", T_LONGLONG, offsetof(ReceiverObject, received_bytes), READONLY, nullptr},
                                   {"pauses", T_INT, offsetof(ReceiverObject, pauses), 0, nullptr},
                                   {"is_open", T_BOOL, offsetof(ReceiverObject, is_open), 0, nullptr},
                                   {"is_writable", T_BOOL, offsetof(ReceiverObject, is_writable), 0, nullptr},

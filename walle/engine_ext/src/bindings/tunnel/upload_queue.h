@@ -12,7 +12,8 @@
 //     uploads, size_bytes  the queue is full (`is_full`) at so many uploads that wait, or bytes of topics and payloads of both
 //     receiver_bytes       bytes of both at which one device is to be held back
 //     least_uploads, least_bytes  where uploads of other devices wait, a device is held back earlier: once it has as much in the
-//                          queue as there is room for more, but not below these
+//                          queue as there is room for more, but not below these. The last eighth of the queue is kept for
+//                          devices that have less; `has_room` is whether anything else is left
 //     window               uploads that a receiver may be ahead of its latest acknowledgement
 //     read_uploads, read_bytes  uploads, and bytes of them, of one read at which the rest is left to `on_bytes`
 //   take(limit)      Returns the uploads whose turn it is, at most `limit`.
@@ -38,7 +39,7 @@
 //   while the transport is not writable it sets `owes_ack` instead. send(frame)      Writes a frame. write            the
 //   transport's function, None once the connection is lost pauses, buffered_bytes, is_open, is_writable  set by the subclass;
 //   has_sent  set by each read due, acked, upload_bytes, written  number of the next upload and of the latest acknowledged; bytes
-//   of the device in the queue; frames sent. room  uploads, and bytes of them, that may be pushed at once now
+//   of the device in the queue; frames sent. room  uploads, and bytes of them, that may be pushed at once now. received_bytes  of all reads
 #pragma once
 #include <Python.h>
 
