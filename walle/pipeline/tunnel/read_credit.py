@@ -49,7 +49,8 @@ class _State:
 
     held_bytes: int = 0
     frame_at: int = -1
-    since_s: float = 0.0  # the frame has been unfinished, and read
+    readable_s: float = 0.0  # since the frame began and until `since_s`, without waits with bytes to read
+    since_s: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,7 +129,7 @@ class ReadCredit[R: Reader]:
         state.held_bytes = held_bytes
         frame_at = reader.received_bytes - held_bytes if reader.missing_bytes else -1
         if frame_at != state.frame_at:
-            state.frame_at, state.since_s = frame_at, self._monotonic()
+            state.frame_at, state.readable_s, state.since_s = frame_at, 0.0, self._monotonic()
         if grown_bytes <= 0 or reader in self._turns or reader not in self._credited:
             return
         if before_bytes <= self._unfinished_bytes < self.held_bytes:
@@ -157,24 +158,27 @@ class ReadCredit[R: Reader]:
             if kind is None:
                 return
             reader, wait = next(iter(kind.items()))
-            limit_bytes = self._unfinished_bytes if kind is self._unfinished else self._free_bytes
+            # Beyond the memory goes only the end of one frame, or a lone read.
+            may_exceed = must_go_on and (kind is self._unfinished or not self.held_bytes)
+            limit_bytes = self._free_bytes if kind is self._fresh and not must_go_on else self._unfinished_bytes
             missing_bytes = reader.missing_bytes
             need_bytes = max(missing_bytes, self._read_bytes)
             if not reader.wants_to_read:
                 del kind[reader]  # it waits again when it does
             elif not reader.unread_bytes():
-                fits = self.held_bytes <= limit_bytes or must_go_on
+                fits = self.held_bytes <= limit_bytes or may_exceed
                 if fits and (now_s - wait.since_s >= _TURN_S or self.held_bytes <= self._free_bytes // 2):
                     del kind[reader]
-                    self._credit(reader, now_s)
+                    self._credit(reader)  # the time that it waited counts as its device's
                 else:
                     kind.move_to_end(reader)
                     wait.number = next(self._numbers)
-            elif self.held_bytes + reserved_bytes + need_bytes <= limit_bytes or must_go_on:
+            elif self.held_bytes + reserved_bytes + need_bytes <= limit_bytes or may_exceed:
                 del kind[reader]
                 self._turns[reader] = _Turn(need_bytes, reader.received_bytes + max(1, missing_bytes), now_s)
                 reserved_bytes += need_bytes
-                self._credit(reader, now_s)
+                self._states[reader].since_s = now_s
+                self._credit(reader)
             else:
                 return
 
@@ -186,14 +190,18 @@ class ReadCredit[R: Reader]:
         return min(kinds, key=lambda kind: next(iter(kind.values())).number, default=None)
 
     def stalled(self, longest_s: float) -> R | None:
-        """Return the reader that holds most of those whose frame stays unfinished for `longest_s` while others wait."""
+        """Return the reader that holds most of those whose frame is not complete after `longest_s` with credit.
+
+        None while no others wait.
+        """
         if not self.waiting:
             return None
         now_s = self._monotonic()
         late = [
             (state.held_bytes, number, reader)
             for number, (reader, state) in enumerate(self._states.items())
-            if reader in self._credited and state.frame_at >= 0 and now_s - state.since_s >= longest_s
+            if state.frame_at >= 0
+            and state.readable_s + (now_s - state.since_s if reader in self._credited else 0.0) >= longest_s
         ]
         return max(late)[2] if late else None
 
@@ -206,9 +214,8 @@ class ReadCredit[R: Reader]:
             elif now_s - turn.began_s >= _TURN_S:
                 del self._turns[reader]
 
-    def _credit(self, reader: R, now_s: float) -> None:
+    def _credit(self, reader: R) -> None:
         self._credited.add(reader)
-        self._states[reader].since_s = now_s
         reader.set_credit(may_read=True)
 
     def _stop_all(self, should_stop: Callable[[R], bool]) -> None:
@@ -218,6 +225,9 @@ class ReadCredit[R: Reader]:
 
     def _stop(self, reader: R) -> None:
         self._credited.discard(reader)
+        state, now_s = self._states[reader], self._monotonic()
+        state.readable_s += now_s - state.since_s
+        state.since_s = now_s
         reader.set_credit(may_read=False)
         if reader.wants_to_read:
             self._append(reader)
