@@ -9,7 +9,7 @@ import enum
 import functools
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from walle import protocol
 from walle.engine_ext import _core
@@ -25,10 +25,13 @@ from walle.pipeline.tunnel.frames import (
     UploadFields,
 )
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
+from walle.pipeline.tunnel.received import Received, ResumePoint, memory_bytes
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
 if TYPE_CHECKING:
     from walle.pipeline.tunnel.server import TunnelServer
+
+__all__ = ["READ_BYTES", "READ_UPLOADS", "Connection", "Received", "ResumePoint"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,35 +44,6 @@ _POSTPONED = 1.25  # times the delay before, of a probe whose answer has not lef
 _MOST_POSTPONED_S = 1.0
 _READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
 _FRAME_BYTES = 64 << 10  # of a frame beyond its uploads' topics and payloads
-
-
-class Received(NamedTuple):
-    """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's.
-
-    `packed` is the compressed body of its frame where a store may keep that in place of the payload; else empty: see
-    `walle.pipeline.ingest.packed_payload`.
-    """
-
-    device_id: str
-    epoch: str
-    seq: int
-    topic: str
-    payload: bytes
-    sent_ms: int
-    received_ms: int
-    packed: bytes = b""
-
-
-def memory_bytes(topic: str, payload: bytes) -> int:
-    """Return what an upload or a request takes of the byte budget."""
-    return len(topic.encode()) + len(payload)
-
-
-class ResumePoint(NamedTuple):
-    """The highest durable number of a (device, epoch), and the chain value there."""
-
-    seq: int
-    chain: int
 
 
 class _ConnectionState(enum.Enum):

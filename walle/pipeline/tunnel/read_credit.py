@@ -1,4 +1,4 @@
-"""Credit to read from connections, which is never given beyond the memory for bytes that are received and not processed.
+"""Credit to read from connections, never given beyond the memory for bytes that are received and not processed.
 
 While there is memory, every connection may read. Once half of it is used, or while others wait, a connection that has
 unprocessed bytes loses its credit, and waits for a turn: a turn begins when there is memory for what the connection may
@@ -7,7 +7,8 @@ TCP slows its device down. One whose bytes are all processed at once keeps its c
 not delayed by those that send much. At three quarters of the memory every credit ends.
 
 Turns are first come, first served. Three quarters of the memory are for the ends of unfinished frames, which release
-their bytes; they come first where nothing else would release any. One that waits and has nothing to read gets its credit back without a turn after a second.
+their bytes; they come first where nothing else would release any. A connection that waits and has nothing to read gets
+its credit back without a turn after a second.
 """
 
 import collections
@@ -69,8 +70,8 @@ class _Turn:
 class ReadCredit[R: Reader]:
     """The credit of all readers in `size_bytes` of memory, of which one read takes `read_bytes` at most.
 
-    `can_release()` is whether held bytes will be processed without a further read. A call costs O(turns), of which there
-    are size_bytes / read_bytes at most; one by which a bound is crossed costs O(readers).
+    `can_release()` is whether held bytes will be processed without a further read. A call costs O(turns), of which
+    there are size_bytes / read_bytes at most; one by which a bound is crossed costs O(readers).
     """
 
     def __init__(

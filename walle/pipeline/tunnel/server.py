@@ -5,8 +5,11 @@ Invariants:
   and acknowledged again. A missing number closes the connection, and the device resumes after the last durable one.
 - Only `acknowledge` acknowledges. A device that reconnects repeats what was not acknowledged, so the consumer must drop
   numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
-- Memory is bounded by `ByteBudget`: while the queue is full, or a request does not fit, its connection is not read,
-  and TCP slows the device down. Connections that hold too many unfinished or unread bytes are closed and counted.
+- Devices have fair turns (deficit round robin by bytes), and each has a part of the queue, so that one that sends
+  little waits for one turn of each of the others at most (docs/adr/0214).
+- Memory is bounded by `ByteBudget`: while a device's part of the queue is full, a request does not fit, or `ReadCredit`
+  has no memory, its connection is not read, and TCP slows the device down. Only connections that hold too many bytes
+  beyond their window, or do not read their answers, are closed and counted.
 - A device has one connection. A new one of the same key replaces the old one; no other device can.
 """
 
@@ -213,7 +216,7 @@ class TunnelServer:
         self._by_device: dict[str, Connection] = {}
         self._open_since_s: dict[str, float] = {}  # by device, in seconds since the epoch
         self._tasks: set[asyncio.Task[None]] = set()
-        # Connections that are not read: until enough uploads of their own device were taken, or until the queue has room.
+        # Connections that are not read until enough uploads of their own device were taken, or the queue has room.
         self._bounded: set[Connection] = set()
         self._for_room = RoomQueue[Connection]()
         self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
