@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-reconnect soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM h
 
 soak-faults: $(STAMP)  ## 2,000 kills, cut links, rollbacks, cut logs, full disks and flipped bits at random (about six minutes)
 	@$(BIN)/python -m tests.sim.faults $(FAULT_ARGS)
+
+soak-reconnect: $(STAMP)  ## 5,000 devices that lose their tunnel and come back at once with full windows (some minutes; needs 10,200 file descriptors)
+	@$(BIN)/python -m tests.sim.mass_reconnect $(RECONNECT_ARGS)
 
 soak-database: $(STAMP)  ## outages of 5, 20 and 60 s of a real PostgreSQL under a cloud with a device, by seven faults, and stops meanwhile (about 15 minutes; needs root for a small disk)
 	@$(BIN)/python -m tests.sim.database_walk $(DATABASE_ARGS)

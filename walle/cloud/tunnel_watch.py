@@ -87,9 +87,13 @@ class TunnelWatch:
             "lag_seconds": _lag_s(states),
             "open_connections": sum(state.open_connections for state in states),
             "processes": len(states),
+            "waiting_devices": sum(state.waiting_devices for state in states),
         }
-        totals = {metric: sum(state.counts.get(name, 0) for state in all_states) for metric, name in _COUNTS.items()}
+        totals: dict[str, float] = {
+            metric: sum(state.counts.get(name, 0) for state in all_states) for metric, name in _COUNTS.items()
+        }
         totals |= {
+            "queue_wait_seconds": sum(state.waited_s for state in all_states),
             "stored": sum(state.stored for state in all_states),
             "commits": sum(state.commits for state in all_states),
             "pump_failures": sum(state.pump_failures for state in all_states),
@@ -99,6 +103,9 @@ class TunnelWatch:
         held = gauge("walle_tunnel_held_bytes")
         for account in ("buffered", "requests", "uploads"):
             held.add_metric([account], sum(state.held[account] for state in states))
+        held_back = gauge("walle_tunnel_held_back")
+        held_back.add_metric(["queue"], sum(state.for_queue for state in states))
+        held_back.add_metric(["memory"], sum(state.for_memory for state in states))
         refusals = counter("walle_tunnel_refusals_total")
         for reason, count in sorted(self._refusals(states).items()):
             refusals.add_metric([reason], count)
@@ -106,6 +113,7 @@ class TunnelWatch:
             *(gauge_of(f"walle_tunnel_{name}", value) for name, value in gauges.items()),
             *(counter_of(f"walle_tunnel_{name}_total", value) for name, value in totals.items()),
             held,
+            held_back,
             refusals,
         ]
 

@@ -147,11 +147,11 @@ async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_
         large.say(upload(1, 5 << 20))
         await until(lambda: server.queued == 1)
         large.say(protocol.Ping(1))
-        other.say(*(upload(seq) for seq in range(1, 7)))
-        for seq in range(7, 30):
+        other.say(*(upload(seq, 256 << 10) for seq in range(1, 7)))
+        for seq in range(7, 30):  # more bytes than the large upload: its turn comes
             await until(lambda: server.queued == 7)
             await server.arrived(1)
-            other.say(upload(seq))
+            other.say(upload(seq, 256 << 10))
         assert await large.hear() == protocol.Pong(1)
 
 

@@ -47,6 +47,9 @@ def _queue(**bounds: Any) -> _core.UploadQueue:
         "window": 256,
         "read_uploads": 256,
         "read_bytes": 1 << 18,
+        "least_uploads": 1000,
+        "least_bytes": 1 << 20,
+        "turn_bytes": 1 << 20,
     }
     clock = iter(range(100_000))
     return _core.UploadQueue(
@@ -287,7 +290,7 @@ def test_an_error_of_a_call_is_raised(call: str) -> None:
     if call == "time":
         queue = _core.UploadQueue(
             Received, bytearray(4096), fail, fail, uploads=1, size_bytes=1, receiver_bytes=1, window=1, read_uploads=1,
-            read_bytes=1,
+            read_bytes=1, least_uploads=1, least_bytes=1, turn_bytes=1,
         )  # fmt: skip
     receiver = Receiver(queue)
     if call == "arrival":
@@ -351,8 +354,8 @@ _WRONG: list[Callable[[Receiver, _core.UploadQueue], object]] = [
     lambda *_: Unready().send(b""),
     lambda *_: Unready().open("d", "e", 0, {}, 1),
     lambda *_: _open_unready().acknowledge(1),
-    lambda *_: _core.UploadQueue(list, bytearray(1), int, int, uploads=1, size_bytes=1, receiver_bytes=1, window=1, read_uploads=1, read_bytes=1),  # type: ignore[arg-type]  # noqa: E501
-    lambda *_: _core.UploadQueue(tuple, b"constant", int, int, uploads=1, size_bytes=1, receiver_bytes=1, window=1, read_uploads=1, read_bytes=1),  # noqa: E501
+    lambda *_: _core.UploadQueue(list, bytearray(1), int, int, uploads=1, size_bytes=1, receiver_bytes=1, window=1, read_uploads=1, read_bytes=1, least_uploads=1, least_bytes=1, turn_bytes=1),  # type: ignore[arg-type]  # noqa: E501
+    lambda *_: _core.UploadQueue(tuple, b"constant", int, int, uploads=1, size_bytes=1, receiver_bytes=1, window=1, read_uploads=1, read_bytes=1, least_uploads=1, least_bytes=1, turn_bytes=1),  # noqa: E501
     lambda *_: _core.UploadQueue(tuple, bytearray(1), int, int),  # type: ignore[call-arg]
 ]  # fmt: skip
 

@@ -235,6 +235,13 @@ _ALL = [
         ),
         (_COUNTER, "tunnel_servers_lost", "Tunnel servers that did not report any more"),
         (_COUNTER, "tunnel_sent_on", "Connections of devices that a tunnel server sent to the device's own"),
+        (_GAUGE, "tunnel_waiting_devices", "Devices whose uploads wait to be stored"),
+        (
+            _GAUGE,
+            "tunnel_held_back",
+            "Connections that are not read until there is room",
+            {"for": "queue: of uploads; memory: for bytes that are received and not processed"},
+        ),
         (_GAUGE, "tunnel_held_bytes", "Bytes held for devices", {"account": "buffered, requests, uploads"}),
         (_COUNTER, "tunnel_connections", "Connections of devices that were accepted"),
         (_COUNTER, "tunnel_uploads", "Uploads that were received"),
@@ -244,6 +251,7 @@ _ALL = [
         (_COUNTER, "tunnel_expired_requests", "Requests whose deadline passed before their answer"),
         (_COUNTER, "tunnel_cancelled_requests", "Requests that devices cancelled"),
         (_COUNTER, "tunnel_resumed", "Connections whose TLS session was resumed"),
+        (_COUNTER, "tunnel_queue_wait_seconds", "Time that uploads waited until their turn to be stored, together"),
         (_COUNTER, "tunnel_pauses", "Times that a connection was not read until there was room"),
         (_COUNTER, "tunnel_slowed", "Times that a device was read slowly, since many of its requests were refused"),
         (

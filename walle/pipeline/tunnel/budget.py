@@ -2,8 +2,9 @@
 
 Three accounts, each with a share of the budget, so that none starves another:
 - buffered: received bytes that are not processed (partial frames, and frames of a paused connection), and answers that
-  the device has not read. Only the device, or the end of its connection, releases them: beyond the share, connections
-  are closed, the one that holds most first.
+  the device has not read. `ReadCredit` keeps those within the devices' windows below three quarters of the share.
+  Answers, and frames that are larger than a window, only the device or the end of its connection releases: beyond the
+  share, connections are closed, the one that holds most of these first.
 - requests: decompressed requests until their answer is known. Beyond the share, connections wait before the
   decompression. Requests above SMALL_BYTES may take half of it, so that they do not delay small ones.
 - uploads: topics and payloads until they are stored. Beyond the share, connections are not read.

@@ -9,7 +9,7 @@ import enum
 import functools
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from walle import protocol
 from walle.engine_ext import _core
@@ -25,10 +25,13 @@ from walle.pipeline.tunnel.frames import (
     UploadFields,
 )
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
+from walle.pipeline.tunnel.received import Received, ResumePoint, memory_bytes
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
 if TYPE_CHECKING:
     from walle.pipeline.tunnel.server import TunnelServer
+
+__all__ = ["READ_BYTES", "READ_UPLOADS", "Connection", "Received", "ResumePoint"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,35 +43,7 @@ _UPLOADS = (protocol.Upload, protocol.UploadBatch)
 _POSTPONED = 1.25  # times the delay before, of a probe whose answer has not left yet
 _MOST_POSTPONED_S = 1.0
 _READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
-
-
-class Received(NamedTuple):
-    """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's.
-
-    `packed` is the compressed body of its frame where a store may keep that in place of the payload; else empty: see
-    `walle.pipeline.ingest.packed_payload`.
-    """
-
-    device_id: str
-    epoch: str
-    seq: int
-    topic: str
-    payload: bytes
-    sent_ms: int
-    received_ms: int
-    packed: bytes = b""
-
-
-def memory_bytes(topic: str, payload: bytes) -> int:
-    """Return what an upload or a request takes of the byte budget."""
-    return len(topic.encode()) + len(payload)
-
-
-class ResumePoint(NamedTuple):
-    """The highest durable number of a (device, epoch), and the chain value there."""
-
-    seq: int
-    chain: int
+_FRAME_BYTES = 64 << 10  # of a frame beyond its uploads' topics and payloads
 
 
 class _ConnectionState(enum.Enum):
@@ -96,6 +71,9 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         self._decoder = Decoder(max_body_bytes=_HELLO_BODY_BYTES, decompressor=server.decompressor)
         self._transport: asyncio.Transport
         self._is_reading = True  # the transport; while `resume` processes what came before, it is not
+        self._has_credit = True
+        self._is_beyond_credit = False  # it receives a frame that is larger than its window
+        self._credit_bytes = 0  # of received bytes that are held within its window
         self._writable = asyncio.Event()  # beside `is_writable`, for those who wait
         self._writable.set()
         self._answer_bytes = 0  # of answers that wait until the device reads
@@ -117,6 +95,8 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
     def _enter(self, state: _ConnectionState) -> None:
         self._state = state
         self.is_open = state is _ConnectionState.OPEN
+        if state is _ConnectionState.CLOSED:
+            self._credit_bytes = 0
 
     # --- asyncio's calls ---
 
@@ -141,6 +121,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         for task in self._tasks:
             task.cancel()
         self._decoder.clear()
+        self._server.credit.remove(self)
         self._server.set_buffered(0, self)
         self._server.left(self)
 
@@ -167,6 +148,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         if not self._is_closed:
             self._decoder.add(received, unpacked)
             self._take()
+            self._server.credit.note_read(self)
 
     def on_bound(self) -> None:
         """Wait: there is no room for more uploads of this connection."""
@@ -215,8 +197,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             Received,
             (self.device_id, self.epoch, int(server.clock.time() * 1000)),
             (self.due, self.acked + server.limits.window),
-            READ_UPLOADS,
-            READ_BYTES,
+            *self.room,
         )
         if uploads:
             self.push(uploads)
@@ -254,12 +235,64 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
 
     def _count_buffered(self) -> None:
         buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
+        if self.is_open:
+            self._count_credit()
         if not self.is_writable:
             # aiofastnet leaves what is encrypted already out of the usual size.
             size = getattr(self._transport, "get_local_write_buffer_size", self._transport.get_write_buffer_size)
             buffered_bytes += size()
         if buffered_bytes != self.buffered_bytes:
             self._server.set_buffered(buffered_bytes, self)
+
+    def _count_credit(self) -> None:
+        """Record the received bytes that are held; those of a frame beyond the window are the device's risk."""
+        server = self._server
+        is_beyond = self._decoder.unfinished[0] > server.limits.window_bytes + _FRAME_BYTES
+        self._credit_bytes = 0 if is_beyond else self._decoder.buffered_bytes
+        if is_beyond == self._is_beyond_credit:
+            server.credit.hold(self, self._credit_bytes)
+            return
+        self._is_beyond_credit = is_beyond
+        if is_beyond:
+            server.credit.remove(self)
+            self.set_credit(may_read=True)
+        else:
+            server.credit.add(self)
+            server.credit.hold(self, self._credit_bytes)
+
+    @property
+    def own_risk_bytes(self) -> int:
+        """The buffered bytes that only the device, or the end of its connection, releases."""
+        return self.buffered_bytes - self._credit_bytes
+
+    # --- the calls of `ReadCredit` ---
+
+    @property
+    def missing_bytes(self) -> int:
+        return self._decoder.unfinished[1]
+
+    @property
+    def wants_to_read(self) -> bool:
+        return self.pauses == 0 and not self._is_closed
+
+    def unread_bytes(self) -> int:
+        return sockets.unread_bytes(self._transport.get_extra_info("socket"))
+
+    def set_credit(self, *, may_read: bool) -> None:
+        self._has_credit = may_read
+        self._follow()
+
+    def _follow(self) -> None:
+        """Read exactly while nothing hinders."""
+        if self._is_closed:
+            return
+        should_read = self.pauses == 0 and self._has_credit
+        if should_read and not self._is_reading:
+            self._is_reading = True
+            self._transport.resume_reading()
+        elif self._is_reading and not should_read:
+            self._is_reading = False
+            self._transport.pause_reading()
 
     # --- the server's calls ---
 
@@ -271,6 +304,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         self._write(protocol.Refusal(code, message, retry_s, host, port))
         self._enter(_ConnectionState.CLOSED)
         self._since_s = self._server.clock.monotonic()
+        self._server.credit.remove(self)
         if not self._is_reading:
             self._transport.resume_reading()  # else the device's end of the connection is not noticed
         self._transport.close()
@@ -299,9 +333,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
 
     def pause(self) -> None:
         self.pauses += 1
-        if self.pauses == 1 and not self._is_closed:
-            self._is_reading = False
-            self._transport.pause_reading()
+        self._follow()
 
     def resume(self) -> None:
         self.pauses -= 1
@@ -309,9 +341,9 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             if self.is_writable:  # else the device is late to read, whoever paused it
                 self._since_s = self._server.clock.monotonic()
             self._take()
-            if self.pauses == 0 and not self._is_closed:
-                self._is_reading = True
-                self._transport.resume_reading()
+            self._follow()
+            if self.pauses == 0 and not self._has_credit:
+                self._server.credit.wait(self)
 
     def check_identity(self) -> bool:
         """Return whether the device's certificate is valid now; disconnect the device if it is not."""
@@ -465,6 +497,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         self.open(hello.device_id, hello.epoch, point.seq, self._decoder.decompressors, MAX_BODY_BYTES)
         self._enter(_ConnectionState.OPEN)
         self._since_s = self._server.clock.monotonic()
+        server.credit.add(self)
         server.admit(self)
         limits, numbers = server.limits, ",".join(map(str, dictionaries))
         self._write(

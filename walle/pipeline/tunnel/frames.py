@@ -133,6 +133,20 @@ class Decoder:
         """The number of added bytes that were not read yet."""
         return len(self._buffer) - self._at
 
+    @property
+    def unfinished(self) -> tuple[int, int]:
+        """The bytes of the frame that comes next and those that it lacks; (0, 0) if it is whole, or has not begun.
+
+        Before its header is complete, the frame is its header.
+        """
+        size_bytes = self.buffered_bytes
+        if not size_bytes or self._error is not None:
+            return 0, 0
+        frame_bytes = _HEADER_BYTES
+        if size_bytes >= _HEADER_BYTES:
+            frame_bytes += int.from_bytes(self._buffer[self._at : self._at + 4])
+        return (0, 0) if frame_bytes <= size_bytes else (frame_bytes, frame_bytes - size_bytes)
+
     def clear(self) -> None:
         """Drop the bytes that were not read yet."""
         self._unpacked = None

@@ -427,4 +427,5 @@ def sum_ended(states: list[TunnelState]) -> TunnelState:
         pump_failures=sum(state.pump_failures for state in states),
         counts=dict(counts),
         refusals=dict(refusals),
+        waited_s=sum(state.waited_s for state in states),
     )

@@ -5,8 +5,11 @@ Invariants:
   and acknowledged again. A missing number closes the connection, and the device resumes after the last durable one.
 - Only `acknowledge` acknowledges. A device that reconnects repeats what was not acknowledged, so the consumer must drop
   numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
-- Memory is bounded by `ByteBudget`: while the queue is full, or a request does not fit, its connection is not read,
-  and TCP slows the device down. Connections that hold too many unfinished or unread bytes are closed and counted.
+- Devices have fair turns (deficit round robin by bytes), and each has a part of the queue, so that one that sends
+  little waits for one turn of each of the others at most (docs/adr/0214).
+- Memory is bounded by `ByteBudget`: while a device's part of the queue is full, a request does not fit, or `ReadCredit`
+  has no memory, its connection is not read, and TCP slows the device down. Only connections that hold too many bytes
+  beyond their window, or do not read their answers, are closed and counted.
 - A device has one connection. A new one of the same key replaces the old one; no other device can.
 """
 
@@ -36,14 +39,20 @@ from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
 from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
+from walle.pipeline.tunnel.read_credit import ReadCredit
 from walle.pipeline.tunnel.refusal_pace import RefusalPace
 from walle.pipeline.tunnel.ring import Ring, RingPlace
+from walle.pipeline.tunnel.room_queue import RoomQueue
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
 # Of one read of a connection: all that its transport decrypts at a time, which may have had most of a record before.
 # aiofastnet does not deliver the rest when reading is paused and resumed, unless more comes.
 _RECEIVE_BYTES = RECORDS_BYTES + 16 * 1024
+_TURN_BYTES = 128 << 10  # of one device; a batch of fewer devices takes less time to store
+# Of one device that are taken into the queue at a time, whatever the others have there.
+_LEAST_UPLOADS = 32
+_LEAST_BYTES = 32 << 10
 
 
 class TunnelServerError(PipelineError):
@@ -96,6 +105,7 @@ class ServerLimits:
     handshakes: int = 1024  # TLS handshakes under way at once; others wait to be accepted
     hello_s: float = 10.0  # for a TLS handshake, and from it to the Hello
     check_s: float = 30.0  # for `dictionaries` and `resume` of a device
+    frame_s: float = 30.0  # for the rest of a frame, while other devices wait for the memory of its bytes
     idle_s: float = 90.0  # without a byte from the device, which pings more often
     linger_s: float = 2.0  # to send the last bytes of a connection
     closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
@@ -173,8 +183,17 @@ class TunnelServer:
             window=self.limits.window,
             read_uploads=READ_UPLOADS,
             read_bytes=READ_BYTES,
+            least_uploads=_LEAST_UPLOADS,
+            least_bytes=_LEAST_BYTES,
+            turn_bytes=_TURN_BYTES,
         )
         self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes, self.queue)
+        self.credit = ReadCredit[Connection](
+            self.budget.buffered_share,
+            _RECEIVE_BYTES,
+            lambda: bool(self._waiting or self.held_back),
+            self.clock.monotonic,
+        )
         self.counts = ServerCounts(queue=self.queue)
         self.is_draining = False
         self.revocations = Revocations()
@@ -197,8 +216,9 @@ class TunnelServer:
         self._by_device: dict[str, Connection] = {}
         self._open_since_s: dict[str, float] = {}  # by device, in seconds since the epoch
         self._tasks: set[asyncio.Task[None]] = set()
-        self._paused: dict[Connection, None] = {}  # until there is room for uploads; in order
-        self._heavy: dict[Connection, None] = {}  # until enough of their own uploads are stored
+        # Connections that are not read until enough uploads of their own device were taken, or the queue has room.
+        self._bounded: set[Connection] = set()
+        self._for_room = RoomQueue[Connection]()
         self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
         self._emptied = asyncio.Event()
 
@@ -403,11 +423,9 @@ class TunnelServer:
     # --- the connections' side ---
 
     def hold_back(self, connection: Connection) -> None:
-        """Pause a connection that has filled the queue, or has too much in it."""
-        if self.are_uploads_full:
-            self.pause_uploads(connection)
-        else:
-            self._heavy[connection] = None
+        """Pause a connection whose device has as much in the queue as it may."""
+        if connection not in self._bounded:
+            self._bounded.add(connection)
             self.counts.pauses += 1
             connection.pause()
 
@@ -422,26 +440,27 @@ class TunnelServer:
 
     def pause_uploads(self, connection: Connection) -> None:
         """Do not read a connection until there is room for its uploads."""
-        if connection not in self._paused:
-            self._paused[connection] = None
+        if self._for_room.add(connection):
             self.counts.pauses += 1
             connection.pause()
 
     def _resume_paused(self) -> None:
-        # A queue that other devices keep half full must not hold these back.
-        for connection in [heavy for heavy in self._heavy if heavy.upload_bytes * 2 <= self._pause_bytes]:
-            if self.are_uploads_full:
-                return
-            del self._heavy[connection]
-            connection.resume()
-        # At half of each bound, so that connections do not pause and resume at each upload.
-        if self._paused and self.queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
-            half_bytes = self._pause_bytes // 2
-            for connection in [paused for paused in self._paused if paused.upload_bytes <= half_bytes]:
-                del self._paused[connection]
-                connection.resume()
-                if self.are_uploads_full:
-                    break
+        """Read connections again, as far as there is room: by turns of those whose device has nothing in the queue."""
+        for connection in self.queue.resumable():
+            if connection in self._bounded:
+                self._bounded.discard(connection)
+                if self.queue.has_room:
+                    connection.resume()
+                else:
+                    self._for_room.add_again(connection)
+        while self.queue.has_room and (waiting := self._for_room.pop()) is not None:
+            waiting.resume()
+        self.credit.give_turns()
+
+    @property
+    def held_back(self) -> int:
+        """The number of connections whose uploads wait for room in the queue, and which are not read meanwhile."""
+        return len(self._bounded) + len(self._for_room)
 
     def admit_request(self, size_bytes: int, connection: Connection) -> bool:
         """Return whether a request may be decompressed now; pause the connection until it may."""
@@ -477,7 +496,9 @@ class TunnelServer:
         if size_bytes > self.limits.device_bytes:
             connection.drop_for_memory(f"{size_bytes} bytes of this device are unprocessed or unread")
         while self.budget.is_buffered_over:
-            largest = max(self._connections, key=lambda held: held.buffered_bytes)
+            largest = max(self._connections, key=lambda held: held.own_risk_bytes)
+            if not largest.own_risk_bytes:
+                return
             what = f"{self.budget.buffered} bytes of all devices are unprocessed or unread"
             largest.drop_for_memory(f"{what}, {largest.buffered_bytes} of them of this device")
 
@@ -504,8 +525,8 @@ class TunnelServer:
 
     def left(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._paused.pop(connection, None)
-        self._heavy.pop(connection, None)
+        self._bounded.discard(connection)
+        self._for_room.discard(connection)
         self._waiting.pop(connection, None)
         self.counts.open = len(self._connections)
         if self._by_device.get(connection.device_id) is connection:
@@ -523,7 +544,12 @@ class TunnelServer:
     async def _sweep(self) -> None:
         limits = self.limits
         while True:
-            await self.clock.sleep(min(limits.hello_s, limits.check_s, limits.idle_s, limits.linger_s) / 2)
+            await self.clock.sleep(
+                min(limits.hello_s, limits.check_s, limits.frame_s, limits.idle_s, limits.linger_s) / 2
+            )
             now_s = self.clock.monotonic()
             for connection in list(self._connections):
                 connection.check_patience(now_s)
+            self.credit.give_turns()
+            if (stalled := self.credit.stalled(limits.frame_s)) is not None:
+                stalled.drop_for_memory(f"a frame was not complete within {limits.frame_s} s, while others waited")

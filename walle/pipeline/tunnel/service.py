@@ -77,7 +77,7 @@ class TunnelState:
     """The state of a tunnel in one process. `lag_s` is the age of the oldest upload that is not stored.
 
     `error` is the reason why uploads are not stored, empty while they are. `counts`, `refusals`, `stored`,
-    `commits` and `pump_failures` are since the start, the rest is now.
+    `commits`, `pump_failures` and `waited_s` are since the start, the rest is now.
     """
 
     pid: int
@@ -93,6 +93,11 @@ class TunnelState:
     pump_failures: int
     counts: dict[str, int]
     refusals: dict[str, int]
+    # With defaults: a process of an earlier version may have sent it.
+    waited_s: float = 0.0  # of all uploads in the queue, together, since the start
+    waiting_devices: int = 0  # whose uploads are in the queue
+    for_queue: int = 0  # connections that are not read until the queue has room
+    for_memory: int = 0  # and until there is memory for their bytes
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
@@ -217,6 +222,10 @@ class TunnelService:
                 "foreign_uploads": status.refused,
             },
             refusals=dict(server.counts.refusals),
+            waited_s=server.queue.waited_s,
+            waiting_devices=server.queue.devices,
+            for_queue=server.held_back,
+            for_memory=server.credit.waiting,
         )
 
     async def _resume(self, hello: Hello) -> ResumePoint:

@@ -10,6 +10,7 @@ import fcntl
 import socket
 import struct
 import sys
+import termios
 from typing import Protocol
 
 _RTO_MIN_US = 40_000  # the delay of acknowledgements of a peer without the options; the variance comes on top
@@ -52,6 +53,13 @@ def bound_unsent(connection: SupportsOptions | None, size_bytes: int) -> None:
         _set(connection, option, size_bytes)
 
 
+def unread_bytes(connection: SupportsOptions | None) -> int:
+    """Return the bytes that the kernel has received and that were not read, 1 where the system does not tell."""
+    if connection is None or sys.platform != "linux":
+        return 1
+    return _ask(connection, termios.FIONREAD)
+
+
 def unsent_bytes(connection: SupportsOptions | None) -> int:
     """Return the bytes that wait in the kernel before their first transmission, 0 where the system does not tell.
 
@@ -59,8 +67,12 @@ def unsent_bytes(connection: SupportsOptions | None) -> int:
     """
     if connection is None or sys.platform != "linux":
         return 0
+    return _ask(connection, _SIOCOUTQNSD)
+
+
+def _ask(connection: SupportsOptions, request: int) -> int:
     try:
-        answer = fcntl.ioctl(connection.fileno(), _SIOCOUTQNSD, bytes(_INT.size))
+        answer = fcntl.ioctl(connection.fileno(), request, bytes(_INT.size))
     except (OSError, ValueError):  # closed meanwhile
         return 0
     (size_bytes,) = _INT.unpack(answer)

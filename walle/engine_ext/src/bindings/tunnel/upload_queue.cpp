@@ -2,11 +2,15 @@
 
 #include <structmember.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <new>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
+#include "bindings/tunnel/turns.h"
 #include "bindings/tunnel/upload_scan.h"
 
 namespace walle {
@@ -14,15 +18,28 @@ namespace walle {
 namespace {
 
 constexpr unsigned char kAckKind = 4;  // of a frame (docs/protocol.md)
+constexpr Py_ssize_t kRowBytes = 100;  // cost of an upload in a turn beside its bytes, as in a device's quota
 
 struct ReceiverObject;
+struct DeviceFlow;
 
 // One upload on its way to the store; owns its references.
 struct QueuedUpload {
   PyObject* record;
   ReceiverObject* receiver;
+  DeviceFlow* flow;
   Py_ssize_t size_bytes;
   double queued_s;
+};
+
+using Turns = DeficitRoundRobin<QueuedUpload>;
+
+// The uploads of one device, of all its connections.
+struct DeviceFlow : Turns::Flow {
+  std::string device_id;
+  Py_ssize_t size_bytes = 0;  // of the uploads that wait, and of those that were taken
+  Py_ssize_t users = 0;       // uploads and receivers that name it
+  ReceiverObject* bounded = nullptr;  // the receiver that was called `on_bound`, until it may continue
 };
 
 struct QueueObject {
@@ -32,11 +49,14 @@ struct QueueObject {
   PyObject* time;
   PyObject* monotonic;
   PyObject* on_arrival;  // called once at the next upload, and then removed; or null
-  Py_ssize_t max_uploads, max_bytes, receiver_bytes, window, read_uploads, read_bytes;
+  Py_ssize_t max_uploads, max_bytes, receiver_bytes, window, read_uploads, read_bytes, least_uploads, least_bytes;
   Py_ssize_t held_bytes;
   long long uploads, bytes_in, bytes_out;  // since the beginning
-  std::deque<QueuedUpload>* waiting;
+  double waited_s;                         // of all uploads that were taken
+  Turns* waiting;
   std::deque<QueuedUpload>* taken;
+  std::unordered_map<std::string, DeviceFlow>* flows;  // by device
+  std::deque<ReceiverObject*>* resumable;              // owned; for `resumable`
 };
 
 struct ReceiverObject {
@@ -46,12 +66,13 @@ struct ReceiverObject {
   PyObject* decompressors;  // a dict; null before `open`
   PyObject* topic;          // of the latest upload, or null
   PyObject* write;          // of the transport
+  DeviceFlow* flow;         // null before the first upload and `open`
   Py_ssize_t max_body_bytes;
   Py_ssize_t buffered_bytes;
-  Py_ssize_t upload_bytes;
   long long due;
   long long acked;
   long long written;
+  long long received_bytes;  // since the beginning
   int pauses;
   char is_open, is_writable, has_sent, owes_ack;
 };
@@ -67,17 +88,108 @@ ReceiverObject* receiver_of(PyObject* self) { return reinterpret_cast<ReceiverOb
 // Whether an attribute that Python code assigns holds anything.
 bool is_set(PyObject* attribute) { return attribute != nullptr && attribute != Py_None; }
 
-void release(QueuedUpload& upload) {
+// Ends the use of a flow by an upload or a receiver.
+void leave(QueueObject& queue, DeviceFlow* flow) {
+  if (--flow->users == 0) queue.flows->erase(flow->device_id);
+}
+
+void release(QueueObject& queue, QueuedUpload& upload) {
+  leave(queue, upload.flow);
   Py_DECREF(upload.record);
   Py_DECREF(reinterpret_cast<PyObject*>(upload.receiver));
+}
+
+// Makes a receiver part of its device's flow; returns false with a Python error.
+bool join(ReceiverObject* self) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(self->device_id, &size);
+  if (text == nullptr) return false;
+  DeviceFlow* joined = nullptr;
+  try {
+    std::string id(text, static_cast<std::size_t>(size));
+    joined = &(*self->queue->flows)[id];
+    if (joined->users == 0) joined->device_id = std::move(id);
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory(), false;
+  }
+  ++joined->users;
+  DeviceFlow* former = self->flow;
+  self->flow = joined;
+  if (former != nullptr) {
+    if (former->bounded == self) former->bounded = nullptr;
+    leave(*self->queue, former);
+  }
+  return true;
 }
 
 PyObject* queue_acknowledge(PyObject*, PyObject* const* arguments, Py_ssize_t count);
 
 // --- the queue ---
 
+// The last eighth is for devices that send little: `has_room` is for those that had to wait.
+Py_ssize_t kept_uploads(const QueueObject& queue) { return queue.max_uploads / 8; }
+Py_ssize_t kept_bytes(const QueueObject& queue) { return queue.max_bytes / 8; }
+
+bool has_room(const QueueObject& queue) {
+  return static_cast<Py_ssize_t>(queue.waiting->size()) < queue.max_uploads - kept_uploads(queue) &&
+         queue.held_bytes < queue.max_bytes - kept_bytes(queue);
+}
+
 bool is_full(const QueueObject& queue) {
   return static_cast<Py_ssize_t>(queue.waiting->size()) >= queue.max_uploads || queue.held_bytes >= queue.max_bytes;
+}
+
+// The uploads and bytes of one device that are the bound now.
+struct Bound {
+  Py_ssize_t uploads, size_bytes;
+};
+
+constexpr Py_ssize_t kKeptParts = 64;
+
+// Returns as much as there is room for more, so that n devices which always have more each get an equal part, and leave one for a
+// further device; at least `least`; in the part that is kept for devices that send little, a small part of what is left of it.
+Py_ssize_t part(Py_ssize_t used, Py_ssize_t most, Py_ssize_t kept, Py_ssize_t least) {
+  return used < most - kept ? std::max(least, most - kept - used) : 1 + (most - used) / kKeptParts;
+}
+
+// All is one device's where no other waits.
+Bound bound_of(const QueueObject& queue, const DeviceFlow& flow) {
+  if (queue.waiting->flows() <= (flow.size() > 0 ? 1 : 0)) return {queue.max_uploads, queue.receiver_bytes};
+  const auto waiting = static_cast<Py_ssize_t>(queue.waiting->size());
+  const Py_ssize_t size_bytes = part(queue.held_bytes, queue.max_bytes, kept_bytes(queue), queue.least_bytes);
+  return {part(waiting, queue.max_uploads, kept_uploads(queue), queue.least_uploads), std::min(queue.receiver_bytes, size_bytes)};
+}
+
+// How much of one read of a device may enter the queue; an upload of any size may.
+Bound room_of(const QueueObject& queue, const DeviceFlow& flow) {
+  const Bound bound = bound_of(queue, flow);
+  const Py_ssize_t uploads = std::min(queue.read_uploads, bound.uploads - static_cast<Py_ssize_t>(flow.size()));
+  const Py_ssize_t size_bytes = std::min(queue.read_bytes, bound.size_bytes - flow.size_bytes);
+  return {std::max<Py_ssize_t>(1, uploads), std::max<Py_ssize_t>(1, size_bytes)};
+}
+
+bool is_bounded(const QueueObject& queue, const DeviceFlow& flow) {
+  const Bound bound = bound_of(queue, flow);
+  return is_full(queue) || static_cast<Py_ssize_t>(flow.size()) >= bound.uploads || flow.size_bytes >= bound.size_bytes;
+}
+
+// Whether a receiver of the flow may continue: below half of the bound, so that it is not called for each upload.
+bool may_resume(const QueueObject& queue, const DeviceFlow& flow) {
+  if (flow.size_bytes == 0) return true;
+  const Bound bound = bound_of(queue, flow);
+  return static_cast<Py_ssize_t>(flow.size()) * 2 <= bound.uploads && flow.size_bytes * 2 <= bound.size_bytes;
+}
+
+// Notes that the receiver which waits for the flow may continue, if it may. Without memory that is noted the next time.
+void note_resumable(QueueObject& queue, DeviceFlow& flow) noexcept {
+  if (flow.bounded == nullptr || !may_resume(queue, flow)) return;
+  try {
+    queue.resumable->push_back(flow.bounded);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  Py_INCREF(reinterpret_cast<PyObject*>(flow.bounded));
+  flow.bounded = nullptr;
 }
 
 // Returns seconds by a function of a clock; -1 with a Python error.
@@ -108,6 +220,8 @@ bool push(ReceiverObject* self, PyObject* records) {
   QueueObject& queue = *self->queue;
   const double now_s = seconds(queue.monotonic);
   if (PyErr_Occurred() != nullptr) return false;
+  if (self->flow == nullptr && !join(self)) return false;
+  DeviceFlow& flow = *self->flow;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); ++i) {
     PyObject* record = PyList_GET_ITEM(records, i);
     if (Py_TYPE(record) != queue.record || PyTuple_GET_SIZE(record) != kRecordFields)
@@ -115,14 +229,15 @@ bool push(ReceiverObject* self, PyObject* records) {
     const Py_ssize_t size_bytes = size_of(record);
     if (size_bytes < 0) return false;
     try {
-      queue.waiting->push_back({record, self, size_bytes, now_s});
+      queue.waiting->push(flow, {record, self, &flow, size_bytes, now_s}, size_bytes + kRowBytes);
     } catch (const std::bad_alloc&) {
       return PyErr_NoMemory(), false;
     }
     Py_INCREF(record);
     Py_INCREF(reinterpret_cast<PyObject*>(self));
+    ++flow.users;
     queue.held_bytes += size_bytes;
-    self->upload_bytes += size_bytes;
+    flow.size_bytes += size_bytes;
     ++queue.uploads;
   }
   if (PyObject* on_arrival = queue.on_arrival; is_set(on_arrival)) {
@@ -132,7 +247,8 @@ bool push(ReceiverObject* self, PyObject* records) {
     if (answer == nullptr) return false;
     Py_DECREF(answer);
   }
-  if (is_full(queue) || self->upload_bytes >= queue.receiver_bytes) {
+  if (is_bounded(queue, flow)) {
+    flow.bounded = self;
     PyObject* answer = PyObject_CallMethod(reinterpret_cast<PyObject*>(self), "on_bound", nullptr);
     if (answer == nullptr) return false;
     Py_DECREF(answer);
@@ -141,26 +257,32 @@ bool push(ReceiverObject* self, PyObject* records) {
 }
 
 PyObject* queue_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static const char* const kNames[] = {"record",         "buffer", "time",         "monotonic",  "uploads", "size_bytes",
-                                       "receiver_bytes", "window", "read_uploads", "read_bytes", nullptr};
+  static const char* const kNames[] = {"record",         "buffer",     "time",         "monotonic",  "uploads",       "size_bytes",
+                                       "receiver_bytes", "window",     "read_uploads", "read_bytes", "least_uploads", "least_bytes",
+                                       "turn_bytes",     nullptr};
+  Py_ssize_t turn_bytes = 1;
   QueueObject read{};
   PyObject* record = nullptr;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OOO$nnnnnn", const_cast<char**>(kNames), &PyType_Type, &record,
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OOO$nnnnnnnnn", const_cast<char**>(kNames), &PyType_Type, &record,
                                    &read.view, &read.time, &read.monotonic, &read.max_uploads, &read.max_bytes,
-                                   &read.receiver_bytes, &read.window, &read.read_uploads, &read.read_bytes))
+                                   &read.receiver_bytes, &read.window, &read.read_uploads, &read.read_bytes, &read.least_uploads,
+                                   &read.least_bytes, &turn_bytes))
     return nullptr;
   read.record = reinterpret_cast<PyTypeObject*>(record);
   if (!PyType_IsSubtype(read.record, &PyTuple_Type)) {
     PyErr_SetString(PyExc_TypeError, "UploadQueue: record must be a subclass of tuple");
     return nullptr;
   }
+  if (turn_bytes < 1) return PyErr_Format(PyExc_ValueError, "UploadQueue: turn_bytes is %zd, at least 1 is needed", turn_bytes);
   PyObject* made = type->tp_alloc(type, 0);
   if (made == nullptr) return nullptr;
   QueueObject* self = queue_of(made);
-  self->waiting = new (std::nothrow) std::deque<QueuedUpload>;
+  self->waiting = new (std::nothrow) Turns(turn_bytes);
   self->taken = new (std::nothrow) std::deque<QueuedUpload>;
+  self->flows = new (std::nothrow) std::unordered_map<std::string, DeviceFlow>;
+  self->resumable = new (std::nothrow) std::deque<ReceiverObject*>;
   self->view = PyMemoryView_FromObject(read.view);
-  if (self->waiting == nullptr || self->taken == nullptr) PyErr_NoMemory();
+  if (self->waiting == nullptr || self->taken == nullptr || self->flows == nullptr || self->resumable == nullptr) PyErr_NoMemory();
   if (PyErr_Occurred() != nullptr || PyObject_GetBuffer(self->view, &self->buffer, PyBUF_WRITABLE) < 0) {
     Py_DECREF(made);
     return nullptr;
@@ -174,6 +296,8 @@ PyObject* queue_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords)
   self->window = read.window;
   self->read_uploads = read.read_uploads;
   self->read_bytes = read.read_bytes;
+  self->least_uploads = read.least_uploads;
+  self->least_bytes = read.least_bytes;
   return made;
 }
 
@@ -185,13 +309,18 @@ int queue_traverse(PyObject* object, visitproc visit, void* arg) {
   Py_VISIT(self->time);
   Py_VISIT(self->monotonic);
   Py_VISIT(self->on_arrival);
-  for (std::deque<QueuedUpload>* uploads : {self->waiting, self->taken}) {
-    if (uploads == nullptr) continue;
-    for (QueuedUpload& upload : *uploads) {
-      Py_VISIT(upload.record);
-      Py_VISIT(reinterpret_cast<PyObject*>(upload.receiver));
-    }
-  }
+  const auto visit_upload = [&](const QueuedUpload& upload) {
+    Py_VISIT(upload.record);
+    Py_VISIT(reinterpret_cast<PyObject*>(upload.receiver));
+    return 0;
+  };
+  if (self->waiting != nullptr)
+    if (const int result = self->waiting->each(visit_upload); result != 0) return result;
+  if (self->taken != nullptr)
+    for (const QueuedUpload& upload : *self->taken)
+      if (const int result = visit_upload(upload); result != 0) return result;
+  if (self->resumable != nullptr)
+    for (ReceiverObject* receiver : *self->resumable) Py_VISIT(reinterpret_cast<PyObject*>(receiver));
   return 0;
 }
 
@@ -199,11 +328,16 @@ int queue_traverse(PyObject* object, visitproc visit, void* arg) {
 int queue_clear(PyObject* object) {
   QueueObject* self = queue_of(object);
   Py_CLEAR(self->on_arrival);
-  for (std::deque<QueuedUpload>* uploads : {self->waiting, self->taken}) {
-    if (uploads == nullptr) continue;
+  if (self->waiting != nullptr) self->waiting->clear([&](QueuedUpload& upload) { release(*self, upload); });
+  if (self->taken != nullptr) {
     std::deque<QueuedUpload> cleared;
-    cleared.swap(*uploads);
-    for (QueuedUpload& upload : cleared) release(upload);
+    cleared.swap(*self->taken);
+    for (QueuedUpload& upload : cleared) release(*self, upload);
+  }
+  if (self->resumable != nullptr) {
+    std::deque<ReceiverObject*> cleared;
+    cleared.swap(*self->resumable);
+    for (ReceiverObject* receiver : cleared) Py_DECREF(reinterpret_cast<PyObject*>(receiver));
   }
   return 0;
 }
@@ -215,6 +349,8 @@ void queue_dealloc(PyObject* object) {
   queue_clear(object);
   delete self->waiting;
   delete self->taken;
+  delete self->flows;
+  delete self->resumable;
   PyBuffer_Release(&self->buffer);
   Py_XDECREF(self->view);
   Py_XDECREF(self->record);
@@ -226,33 +362,48 @@ void queue_dealloc(PyObject* object) {
 
 Py_ssize_t queue_length(PyObject* self) { return static_cast<Py_ssize_t>(queue_of(self)->waiting->size()); }
 PyObject* queue_is_full(PyObject* self, void*) { return PyBool_FromLong(is_full(*queue_of(self))); }
+PyObject* queue_has_room(PyObject* self, void*) { return PyBool_FromLong(has_room(*queue_of(self))); }
 
+// Cost: the number of devices whose uploads wait.
 PyObject* queue_oldest_s(PyObject* object, void*) {
   QueueObject* self = queue_of(object);
-  const std::deque<QueuedUpload>& oldest = self->taken->empty() ? *self->waiting : *self->taken;
-  if (oldest.empty()) Py_RETURN_NONE;
-  return PyFloat_FromDouble(oldest.front().queued_s);
+  const QueuedUpload* oldest = nullptr;
+  const auto note = [&](const QueuedUpload& upload) {
+    if (oldest == nullptr || upload.queued_s < oldest->queued_s) oldest = &upload;
+  };
+  for (const QueuedUpload& upload : *self->taken) note(upload);
+  self->waiting->each_first(note);
+  if (oldest == nullptr) Py_RETURN_NONE;
+  return PyFloat_FromDouble(oldest->queued_s);
 }
+
+PyObject* queue_devices(PyObject* self, void*) { return PyLong_FromSize_t(queue_of(self)->waiting->flows()); }
 
 // take(limit) -> list of records
 PyObject* queue_take(PyObject* object, PyObject* argument) {
   QueueObject* self = queue_of(object);
   const Py_ssize_t limit = PyLong_AsSsize_t(argument);
   if (limit == -1 && PyErr_Occurred() != nullptr) return nullptr;
+  const double now_s = seconds(self->monotonic);
+  if (PyErr_Occurred() != nullptr) return nullptr;
   const auto waiting = static_cast<Py_ssize_t>(self->waiting->size());
   const Py_ssize_t count = limit < waiting ? limit : waiting;
   PyObject* records = PyList_New(count < 0 ? 0 : count);
   if (records == nullptr) return nullptr;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    try {
-      self->taken->push_back(self->waiting->front());
-    } catch (const std::bad_alloc&) {
-      if (i > 0 && PyList_SetSlice(records, i, count, nullptr) == 0) return records;
-      Py_DECREF(records);
-      return PyErr_NoMemory();
+  Py_ssize_t i = 0;
+  try {
+    for (; i < count; ++i) {
+      self->taken->emplace_back();
+      QueuedUpload& upload = self->taken->back();
+      self->waiting->pop(upload);
+      self->waited_s += now_s - upload.queued_s;
+      PyList_SET_ITEM(records, i, Py_NewRef(upload.record));
+      note_resumable(*self, *upload.flow);
     }
-    PyList_SET_ITEM(records, i, Py_NewRef(self->waiting->front().record));
-    self->waiting->pop_front();
+  } catch (const std::bad_alloc&) {
+    if (i > 0 && PyList_SetSlice(records, i, count, nullptr) == 0) return records;
+    Py_DECREF(records);
+    return PyErr_NoMemory();
   }
   return records;
 }
@@ -261,7 +412,8 @@ PyObject* queue_put_back(PyObject* object, PyObject*) {
   QueueObject* self = queue_of(object);
   try {
     while (!self->taken->empty()) {
-      self->waiting->push_front(self->taken->back());
+      const QueuedUpload& upload = self->taken->back();
+      self->waiting->put_back(*upload.flow, upload, upload.size_bytes + kRowBytes);
       self->taken->pop_back();
     }
   } catch (const std::bad_alloc&) {
@@ -276,15 +428,29 @@ PyObject* queue_release(PyObject* object, PyObject*) {
     QueuedUpload upload = self->taken->front();
     self->taken->pop_front();
     self->held_bytes -= upload.size_bytes;
-    upload.receiver->upload_bytes -= upload.size_bytes;
-    release(upload);
+    upload.flow->size_bytes -= upload.size_bytes;
+    note_resumable(*self, *upload.flow);
+    release(*self, upload);
   }
   Py_RETURN_NONE;
+}
+
+// resumable() -> list of receivers
+PyObject* queue_resumable(PyObject* object, PyObject*) {
+  QueueObject* self = queue_of(object);
+  PyObject* receivers = PyList_New(static_cast<Py_ssize_t>(self->resumable->size()));
+  if (receivers == nullptr) return nullptr;
+  for (Py_ssize_t i = 0; !self->resumable->empty(); ++i) {
+    PyList_SET_ITEM(receivers, i, reinterpret_cast<PyObject*>(self->resumable->front()));
+    self->resumable->pop_front();
+  }
+  return receivers;
 }
 
 PyMethodDef queue_methods[] = {{"take", queue_take, METH_O, nullptr},
                                {"put_back", queue_put_back, METH_NOARGS, nullptr},
                                {"release", queue_release, METH_NOARGS, nullptr},
+                               {"resumable", queue_resumable, METH_NOARGS, nullptr},
                                {"acknowledge", as_method(queue_acknowledge), METH_FASTCALL, nullptr},
                                {nullptr, nullptr, 0, nullptr}};
 PyMemberDef queue_members[] = {{"on_arrival", T_OBJECT, offsetof(QueueObject, on_arrival), 0, nullptr},
@@ -292,9 +458,12 @@ PyMemberDef queue_members[] = {{"on_arrival", T_OBJECT, offsetof(QueueObject, on
                                {"uploads", T_LONGLONG, offsetof(QueueObject, uploads), READONLY, nullptr},
                                {"bytes_in", T_LONGLONG, offsetof(QueueObject, bytes_in), READONLY, nullptr},
                                {"bytes_out", T_LONGLONG, offsetof(QueueObject, bytes_out), READONLY, nullptr},
+                               {"waited_s", T_DOUBLE, offsetof(QueueObject, waited_s), READONLY, nullptr},
                                {nullptr, 0, 0, 0, nullptr}};
 PyGetSetDef queue_properties[] = {{"is_full", queue_is_full, nullptr, nullptr, nullptr},
+                                  {"has_room", queue_has_room, nullptr, nullptr, nullptr},
                                   {"oldest_s", queue_oldest_s, nullptr, nullptr, nullptr},
+                                  {"devices", queue_devices, nullptr, nullptr, nullptr},
                                   {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot queue_slots[] = {{Py_tp_new, reinterpret_cast<void*>(queue_new)},
                              {Py_tp_traverse, reinterpret_cast<void*>(queue_traverse)},
@@ -347,6 +516,10 @@ void receiver_dealloc(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   receiver_clear(object);
+  if (self->flow != nullptr) {
+    if (self->flow->bounded == self) self->flow->bounded = nullptr;
+    leave(*self->queue, self->flow);
+  }
   Py_XDECREF(reinterpret_cast<PyObject*>(self->queue));
   Py_XDECREF(self->device_id);
   Py_XDECREF(self->epoch);
@@ -373,6 +546,7 @@ PyObject* receiver_open(PyObject* object, PyObject* arguments) {
       !PyArg_ParseTuple(arguments, "UULO!n", &device_id, &epoch, &acked, &PyDict_Type, &decompressors, &max_body_bytes))
     return nullptr;
   Py_XSETREF(self->device_id, Py_NewRef(device_id));
+  if (!join(self)) return nullptr;
   Py_XSETREF(self->epoch, Py_NewRef(epoch));
   Py_XSETREF(self->decompressors, Py_NewRef(decompressors));
   self->acked = acked;
@@ -396,10 +570,11 @@ PyObject* receiver_buffer_updated(PyObject* object, PyObject* argument) {
   if (bytes < 0 || bytes > queue.buffer.len)
     return PyErr_Format(PyExc_ValueError, "%zd bytes were read into a buffer of %zd", bytes, queue.buffer.len);
   queue.bytes_in += bytes;
+  self->received_bytes += bytes;
   self->has_sent = 1;
   UploadScan scan;
   Py_ssize_t read_bytes = 0;
-  // Most reads are whole uploads that are due, and nothing else.
+  // Most reads are whole uploads that are due, and nothing else. Not more are queued than the device's bound has room for.
   if (self->is_open && self->decompressors != nullptr && self->buffered_bytes == 0 && self->pauses == 0 && !is_full(queue)) {
     const double now_s = seconds(queue.time);
     if (PyErr_Occurred() != nullptr) return nullptr;
@@ -412,11 +587,12 @@ PyObject* receiver_buffer_updated(PyObject* object, PyObject* argument) {
     scan.last_seq = self->acked + queue.window;
     scan.max_body_bytes = self->max_body_bytes;
     scan.records = PyList_New(0);
+    const Bound room = room_of(queue, *self->flow);
     std::swap(self->topic, scan.topic);
     read_bytes =
         scan.received_ms == nullptr || scan.records == nullptr
             ? -1
-            : scan.read(static_cast<const unsigned char*>(queue.buffer.buf), bytes, 0, queue.read_uploads, queue.read_bytes);
+            : scan.read(static_cast<const unsigned char*>(queue.buffer.buf), bytes, 0, room.uploads, room.size_bytes);
     Py_XDECREF(scan.received_ms);
     std::swap(self->topic, scan.topic);
     if (read_bytes < 0) return nullptr;
@@ -529,6 +705,21 @@ PyObject* queue_acknowledge(PyObject*, PyObject* const* arguments, Py_ssize_t co
   Py_RETURN_NONE;
 }
 
+PyObject* receiver_upload_bytes(PyObject* object, void*) {
+  const ReceiverObject* self = ready(object);
+  if (self == nullptr) return nullptr;
+  return PyLong_FromSsize_t(self->flow == nullptr ? 0 : self->flow->size_bytes);
+}
+
+// room -> (uploads, bytes)
+PyObject* receiver_room(PyObject* object, void*) {
+  const ReceiverObject* self = ready(object);
+  if (self == nullptr) return nullptr;
+  if (self->flow == nullptr) return Py_BuildValue("nn", self->queue->read_uploads, self->queue->read_bytes);
+  const Bound room = room_of(*self->queue, *self->flow);
+  return Py_BuildValue("nn", room.uploads, room.size_bytes);
+}
+
 PyMethodDef receiver_methods[] = {{"open", receiver_open, METH_VARARGS, nullptr},
                                   {"get_buffer", receiver_get_buffer, METH_O, nullptr},
                                   {"buffer_updated", receiver_buffer_updated, METH_O, nullptr},
@@ -541,16 +732,19 @@ PyMemberDef receiver_members[] = {{"device_id", T_OBJECT, offsetof(ReceiverObjec
                                   {"epoch", T_OBJECT, offsetof(ReceiverObject, epoch), READONLY, nullptr},
                                   {"write", T_OBJECT, offsetof(ReceiverObject, write), 0, nullptr},
                                   {"buffered_bytes", T_PYSSIZET, offsetof(ReceiverObject, buffered_bytes), 0, nullptr},
-                                  {"upload_bytes", T_PYSSIZET, offsetof(ReceiverObject, upload_bytes), READONLY, nullptr},
                                   {"due", T_LONGLONG, offsetof(ReceiverObject, due), READONLY, nullptr},
                                   {"acked", T_LONGLONG, offsetof(ReceiverObject, acked), READONLY, nullptr},
                                   {"written", T_LONGLONG, offsetof(ReceiverObject, written), READONLY, nullptr},
+                                  {"received_bytes", T_LONGLONG, offsetof(ReceiverObject, received_bytes), READONLY, nullptr},
                                   {"pauses", T_INT, offsetof(ReceiverObject, pauses), 0, nullptr},
                                   {"is_open", T_BOOL, offsetof(ReceiverObject, is_open), 0, nullptr},
                                   {"is_writable", T_BOOL, offsetof(ReceiverObject, is_writable), 0, nullptr},
                                   {"has_sent", T_BOOL, offsetof(ReceiverObject, has_sent), 0, nullptr},
                                   {"owes_ack", T_BOOL, offsetof(ReceiverObject, owes_ack), READONLY, nullptr},
                                   {nullptr, 0, 0, 0, nullptr}};
+PyGetSetDef receiver_properties[] = {{"upload_bytes", receiver_upload_bytes, nullptr, nullptr, nullptr},
+                                     {"room", receiver_room, nullptr, nullptr, nullptr},
+                                     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot receiver_slots[] = {{Py_tp_init, reinterpret_cast<void*>(receiver_init)},
                                 {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
                                 {Py_tp_traverse, reinterpret_cast<void*>(receiver_traverse)},
@@ -558,6 +752,7 @@ PyType_Slot receiver_slots[] = {{Py_tp_init, reinterpret_cast<void*>(receiver_in
                                 {Py_tp_dealloc, reinterpret_cast<void*>(receiver_dealloc)},
                                 {Py_tp_methods, receiver_methods},
                                 {Py_tp_members, receiver_members},
+                                {Py_tp_getset, receiver_properties},
                                 {0, nullptr}};
 PyType_Spec receiver_spec = {"walle.engine_ext._core.UploadReceiver", sizeof(ReceiverObject), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
