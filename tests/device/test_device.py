@@ -26,7 +26,7 @@ from walle.cli import app
 from walle.device import Device, DeviceConfig
 from walle.pipeline.database import StoreLockedError
 from walle.pipeline.events import Event, EventError
-from walle.pipeline.live_source import LivePolicy
+from walle.pipeline.live_source import LatePolicy, LivePolicy
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[2]
@@ -449,7 +449,8 @@ async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: 
 
 @pytest.mark.asyncio
 async def test_events_in_json_become_features_and_one_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
-    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+    policy = LivePolicy(drop_equal=True)
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0", live=policy) as device:
         await installed(shop, device)
         lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(6)]
         assert await device.on_json(b"\n".join(lines[:3])) == 3
@@ -523,7 +524,7 @@ async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) ->
 @pytest.mark.asyncio
 async def test_a_live_device_drops_late_events_and_duplicates_and_counts_them(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:
-        policy = LivePolicy(late_ms=5, jump_ms=1000)
+        policy = LivePolicy(late_ms=5, jump_ms=1000, late=LatePolicy.DROP, drop_equal=True)
         async with shop.device(tmp_path / "d0", live=policy) as device:
             await shop.push("v1")
             await shop.release("v1", beta=["d0"])

@@ -326,8 +326,8 @@ class Device:
     async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> TakenEvent | None:
         """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
-        An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
-        is recorded in the device's journal first: a process that is killed after this call
+        An event without a position is live. Late ones are counted, and dropped where `DeviceConfig.live` says so, as
+        duplicates are. It is recorded in the device's journal first: a process that is killed after this call
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
         recorded it; the next call takes it then. Live events get the positions after those of earlier events.
 
@@ -354,7 +354,7 @@ class Device:
 
         An event that cannot be read is set aside: counted (`DeviceSummary.rejected`), logged, and recorded with the
         reason in `rejected.jsonl` in the device's folder, of bounded size (`walle device log --rejected`). The others
-        are taken, all or none. A repeated call takes none of them again, within `LivePolicy.duplicates`.
+        are taken, all or none. A repeated call takes them again, unless `LivePolicy` finds duplicates.
 
         They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
         of contents that no condition tests. They are recorded together, then each is taken as by `on_event`. A call
