@@ -14,9 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
+from tests.dashboard.visitor import log_in
 from tests.sim.device_session import session_headers
 from tests.sim.offline_device import NO_CLOUD
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
@@ -359,6 +361,30 @@ async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_pa
         assert summary.runs_ok + summary.dropped["shop/count"] == 10
         assert (summary.runs_failed, summary.without_visit, summary.queued) == (0, 1, {})
         assert summary.to_feature_ms[-1] > 100  # from the event's arrival: two runs were before it
+
+
+@pytest.mark.asyncio
+async def test_what_a_device_dropped_is_in_the_release_the_metrics_and_on_its_page(tmp_path: Path) -> None:
+    main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.05)\n    return 1\n"
+    config = TASK_CONFIG + '[limits]\nqueue = 1\nqueue_full = "drop-newest"\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device, main, config)
+        lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(60)]
+        await device.on_json(b"\n".join(lines))
+        await device.settled()
+        dropped = (await device.summary()).dropped["shop/count"]
+        assert 0 < dropped < 20
+        (release,) = await shop.releases.list_all()
+        assert (release["totals"]["dropped"], release["totals"]["ok"]) == (dropped, 20 - dropped)
+        assert release["totals"]["uploads_dropped"] == 0
+        bearer = {"Authorization": f"Bearer {shop.cloud.home.admin_token}"}
+        metrics = (await shop.http.get("/metrics", headers=bearer)).text
+        of_release = f'release="{release["id"]}",task="shop/count"'
+        assert f'walle_release_dropped_total{{{of_release},what="triggers"}} {dropped}.0' in metrics
+        async with httpx.AsyncClient(base_url=shop.cloud.address.url) as person:
+            await log_in(person, shop.cloud.home.admin_token)
+            page = (await person.get(f"/dashboard/releases/{release['id']}")).text
+        assert f"<dt>triggers dropped</dt><dd>{dropped}</dd>" in page
 
 
 @pytest.mark.asyncio

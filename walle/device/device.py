@@ -41,6 +41,7 @@ from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.rejected_events import RejectedEvents
 from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_counts import LossKind
 from walle.pipeline.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.task_results import ResultStream
 from walle.pipeline.tunnel.client import TunnelClient, client_context
@@ -146,6 +147,7 @@ class Device:
                 self._runs.run,
                 on_outcome=self._on_outcome,
                 on_put=self._runs.put,
+                on_loss=self._on_loss,
                 share_arrays=config.vm_host,
             )
             undo.push_async_callback(self.stream.close)
@@ -317,6 +319,13 @@ class Device:
             task, version, outcome.failure, outcome.metrics
         ):  # without waiting for the cloud's verdict
             self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
+
+    def _on_loss(self, task: str, kind: LossKind, count: int) -> None:
+        """Count what a full queue or outbox dropped towards the release of the task's active version."""
+        active = self._versions.active.get(task)
+        if active is not None and count:
+            triggers, uploads = (count, 0) if kind is LossKind.TRIGGERS else (0, count)
+            self.agent.count_dropped(task, active.manifest.version, triggers=triggers, uploads=uploads)
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)
