@@ -92,7 +92,7 @@ async def test_a_full_queue_drops_by_its_policy_and_counts_and_logs(
     await engine.settle()
     assert await positions(store, "slow") == expected
     assert engine.counts.dropped == {"slow": 3}
-    assert "task slow: 1 triggers were dropped, because its queue was full" in caplog.text
+    assert "task slow: 1 triggers were dropped: there was no room" in caplog.text
 
 
 @pytest.mark.asyncio

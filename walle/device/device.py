@@ -441,8 +441,12 @@ class Device:
         )
 
     def _losses(self) -> tuple[str, ...]:
-        damaged = "the longer history of events was damaged and began again"
-        return (*self.store.report.lines(), *[damaged] * bool(self._history.damages))
+        lines = list(self.store.report.lines())
+        if self._history.damages:
+            lines.append("the longer history of events was damaged and began again")
+        if lost := self.agent.outcomes.lost:
+            lines.append(f"{lost} outcomes of tasks were not reported: too many, or the cloud refused them")
+        return (*lines, *self._intake.losses())
 
 
 def _keep_file(path: Path, text: str) -> None:

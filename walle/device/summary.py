@@ -63,5 +63,5 @@ class DeviceSummary:
     history_dropped: int
     rejected: int
     discarded: dict[str, int]
-    losses: tuple[str, ...]  # a line for each loss since the start: see `StoreReport`, and of the events' history
+    losses: tuple[str, ...]  # a line for each loss since the start: of the store (`StoreReport`), history and journal
     lost_uploads: dict[str, int]  # of those, the number of uploads by cause

@@ -104,6 +104,7 @@ class EventJournal:
         self._handle: int | None = None  # of the last segment
         self._ended: list[int] = []  # handles of files before it that are not synced yet
         self._has_new_file = False  # whose name is not synced yet
+        self._counted = 0  # position up to which damaged and missing events are counted
         self._synced = 0  # the position of the first event that is not synced
         self._syncing: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -250,6 +251,7 @@ class EventJournal:
         Events may be appended meanwhile.
 
         Damaged events are left out, logged and counted, and so are those from `start` on that are not there any more.
+        What an earlier call has counted is not counted again.
 
         Raises:
             EventJournalError: a file cannot be read.
@@ -419,11 +421,17 @@ class EventJournal:
             self._count_damage(segment, position, end - position)
 
     def _count_missing(self, path: Path, position: int, events: int) -> None:
+        if position + events <= self._counted:
+            return
+        self._counted = position + events
         self.counts.missing += events
         what = "%s: %d positions from %d on have no event: they were lost, removed as done, or not recorded here"
         _LOG.warning(what, path, events, position)
 
     def _count_damage(self, segment: _Segment, position: int, events: int) -> None:
+        if position + events <= self._counted:
+            return
+        self._counted = position + events
         self.counts.damaged += events
         _LOG.error("%s: %d events from position %d on are damaged and are left out", segment.path, events, position)
 

@@ -16,7 +16,7 @@ class LossKind(enum.StrEnum):
 
 
 _TEXTS = {
-    LossKind.TRIGGERS: "triggers were dropped, because its queue was full",
+    LossKind.TRIGGERS: "triggers were dropped: there was no room for them, or their events are not kept",
     LossKind.UPLOADS: "outputs were stored and not uploaded, because the outbox was full",
 }
 
@@ -27,7 +27,8 @@ class StreamCounts:
 
     `without_visit` are triggers that were refused because their event's page has no open visit, `cut_visits` those that
     were passed on with a visit that was cut. `dropped` are triggers that had no room, by the policy of their queue or
-    at a bound, `uploads_dropped` outputs that a full outbox refused: both by task.
+    at a bound, and those whose events a kill or a damaged journal took, `uploads_dropped` outputs that a full outbox
+    refused: both by task.
     """
 
     events: int = 0

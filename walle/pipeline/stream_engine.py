@@ -87,11 +87,7 @@ type OnPut = Callable[[str, Trigger], None]
 type OnLoss = Callable[[str, LossKind, int], None]
 
 
-def _ignore_outcome(task: str, ok: bool, error: Exception | None) -> None:
-    """Do nothing."""
-
-
-def _ignore_loss(task: str, kind: LossKind, count: int) -> None:
+def _ignore(*_: object) -> None:
     """Do nothing."""
 
 
@@ -116,9 +112,9 @@ class StreamEngine:
         store: FeatureStore,
         runner: Runner,
         *,
-        on_outcome: OnOutcome = _ignore_outcome,
+        on_outcome: OnOutcome = _ignore,
         on_put: OnPut | None = None,
-        on_loss: OnLoss = _ignore_loss,
+        on_loss: OnLoss = _ignore,
         events: EventStream | None = None,
         max_queued_bytes: int = _MAX_QUEUED_BYTES,
         share_arrays: bool = False,
@@ -293,7 +289,8 @@ class StreamEngine:
         if tasks:
             tasks = self._cooled_down(tasks, event.ts_ms)
         if tasks and type(event) is RecordedEvent:
-            tasks = []  # its arrays ended with the process that took it
+            self._count_lost_arrays(tasks, event, position, visit)
+            tasks = []
         if position <= self._replay_until:
             self.counts.replayed += 1
             tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
@@ -386,6 +383,13 @@ class StreamEngine:
         self.counts.without_visit += 1
         return False
 
+    def _count_lost_arrays(self, tasks: list[str], event: Event, position: int, visit: PageVisit | None) -> None:
+        """Count the tasks that had not run on an event whose arrays ended with the process that took it."""
+        for task in tasks:
+            was_done = position <= self._replay_until and position <= self._replay_lagging.get(task, position)
+            if not was_done and self._may_trigger(task, event, visit):
+                self._count_loss(task, LossKind.TRIGGERS, 1)
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError(self._store.path, "is not open: the stream engine is closed")
@@ -419,7 +423,7 @@ class StreamEngine:
         cut_position = self._last + 1 if position > self._last else None
         if firsts := self._queues.firsts():
             lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
-            oldest = min(firsts.values(), key=_position)
+            oldest = min(firsts.values(), key=lambda first: first.position)
             needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
             cooldowns = oldest.cooldowns
         if lagging or self._replay.lagging or not unchanged:
@@ -441,7 +445,9 @@ class StreamEngine:
                 async with self._run_turn(queue.task):
                     queued = queue.triggers[0]
                     await self._put(queue, queued, await self._run(queue.task, queued.trigger))
-            self._end_queue(queue)
+            if self._queues.remove_empty(queue):  # its last triggers were dropped
+                self._advance()
+            self._pulse()
         except Exception as error:  # noqa: BLE001 (`settle` raises it)
             if not isinstance(error, StoreClosedError):
                 _LOG.exception("the runs of task %s ended by a fault of the engine", queue.task)
@@ -481,12 +487,6 @@ class StreamEngine:
         self._pulse()
         await self._wait_for_retry()
         queue.waits_to_retry = False
-
-    def _end_queue(self, queue: TaskQueue) -> None:
-        """Forget a queue that is empty. Its task is done up to the stream's position."""
-        if self._queues.remove_empty(queue):
-            self._advance()
-        self._pulse()
 
     async def _put(self, queue: TaskQueue, queued: QueuedTrigger, result: "_Result") -> None:
         """Put the outputs and the state of a run and remove its trigger, in one step. Waits for room by the policy."""
@@ -595,7 +595,3 @@ class _Result(NamedTuple):
 def _matching_part(condition: TriggerCondition) -> TriggerCondition:
     """Return the condition without the options that the engine applies where a match ends."""
     return dataclasses.replace(condition, cooldown_ms=0, without_visit=False)
-
-
-def _position(queued: QueuedTrigger | DeferredTrigger) -> int:
-    return queued.position

@@ -64,6 +64,16 @@ def test_what_was_dropped_adds_up_and_is_reported_once() -> None:
     assert report.take_batch() is None
 
 
+def test_outcomes_that_reach_no_cloud_are_counted() -> None:
+    report = _report(max_keys=1)
+    report.count_run("s/t", "v1", "r1")
+    report.count_run("s/u", "v1", "r1")
+    batch = report.take_batch()
+    assert batch is not None
+    report.refused(batch)
+    assert (report.lost, report.take_batch()) == (2, None)
+
+
 def test_place_and_log_are_those_of_the_last_failure() -> None:
     report = _report()
     report.count_run("s/t", "v1", "r1", failed("first", place="main.py:1", log="info: one"))

@@ -31,7 +31,10 @@ def device_groups(app_version: str, attributes: Mapping[str, Attribute]) -> dict
 
 
 class OutcomeReport:
-    """Gathers outcomes between reports. `dropped` counts those that did not fit since the last confirmed report."""
+    """Gathers outcomes between reports. `dropped` counts those that did not fit since the last confirmed report.
+
+    `lost` counts the outcomes since the start that reach no cloud: they did not fit, or their report was refused.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class OutcomeReport:
         self.device_id = device_id
         self._groups = dict(groups or {})
         self.dropped = 0
+        self.lost = 0
         self._new_id = new_id
         self._max_keys = max_keys
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
@@ -99,6 +103,7 @@ class OutcomeReport:
         before = self._gathered.pop(key, None)  # moved to the end: a report is ordered by time
         if before is None and len(self._gathered) >= self._max_keys:
             self.dropped += 1
+            self.lost += 1
             return
         if before is not None and outcome.kind is OutcomeKind.RUN:
             latest = outcome if outcome.failed else before
@@ -153,6 +158,11 @@ class OutcomeReport:
             self._metrics.pop(key, None)
             taken.append(outcome)
         return tuple(taken)
+
+    def refused(self, batch: OutcomeBatch) -> None:
+        """Discard a batch that the cloud refuses permanently, and count its outcomes."""
+        self.lost += len(batch.outcomes)
+        self.confirm(batch.batch_id)
 
     def confirm(self, batch_id: str) -> None:
         """Discard the batch that the cloud has received. An id that is not pending is ignored."""
