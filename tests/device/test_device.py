@@ -14,9 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
+from tests.dashboard.visitor import log_in
 from tests.sim.device_session import session_headers
 from tests.sim.offline_device import NO_CLOUD
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
@@ -26,7 +28,7 @@ from walle.cli import app
 from walle.device import Device, DeviceConfig
 from walle.pipeline.database import StoreLockedError
 from walle.pipeline.events import Event, EventError
-from walle.pipeline.live_source import LivePolicy
+from walle.pipeline.live_source import LatePolicy, LivePolicy
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[2]
@@ -345,7 +347,7 @@ async def test_a_task_removed_between_trigger_and_run_does_not_count_as_a_failur
 @pytest.mark.asyncio
 async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_path: Path) -> None:
     main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.05)\n    return 1\n"
-    config_toml = TASK_CONFIG + "[limits]\nqueue = 2\n"
+    config_toml = TASK_CONFIG + '[limits]\nqueue = 2\nqueue_full = "drop-oldest"\n'
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = await installed(shop, device, main, config_toml)
         first = 3 * user.visits
@@ -359,6 +361,30 @@ async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_pa
         assert summary.runs_ok + summary.dropped["shop/count"] == 10
         assert (summary.runs_failed, summary.without_visit, summary.queued) == (0, 1, {})
         assert summary.to_feature_ms[-1] > 100  # from the event's arrival: two runs were before it
+
+
+@pytest.mark.asyncio
+async def test_what_a_device_dropped_is_in_the_release_the_metrics_and_on_its_page(tmp_path: Path) -> None:
+    main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.05)\n    return 1\n"
+    config = TASK_CONFIG + '[limits]\nqueue = 1\nqueue_full = "drop-newest"\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device, main, config)
+        lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(60)]
+        await device.on_json(b"\n".join(lines))
+        await device.settled()
+        dropped = (await device.summary()).dropped["shop/count"]
+        assert 0 < dropped < 20
+        (release,) = await shop.releases.list_all()
+        assert (release["totals"]["dropped"], release["totals"]["ok"]) == (dropped, 20 - dropped)
+        assert release["totals"]["uploads_dropped"] == 0
+        bearer = {"Authorization": f"Bearer {shop.cloud.home.admin_token}"}
+        metrics = (await shop.http.get("/metrics", headers=bearer)).text
+        of_release = f'release="{release["id"]}",task="shop/count"'
+        assert f'walle_release_dropped_total{{{of_release},what="triggers"}} {dropped}.0' in metrics
+        async with httpx.AsyncClient(base_url=shop.cloud.address.url) as person:
+            await log_in(person, shop.cloud.home.admin_token)
+            page = (await person.get(f"/dashboard/releases/{release['id']}")).text
+        assert f"<dt>triggers dropped</dt><dd>{dropped}</dd>" in page
 
 
 @pytest.mark.asyncio
@@ -448,25 +474,44 @@ async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_events_in_json_become_features_and_a_wrong_batch_is_refused_whole(tmp_path: Path) -> None:
-    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+async def test_events_in_json_become_features_and_one_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
+    policy = LivePolicy(drop_equal=True)
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0", live=policy) as device:
         await installed(shop, device)
         lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(6)]
         assert await device.on_json(b"\n".join(lines[:3])) == 3
-        with pytest.raises(EventError, match="event_id: of event 1 is missing"):
-            await device.on_json(b"[%s, {}]" % lines[3])
-        assert await device.on_json(b"[%s]" % b",".join(lines[3:])) == 3
+        with pytest.raises(EventError, match="event: of event 0 must be an object"):
+            await device.on_json(b"visit")
+        assert await device.on_json(b"[%s, {}]" % b",".join(lines[3:])) == 3
+        assert await device.on_json(b"[%s, {}]" % b",".join(lines[3:])) == 3  # the app repeats its call
         async with asyncio.timeout(LIMIT_S):
             await device.settled()
         assert device.stream.counts.events == 6
         assert await pages(shop) == ["page/0", "page/1"]
+        assert (await device.summary()).rejected == 2
+    result = CliRunner().invoke(app, ["device", "log", str(tmp_path / "d0"), "--rejected", "--json"])
+    assert [row["reason"] for row in json.loads(result.stdout)] == ["event_id: is missing"] * 2
+    result = CliRunner().invoke(app, ["device", "log", str(tmp_path / "d1"), "--rejected"])
+    assert (result.exit_code != 0, "d1" in str(result.output) + str(result.exception)) == (True, True)
+
+
+@pytest.mark.asyncio
+async def test_a_burst_in_one_call_gives_a_feature_for_each_visit(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device)
+        lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(300)]
+        assert await device.on_json(b"\n".join(lines)) == 300
+        async with asyncio.timeout(LIMIT_S):
+            await device.settled()
+        assert (await device.summary()).dropped == {}
+        assert await pages(shop) == [f"page/{number}" for number in range(100)]
 
 
 @pytest.mark.asyncio
 async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) -> None:
     rng, sent = random.Random(5), 0
     async with shop_cloud(tmp_path) as shop:
-        await shop.push("v1", config=TASK_CONFIG + '[limits]\nqueue_full = "block"\n')  # a trigger may not be dropped
+        await shop.push("v1", config=TASK_CONFIG)
         await shop.release("v1", beta=["d0"])
         config_file = tmp_path / "config"
         config_file.write_bytes(pickle.dumps(device_config(shop.cloud.address, shop.cloud.home, tmp_path / "d0")))
@@ -505,7 +550,7 @@ async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) ->
 @pytest.mark.asyncio
 async def test_a_live_device_drops_late_events_and_duplicates_and_counts_them(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:
-        policy = LivePolicy(late_ms=5, jump_ms=1000)
+        policy = LivePolicy(late_ms=5, jump_ms=1000, late=LatePolicy.DROP, drop_equal=True)
         async with shop.device(tmp_path / "d0", live=policy) as device:
             await shop.push("v1")
             await shop.release("v1", beta=["d0"])

@@ -328,6 +328,7 @@ class DeviceProgram:
             "duplicates": summary.duplicates,
             "clock_jumps": summary.clock_jumps,
             "history_dropped": summary.history_dropped,
+            "rejected": summary.rejected,
             "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
@@ -366,6 +367,7 @@ _COUNTED = (
     ("duplicates", "duplicate events"),
     ("clock_jumps", "clock jumps"),
     ("history_dropped", "events missing from the longer history"),
+    ("rejected", "events that could not be read"),
     ("interpreters_discarded", "interpreters discarded"),
 )
 

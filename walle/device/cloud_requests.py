@@ -145,11 +145,12 @@ class CloudRequests:
             response = await self._post("/v1/outcomes", json=batch.to_json())
             if response.is_client_error and response.status_code not in _RETRY_STATUSES:
                 _LOG.error("%s: outcomes were refused and are dropped: %s", self._config.device_id, response.text[:500])
+                outcomes.refused(batch)
             else:
                 response.raise_for_status()
                 if batch.alarms:
                     self._tell_time(response.headers.get("Date", ""))
-            outcomes.confirm(batch.batch_id)
+                outcomes.confirm(batch.batch_id)
         if response is not None:
             self._take_interval(response.headers.get(REPORT_INTERVAL_HEADER, ""))
 

@@ -35,10 +35,13 @@ from walle.device.task_versions import ActiveVersion, TaskVersions
 from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.database import StoreError
+from walle.pipeline.event_batch import read_batch
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
+from walle.pipeline.rejected_events import RejectedEvents
 from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_counts import LossKind
 from walle.pipeline.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.task_results import ResultStream
 from walle.pipeline.tunnel.client import TunnelClient, client_context
@@ -82,6 +85,7 @@ class Device:
             self.counts.produced = self.store.state.produced
             history = self._history = EventHistory(config.folder / _HISTORY, clock, position=self.store.position)
             undo.push_async_callback(history.aclose)
+            self._rejected = RejectedEvents(config.folder)
             task_log = TaskLog(config.device_id, clock)
             host = shared_host() if config.vm_host else None
             runner = self._runner = TaskRunner(config.vms, task_log=task_log, host=host)
@@ -143,6 +147,7 @@ class Device:
                 self._runs.run,
                 on_outcome=self._on_outcome,
                 on_put=self._runs.put,
+                on_loss=self._on_loss,
                 share_arrays=config.vm_host,
             )
             undo.push_async_callback(self.stream.close)
@@ -315,6 +320,13 @@ class Device:
         ):  # without waiting for the cloud's verdict
             self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
 
+    def _on_loss(self, task: str, kind: LossKind, count: int) -> None:
+        """Count what a full queue or outbox dropped towards the release of the task's active version."""
+        active = self._versions.active.get(task)
+        if active is not None and count:
+            triggers, uploads = (count, 0) if kind is LossKind.TRIGGERS else (0, count)
+            self.agent.count_dropped(task, active.manifest.version, triggers=triggers, uploads=uploads)
+
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)
 
@@ -323,8 +335,8 @@ class Device:
     async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> TakenEvent | None:
         """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
-        An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
-        is recorded in the device's journal first: a process that is killed after this call
+        An event without a position is live. Late ones are counted, and dropped where `DeviceConfig.live` says so, as
+        duplicates are. It is recorded in the device's journal first: a process that is killed after this call
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
         recorded it; the next call takes it then. Live events get the positions after those of earlier events.
 
@@ -347,20 +359,25 @@ class Device:
         return await self._intake.take_live(event, can_wait=can_wait)
 
     async def on_json(self, json: bytes) -> int:
-        """Take live events in JSON, a list of objects or JSON lines, all or none; return their number.
+        """Take live events in JSON, a list of objects or JSON lines; return the number of those that could be read.
+
+        An event that cannot be read is set aside: counted (`DeviceSummary.rejected`), logged, and recorded with the
+        reason in `rejected.jsonl` in the device's folder, of bounded size (`walle device log --rejected`). The others
+        are taken, all or none. A repeated call takes them again, unless `LivePolicy` finds duplicates.
 
         They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
         of contents that no condition tests. They are recorded together, then each is taken as by `on_event`. A call
         that is cancelled may have recorded them; the next call takes them then.
 
         Raises:
-            EventError: the JSON or an event is wrong; none of the events is taken.
+            EventError: it begins neither with [ nor with {, or is more than 256 MiB; none of the events is taken.
             StoreClosedError: the device is closed; none of the events is taken.
             EventJournalError: as `on_event`; none of the events is taken, or all of them if `recorded` is True.
         """
-        events = Event.list_from_json(json)
+        events, rejected = read_batch(json)
         self._count_bare(len(events))
         await self._intake.take_all_live(events)
+        self._rejected.add(rejected, self._clock.time())
         return len(events)
 
     def results(self, task: str) -> ResultStream:
@@ -417,14 +434,19 @@ class Device:
             visits_cut=self.stream.events.counters()["evicted"],
             **dataclasses.asdict(self._intake.live_counts),
             history_dropped=self._history.dropped,
+            rejected=self._rejected.count,
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),
             lost_uploads=self.store.report.lost_uploads,
         )
 
     def _losses(self) -> tuple[str, ...]:
-        damaged = "the longer history of events was damaged and began again"
-        return (*self.store.report.lines(), *[damaged] * bool(self._history.damages))
+        lines = list(self.store.report.lines())
+        if self._history.damages:
+            lines.append("the longer history of events was damaged and began again")
+        if lost := self.agent.outcomes.lost:
+            lines.append(f"{lost} outcomes of tasks were not reported: too many, or the cloud refused them")
+        return (*lines, *self._intake.losses())
 
 
 def _keep_file(path: Path, text: str) -> None:

@@ -49,12 +49,26 @@ class EventIntake:
         self._recorded: collections.deque[tuple[int, Event]] = collections.deque()  # in the journal, not taken yet
         self._live = LiveSource(config.live)
         self._has_live_events = False  # of this process
+        self._refused_in_replay = 0
         self._turn = asyncio.Lock()
         self._is_closed = False
 
     @property
     def live_counts(self) -> LiveCounts:
         return self._live.counts
+
+    def losses(self) -> list[str]:
+        """Return a line for each kind of loss in the journal of an earlier process."""
+        if self._journal is None:
+            return []
+        counts, lines = self._journal.counts, []
+        if counts.damaged:
+            lines.append(f"{counts.damaged} events of the journal were damaged and are left out")
+        if counts.torn_bytes:
+            lines.append(f"the last {counts.torn_bytes} bytes of the journal were half an event, of a power cut")
+        if self._refused_in_replay:
+            lines.append(f"{self._refused_in_replay} events of the journal were beyond the bounds of this walle")
+        return lines
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
@@ -214,7 +228,9 @@ class EventIntake:
             max_bytes=self._journal_bytes,
             clock=self._clock,
         )
-        return await journal.start(self._store.position + 1)
+        await journal.start(self._store.position + 1)
+        self._stream.use_journal(journal)
+        return journal
 
     async def _replay(self, journal: EventJournal) -> None:
         """Take the recorded events again that the last process may not have finished."""
@@ -225,6 +241,7 @@ class EventIntake:
                 await self._stream.on_event(event, position, can_wait=True)
                 self._add_to_history(position, event)
             except EventError as error:  # recorded by a walle with wider bounds
+                self._refused_in_replay += 1
                 _LOG.warning("%s: a recorded event is left out: %s", self._config.device_id, error)
 
 

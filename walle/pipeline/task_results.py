@@ -14,7 +14,7 @@ import logging
 import sys
 from typing import Any, Self
 
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, Trigger
 from walle.protocol import Failure
 from walle.task_failure import failure_of
 
@@ -168,10 +168,10 @@ class TaskResults:
         for stream in [stream for streams in self._streams.values() for stream in streams]:
             stream.close()
 
-    def expect(self, task: str, trigger: Trigger) -> None:
-        """Take note that a trigger is queued."""
+    def expect(self, task: str, position: int) -> None:
+        """Take note that the event at this position triggered the task."""
         for stream in self._streams.get(task, ()):
-            stream.expect(trigger.position)
+            stream.expect(position)
 
     def end(
         self, task: str, trigger: Trigger, output: Any, error: Exception | None, *, cpu_s: float | None = None
@@ -181,9 +181,10 @@ class TaskResults:
             failure = None if error is None else failure_of(error)
             self._tell(_result(task, trigger, output=output, failure=failure, cpu_s=cpu_s))
 
-    def drop(self, task: str, trigger: Trigger) -> None:
+    def drop(self, task: str, queued: QueuedTrigger | DeferredTrigger) -> None:
         """Tell that a trigger was dropped."""
         if task in self._streams:
+            trigger = queued.trigger if isinstance(queued, QueuedTrigger) else queued
             self._tell(_result(task, trigger, dropped=True))
 
     def _tell(self, result: TaskResult) -> None:
@@ -213,6 +214,5 @@ def memory_bytes(value: object) -> int:
     return total_bytes
 
 
-def _result(task: str, trigger: Trigger, **outcome: Any) -> TaskResult:
-    event = trigger.event
-    return TaskResult(task=task, event_id=event.event_id, ts_ms=event.ts_ms, position=trigger.position, **outcome)
+def _result(task: str, trigger: Trigger | DeferredTrigger, **outcome: Any) -> TaskResult:
+    return TaskResult(task=task, event_id=trigger.event_id, ts_ms=trigger.ts_ms, position=trigger.position, **outcome)

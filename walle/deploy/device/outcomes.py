@@ -31,7 +31,10 @@ def device_groups(app_version: str, attributes: Mapping[str, Attribute]) -> dict
 
 
 class OutcomeReport:
-    """Gathers outcomes between reports. `dropped` counts those that did not fit since the last confirmed report."""
+    """Gathers outcomes between reports. `dropped` counts those that did not fit since the last confirmed report.
+
+    `lost` counts the outcomes since the start that reach no cloud: they did not fit, or their report was refused.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class OutcomeReport:
         self.device_id = device_id
         self._groups = dict(groups or {})
         self.dropped = 0
+        self.lost = 0
         self._new_id = new_id
         self._max_keys = max_keys
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
@@ -70,6 +74,19 @@ class OutcomeReport:
         if metrics and key in self._gathered:
             self._metrics.setdefault(key, RunMetrics()).add(metrics)
 
+    def count_dropped(self, task: str, version: str, release: str, *, triggers: int = 0, uploads: int = 0) -> None:
+        """Count triggers that gave no run, and outputs that are not uploaded, because there was no room."""
+        self.add(
+            Outcome(
+                task=task,
+                version=version,
+                release=release,
+                kind=OutcomeKind.RUN,
+                dropped=min(triggers, Outcome.MAX_COUNT),
+                uploads_dropped=min(uploads, Outcome.MAX_COUNT),
+            )
+        )
+
     def add(self, outcome: Outcome, failure: Failure | None = None) -> None:
         """Add `outcome` to the next report, with the failure that led to it, if any.
 
@@ -86,6 +103,7 @@ class OutcomeReport:
         before = self._gathered.pop(key, None)  # moved to the end: a report is ordered by time
         if before is None and len(self._gathered) >= self._max_keys:
             self.dropped += 1
+            self.lost += 1
             return
         if before is not None and outcome.kind is OutcomeKind.RUN:
             latest = outcome if outcome.failed else before
@@ -93,6 +111,8 @@ class OutcomeReport:
                 outcome,
                 ok=before.ok + outcome.ok,
                 failed=before.failed + outcome.failed,
+                dropped=min(Outcome.MAX_COUNT, before.dropped + outcome.dropped),
+                uploads_dropped=min(Outcome.MAX_COUNT, before.uploads_dropped + outcome.uploads_dropped),
                 error=latest.error,
                 place=latest.place,
                 log=latest.log,
@@ -138,6 +158,11 @@ class OutcomeReport:
             self._metrics.pop(key, None)
             taken.append(outcome)
         return tuple(taken)
+
+    def refused(self, batch: OutcomeBatch) -> None:
+        """Discard a batch that the cloud refuses permanently, and count its outcomes."""
+        self.lost += len(batch.outcomes)
+        self.confirm(batch.batch_id)
 
     def confirm(self, batch_id: str) -> None:
         """Discard the batch that the cloud has received. An id that is not pending is ignored."""
