@@ -16,11 +16,13 @@ from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
 from walle.errors import ConfigError, WalleError
 from walle.plain_json import dumps
+from walle.protocol import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
     from walle.deploy.feature_client import ClientPage
     from walle.feature_files import Export
     from walle.pipeline.ingest.feature_reader import FeaturePage, FeatureReader
+    from walle.protocol import Manifest
 
 _PAGE = 1_000
 _LATEST = 10  # features that `tail` shows first
@@ -75,6 +77,10 @@ TaskOption = Annotated[str, typer.Option(help="Only of this task, SCENARIO/TASK,
 TopicOption = Annotated[str, typer.Option(help="Only of this topic, such as shop/visits or shop/visits/clicks.")]
 GroupOption = Annotated[str, typer.Option(help="Only of the scenarios of this group; with --url.")]
 DeviceOption = Annotated[str, typer.Option(help="Only of the device with this id.")]
+VersionOption = Annotated[
+    str,
+    typer.Option(help="Only those that this version of their task made, such as v3; or unknown, of devices before it."),
+]
 SinceOption = Annotated[
     str, typer.Option(help="Only those received since: 15m, 2h, 3d ago, or 2026-11-22T10:00 (local time).")
 ]
@@ -89,6 +95,7 @@ def tail(
     topic: TopicOption = "",
     group: GroupOption = "",
     device: DeviceOption = "",
+    version: VersionOption = "",
     since: SinceOption = "",
     until: UntilOption = "",
     lines: Annotated[
@@ -101,14 +108,14 @@ def tail(
     poll_s: Annotated[float, typer.Option(help="Seconds between two looks with --follow.", min=0.1, max=3600)] = 1.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Show the latest features: time of receipt, device, topic, page and payload.
+    """Show the latest features: time of receipt, device, topic, version of the task, page and payload.
 
-    With --json each is a line: position, time, device, task, topic, page, sent_ms (by the device's clock), received_ms
-    (by the cloud's), payload. What JSON lacks is {"$bytes": base64} and {"$float": "nan"}. With --follow a cloud that
-    does not answer is asked again, and nothing is shown twice.
+    With --json each is a line: position, time, device, task, version ("" if unknown), topic, page, sent_ms (by the
+    device's clock), received_ms (by the cloud's), payload. What JSON lacks is {"$bytes": base64} and {"$float": "nan"}.
+    With --follow a cloud that does not answer is asked again, and nothing is shown twice.
     """
     _check_group(group, uploads)
-    wanted = _wanted(task, topic, group, device, since, until)
+    wanted = _wanted(task, topic, group, device, version, since, until)
 
     async def run(source: _Source) -> None:
         if since and lines is None:
@@ -172,7 +179,8 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         if len(payload) > _SHOWN_CHARS:
             payload = f"{payload[:_SHOWN_CHARS]} ... ({len(payload)} characters; --json shows all)"
         page = f" {row['page']}" if row["page"] else ""
-        text = f"{row['time']} {row['device']} {row['topic']}{page} {payload}".replace("\n", " ")
+        version = row.get("version") or UNKNOWN_VERSION  # a cloud of before has no versions
+        text = f"{row['time']} {row['device']} {row['topic']} {version}{page} {payload}".replace("\n", " ")
         emit(row, as_json=False, text=escape(text))
 
 
@@ -185,6 +193,7 @@ def export(
     topic: TopicOption = "",
     group: GroupOption = "",
     device: DeviceOption = "",
+    version: VersionOption = "",
     since: SinceOption = "",
     until: UntilOption = "",
     as_json: JsonFlag = False,
@@ -204,7 +213,7 @@ def export(
     from walle.feature_files import Export
 
     _check_group(group, uploads)
-    wanted = _wanted(task, topic, group, device, since, until)
+    wanted = _wanted(task, topic, group, device, version, since, until)
     what = {"source": name_of_store(uploads) or url, **wanted}
 
     async def run(source: _Source) -> int:
@@ -241,6 +250,48 @@ async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> Non
         await asyncio.to_thread(exporting.finish)
 
 
+def made_by(
+    task: Annotated[str, typer.Argument(help="SCENARIO/TASK, as in a feature.")],
+    version: Annotated[str, typer.Argument(help="Its version, as in a feature, such as v3.")],
+    url: UrlOption = "",
+    token: TokenOption = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a version that made features is: its commit and its files, models among them, with their SHA-256.
+
+    They are those of its manifest, which the cloud builds from the version's tag.
+    """
+    scenario, slash, name = task.partition("/")
+    if not (scenario and slash and name) or "/" in name:
+        what = f"{task[:200]!r} is not SCENARIO/TASK, such as shop/visits"
+        raise typer.BadParameter(what, param_hint="TASK")
+    if not url:
+        raise typer.BadParameter("name the cloud with --url or WALLE_URL", param_hint="--url")
+    manifest = asyncio.run(_manifest(url, token, scenario, name, version))
+    files = [{"path": one.path, "sha256": one.sha256, "size_bytes": one.size_bytes, "route": one.route}
+             for one in (*manifest.files, *manifest.cloud_files)]  # fmt: skip
+    report = {"task": task, "version": manifest.version, "commit": manifest.commit, "files": files}
+    lines = [f"{task} {manifest.version}, commit {manifest.commit}"]
+    lines += [f"{one['sha256']}  {one['size_bytes']:>12,}  {one['path']}" for one in files]
+    emit(report, as_json=as_json, text=escape("\n".join(lines)))
+
+
+async def _manifest(url: str, token: str, scenario: str, task: str, version: str) -> "Manifest":
+    import base64
+
+    from walle.deploy.cloud_client import CloudAddressError
+    from walle.deploy.signature_client import SignatureClient
+    from walle.protocol import Manifest
+
+    try:
+        client = SignatureClient(url, token, ca_pem=ca_of(url))
+    except CloudAddressError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    async with client:
+        found = await client.manifest(scenario, task, version)
+    return Manifest.from_bytes(base64.b64decode(found["payload"]))
+
+
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
@@ -250,10 +301,12 @@ def _check_group(group: str, uploads: str) -> None:
         raise typer.BadParameter(what, param_hint="--group")
 
 
-def _wanted(task: str, topic: str, group: str, device: str, since: str, until: str) -> dict[str, str | int]:
+def _wanted(
+    task: str, topic: str, group: str, device: str, version: str, since: str, until: str
+) -> dict[str, str | int]:
     """Return the filter as the fields of the cloud's query, without those that are empty."""
     now_s = time.time()
-    texts = {"task": task, "topic": topic, "group": group, "device": device}
+    texts = {"task": task, "topic": topic, "group": group, "device": device, "version": version}
     times = {
         "since_ms": parse_time(since, now_s) if since else None,
         "until_ms": parse_time(until, now_s) if until else None,
@@ -320,5 +373,6 @@ def name_of_store(uploads: str) -> str:
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Look at the features that devices upload, and export them.", no_args_is_help=True)
     group.command(epilog="Example: walle features tail --task shop/visits --follow")(tail)
+    group.command("made-by", epilog="Example: walle features made-by shop/visits v3")(made_by)
     group.command(epilog="Example: walle features export visits.csv --task shop/visits --since 2026-11-22")(export)
     app.add_typer(group, name="features")

@@ -15,6 +15,7 @@ FIXED: "Mapping[str, Kind]" = {
     "time": "text",
     "device": "text",
     "task": "text",
+    "version": "text",
     "topic": "text",
     "page": "text",
     "sent_ms": "int",

@@ -13,6 +13,7 @@ from walle.pipeline.ingest.partitions import PARTITIONS, partition
 from walle.pipeline.ingest.upload_store import UploadStore, is_cut
 from walle.pipeline.tunnel.connection import Received
 from walle.plain_json import to_json
+from walle.protocol import UNKNOWN_VERSION
 
 MAX_PAGE = 10_000  # features
 MAX_LATEST = 1_000
@@ -30,9 +31,10 @@ type Allowed = Callable[[str], bool]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureFilter:
-    """Which features to read: those of a task (`SCENARIO/TASK`), a topic and a device, empty for any.
+    """Which features to read: those of a task (`SCENARIO/TASK`), a topic, a device and a version, empty for any.
 
-    And those received from `since_ms` on and before `until_ms`, by the cloud's clock, in milliseconds since the epoch.
+    The version is that of the task which made them, or UNKNOWN_VERSION. And those received from `since_ms` on and
+    before `until_ms`, by the cloud's clock, in milliseconds since the epoch.
 
     Raises:
         ConfigError: the task is not named in full, or the time ends before it begins.
@@ -41,6 +43,7 @@ class FeatureFilter:
     task: str = ""
     topic: str = ""
     device: str = ""
+    version: str = ""
     since_ms: int | None = None
     until_ms: int | None = None
 
@@ -54,6 +57,7 @@ class FeatureFilter:
         return (
             (not self.device or received.device_id == self.device)
             and (not self.topic or received.topic == self.topic)
+            and (not self.version or (received.version or UNKNOWN_VERSION) == self.version)
             and (not self.task or task_of(received.topic) == self.task)
             and (self.since_ms is None or received.received_ms >= self.since_ms)
             and (self.until_ms is None or received.received_ms < self.until_ms)
@@ -80,10 +84,11 @@ def task_of(topic: str) -> str:
 
 
 def feature_row(position: int, received: Received) -> dict[str, Any]:
-    """Return a feature as JSON: position, time, device, task, topic, page, sent_ms, received_ms, payload.
+    """Return a feature as JSON: position, time, device, task, version, topic, page, sent_ms, received_ms, payload.
 
     `time` is that of receipt in ISO 8601, UTC. `page` is the text `page` or `page_id` of a payload that is a table,
-    else "". A payload that cannot be decoded is None, and `error` says why.
+    else "". `version` is that of the task which made the feature, "" if unknown. A payload that cannot be decoded is
+    None, and `error` says why.
     """
     payload, error = None, ""
     if (values := packed_values(received.payload)) > _MAX_VALUES:
@@ -101,6 +106,7 @@ def feature_row(position: int, received: Received) -> dict[str, Any]:
         "time": iso_time(received.received_ms),
         "device": received.device_id,
         "task": task_of(received.topic),
+        "version": received.version,
         "topic": received.topic,
         "page": page,
         "sent_ms": received.sent_ms,

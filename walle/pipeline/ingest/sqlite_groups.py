@@ -15,7 +15,7 @@ from walle.pipeline.tunnel.server import Received
 _HEAD = "SELECT ifnull(max(position), 0) FROM uploads"
 # CROSS JOIN keeps the order of the loops: `uploads` first, which yields the positions in order.
 _SELECT = (
-    "SELECT position, packed, device_id, epoch, seq, topic, stored_payload, sent_ms, received_ms"
+    "SELECT position, packed, device_id, epoch, seq, topic, stored_payload, sent_ms, received_ms, x'', version"
     " FROM uploads CROSS JOIN streams USING (stream)"
 )
 

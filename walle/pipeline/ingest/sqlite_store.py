@@ -63,7 +63,9 @@ from walle.protocol import Hello, Origin
 _LOG = logging.getLogger(__name__)
 
 _INSERT = RowStatements(
-    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed) VALUES {rows}", 8
+    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed, version)"
+    " VALUES {rows}",
+    9,
 )
 _STREAMS_KEPT = 50_000  # in memory
 _INDEX_UPLOADS = 1000  # that are stored before the index follows: it delays commits by 2 ms
@@ -170,7 +172,7 @@ class SqliteUploadStore(UploadStore):
             return None
         lone: StoredStream | None = None
         size_bytes = 0
-        for device_id, epoch, _, _, payload, _, _, packed in batch:
+        for device_id, epoch, _, _, payload, _, _, packed, _ in batch:
             stream = streams.get((device_id, epoch))
             if stream is None or stream.moved or device_id not in self._owned:
                 return None
@@ -621,7 +623,7 @@ def _rows(batch: SortedBatch) -> list[tuple[object, ...]]:
     """Return the values of `_INSERT`: the payload is behind the others, so that they are read without it."""
     rows: list[tuple[object, ...]] = []
     for row, chain, received in zip(batch.rows, batch.chains, batch.fresh, strict=True):
-        stream, seq, topic, payload, sent_ms, received_ms = row
+        stream, seq, topic, payload, sent_ms, received_ms, version = row
         packed = received.packed
-        rows.append((stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0))
+        rows.append((stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0, version))
     return rows
