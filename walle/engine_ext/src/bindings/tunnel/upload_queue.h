@@ -24,13 +24,13 @@
 //   Base class of a connection's asyncio.BufferedProtocol. While it is open, is not paused and has nothing buffered,
 //   `buffer_updated` queues the whole uploads that are due. It calls, of its subclass, `on_bytes(received, unpacked)` with a view
 //   of the bytes that it did not read, and the body of the first frame if it was decompressed; and `on_bound()` when the queue is
-//   full or the receiver has `receiver_bytes` in it. open(device_id, epoch, acked, decompressors, max_body_bytes,
-//   has_versions=False) Begins after upload number `acked`. push(records)    Queues uploads, of which the first is due.
-//   acknowledge(seq) Sends an Ack of all uploads up to `seq`, which are stored; does nothing if that was sent before. send_ack()
-//   Sends the latest Ack again; while the transport is not writable it sets `owes_ack` instead. send(frame)      Writes a frame.
-//   write            the transport's function, None once the connection is lost pauses, buffered_bytes, is_open, is_writable  set
-//   by the subclass; has_sent  set by each read due, acked, upload_bytes, written  number of the next upload and of the latest
-//   acknowledged; bytes in the queue; frames sent
+//   full or the receiver has `receiver_bytes` in it. open(device_id, epoch, acked, decompressors, max_body_bytes)  Begins after
+//   upload number `acked`. push(records)    Queues uploads, of which the first is due. acknowledge(seq) Sends an Ack of all
+//   uploads up to `seq`, which are stored; does nothing if that was sent before. send_ack()       Sends the latest Ack again;
+//   while the transport is not writable it sets `owes_ack` instead. send(frame)      Writes a frame. write            the
+//   transport's function, None once the connection is lost pauses, buffered_bytes, is_open, is_writable  set by the subclass;
+//   has_sent  set by each read due, acked, upload_bytes, written  number of the next upload and of the latest acknowledged; bytes
+//   in the queue; frames sent
 #pragma once
 #include <Python.h>
 
