@@ -67,7 +67,13 @@ class FeatureSamples:
         with _reading():
             found = await self._uploads().losses(device_id)
         return [
-            {"at_s": one.recorded_ms / 1000, "cause": str(one.loss.cause), "count": one.loss.count} for one in found
+            {
+                "at_s": one.recorded_ms / 1000,
+                "cause": str(one.loss.cause),
+                "count": one.loss.count,
+                "is_open": one.loss.is_open,
+            }
+            for one in found
         ][::-1]
 
     def _may(self, identity: Identity) -> Callable[[str], bool]:

@@ -63,4 +63,5 @@ class DeviceSummary:
     history_dropped: int
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: see `StoreReport`, and of the events' history
-    lost_uploads: dict[str, int]  # of those, the number of uploads by cause
+    lost_uploads: dict[str, int]  # of those, the number of uploads by cause: at least these, where a loss is open
+    open_losses: dict[str, int]  # the number of losses by cause whose end is unknown yet

@@ -61,7 +61,8 @@ async def test_uploads_of_a_database_of_format_2_have_unknown_versions_and_those
     dsn = postgres.make_database()
     async with open_uploads(dsn) as store:
         await store.accept([received(1)._replace(version="v9")])
-    drop = "ALTER TABLE walle.uploads DROP COLUMN version; UPDATE walle.head SET format = 2"
+    drop = "ALTER TABLE walle.uploads DROP COLUMN version; ALTER TABLE walle.merged_losses DROP COLUMN open_reports;"
+    drop += " UPDATE walle.head SET format = 2"
     await asyncio.to_thread(run, dsn, drop)
     async with open_uploads(dsn) as store:
         later = [received(2)._replace(version="v1"), received(3)]

@@ -10,8 +10,10 @@ import pytest
 
 from tests.pipeline.ingest.upload_samples import as_read, came_compressed, chain_of, moved, received, stored
 from walle.pipeline.ingest import sqlite_schema
+from walle.pipeline.ingest.receipt import LossTotal
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize
+from walle.pipeline.losses import LossCause
 from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello, Origin, origins_to_text
 
@@ -124,11 +126,15 @@ async def test_uploads_of_a_file_of_format_6_have_unknown_versions_and_those_aft
     async with SqliteUploadStore(path) as store:
         await store.accept([row._replace(version="v9") for row in rows])
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript("ALTER TABLE uploads DROP COLUMN version; PRAGMA user_version = 6")
+        database.executescript(
+            "ALTER TABLE uploads DROP COLUMN version; ALTER TABLE merged_losses DROP COLUMN open_reports;"
+            "INSERT INTO merged_losses VALUES ('d', 'damaged', 2, 9); PRAGMA user_version = 6"
+        )
     async with SqliteUploadStore(path) as store:
         later = [received(3)._replace(version="v1"), received(4)]
         await store.accept(later)
         assert await stored(store) == as_read([*rows, *later])
+        assert (await store.loss_totals())[LossCause.DAMAGED] == LossTotal(2, 9)
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (sqlite_schema.FORMAT,)
 

@@ -298,6 +298,12 @@ _ALL = [
             {"cause": "causes of a loss"},
         ),
         (_COUNTER, "loss_reports", "Recorded losses, each a range of uploads", {"cause": "causes of a loss"}),
+        (
+            _COUNTER,
+            "loss_open_reports",
+            "Recorded losses whose end is unknown: the lost uploads of the cause are at least those counted",
+            {"cause": "causes of a loss"},
+        ),
     ),
     *_part(
         "Fallback inference",

@@ -55,8 +55,12 @@ CREATE TABLE IF NOT EXISTS walle.refused (
     seq BIGINT NOT NULL, reason TEXT NOT NULL, contents BYTEA, refused_ms BIGINT NOT NULL
 );
 """
-# Of the task that made the upload; "" is unknown, as of all before format 3.
-_ADDED_3 = "ALTER TABLE walle.uploads ADD COLUMN version TEXT NOT NULL DEFAULT ''"
+# `version` is of the task that made the upload; "" is unknown, as of all before format 3. Losses that were added up
+# before count as closed.
+_ADDED_3 = """
+ALTER TABLE walle.uploads ADD COLUMN version TEXT NOT NULL DEFAULT '';
+ALTER TABLE walle.merged_losses ADD COLUMN open_reports BIGINT NOT NULL DEFAULT 0;
+"""
 _SCHEMA_LOCK = 0x57414C4C  # of an advisory lock: several processes may start at once
 
 _CONTENTS_CLASSES = {

@@ -60,10 +60,14 @@ class RecordedLoss(NamedTuple):
 
 
 class LossTotal(NamedTuple):
-    """The recorded losses of a cause: reports, and the uploads that they name."""
+    """The recorded losses of a cause: reports, the uploads that they name, and the reports whose end is unknown.
+
+    Each of the latter counts one upload, so that `uploads` is the least there can be where `open_reports` is not 0.
+    """
 
     reports: int
     uploads: int
+    open_reports: int = 0
 
 
 class RefusedUpload(NamedTuple):

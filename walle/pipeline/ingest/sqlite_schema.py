@@ -59,7 +59,7 @@ CREATE TABLE IF NOT EXISTS losses (
 CREATE UNIQUE INDEX IF NOT EXISTS losses_once ON losses (device_id, epoch, first_seq, ifnull(last_seq, -1), cause);
 CREATE TABLE IF NOT EXISTS merged_losses (
     device_id TEXT NOT NULL, cause TEXT NOT NULL, reports INTEGER NOT NULL, uploads INTEGER NOT NULL,
-    PRIMARY KEY (device_id, cause)
+    open_reports INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (device_id, cause)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS refused (
     refusal INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, seq INTEGER NOT NULL,
@@ -95,6 +95,8 @@ def make_schema(database: sqlite3.Connection) -> None:
             database.execute("ALTER TABLE uploads ADD COLUMN version TEXT NOT NULL DEFAULT ''")
         for statement in _SCHEMA.split(";"):
             database.execute(statement)
+        if not any(row[1] == "open_reports" for row in database.execute("PRAGMA table_info(merged_losses)")):
+            database.execute("ALTER TABLE merged_losses ADD COLUMN open_reports INTEGER NOT NULL DEFAULT 0")
         if found in (1, 2):
             database.execute(
                 f"INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM {_OLDER} GROUP BY topic"  # noqa: S608 - a constant
