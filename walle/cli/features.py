@@ -1,11 +1,13 @@
 """`walle features`: look at the features that devices upload, and export them to files."""
 
 import asyncio
+import bisect
 import contextlib
+import gc
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import typer
 from rich.markup import escape
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from walle.protocol import Manifest
 
 _PAGE = 1_000
+_BLOCK = 5_000  # features of a page in columns
 _LATEST = 10  # features that `tail` shows first
 _SHOWN_CHARS = 400  # of a payload, in text
 _MAX_WAIT_S = 30.0  # between two attempts to reach a cloud that does not answer
@@ -35,6 +38,16 @@ class _Source(Protocol):
 
     async def page(self, after: int, limit: int) -> "ClientPage": ...
     async def latest(self, count: int) -> "ClientPage": ...
+
+
+class _Block(NamedTuple):
+    """Features in columns; the rest as in `ClientPage`."""
+
+    fields: Mapping[str, Sequence[Any]]
+    payloads: Sequence[Any]
+    after: int
+    head: int
+    more: bool
 
 
 class _Store:
@@ -48,6 +61,12 @@ class _Store:
 
     async def latest(self, count: int) -> "ClientPage":
         return self._shown(await self._reader.latest(count))
+
+    async def block(self, after: int, limit: int) -> _Block:
+        from walle.pipeline.ingest.feature_columns import feature_columns
+
+        page = await self._reader.page(after, limit)
+        return _Block(*feature_columns(page.uploads), page.after, page.head, page.more)
 
     @staticmethod
     def _shown(page: "FeaturePage") -> "ClientPage":
@@ -217,7 +236,7 @@ def export(
     what = {"source": name_of_store(uploads) or url, **wanted}
 
     async def run(source: _Source) -> int:
-        with Export(file, what) as exporting:
+        with Export(file, what) as exporting, _uncollected():
             await _export(source, exporting, as_json=as_json)
             return exporting.features
 
@@ -225,6 +244,16 @@ def export(
     report = {"file": str(file), "features": features, "size_bytes": file.stat().st_size}
     text = f"{escape(str(file))}: {features} features, {report['size_bytes']:,} bytes"
     emit(report, as_json=as_json, text=text)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Run the block without garbage collection: an export makes millions of objects, and no cycles of them."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> None:
@@ -235,12 +264,21 @@ async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> Non
         bar = progress.add_task(escape(exporting.path.name), total=None, note="")
         first, last = exporting.position, -1
         while True:
-            page = await source.page(exporting.position, _PAGE)
+            page: _Block | ClientPage
+            if exporting.form == "parquet" and isinstance(source, _Store):
+                page = await source.block(exporting.position, _BLOCK)
+            else:
+                page = await source.page(exporting.position, _PAGE)
             last = page.head if last < 0 else last
             if page.head < exporting.position:
                 what = f"the store went back from position {exporting.position} to {page.head}, as a restored backup"
                 raise ConfigError(f"{exporting.path}: {what}; remove {exporting.path.name}.part and export again")
-            exporting.add([row for row in page.rows if row["position"] <= last], page.after)
+            if isinstance(page, _Block):
+                count = bisect.bisect_right(page.fields.get("position", ()), last)
+                fields = {name: values[:count] for name, values in page.fields.items()}
+                exporting.add_columns(fields, page.payloads[:count], page.after)
+            else:
+                exporting.add([row for row in page.rows if row["position"] <= last], page.after)
             progress.update(
                 bar, total=max(1, last - first), completed=exporting.position - first, note=f"{exporting.features:,}"
             )

@@ -275,6 +275,11 @@ _ALL = [
         (_GAUGE, "uploads_stored", "Uploads that are stored", _TOPIC),
         (_GAUGE, "uploads_bytes", "Payload bytes that are stored", _TOPIC),
         (_GAUGE, "uploads_refused", "Uploads that the database refuses for their contents, in the quarantine"),
+        (
+            _GAUGE,
+            "uploads_log_bytes",
+            "Bytes of the write-ahead log of uploads.db; it grows while a program reads in one go",
+        ),
         (_COUNTER, "uploads_deleted", "Uploads deleted by retention", _TOPIC),
         (_COUNTER, "uploads_deleted_bytes", "Payload bytes deleted by retention", _TOPIC),
         (_COUNTER, "uploads_retention_failures", "Failures to delete old uploads"),

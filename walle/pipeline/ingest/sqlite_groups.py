@@ -117,12 +117,13 @@ def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
         DamagedPayloadError: one of them is damaged.
     """
     found, size_bytes = list[tuple[int, Received]](), 0
+    make = Received._make
     for row in rows:
-        received = Received(*row[2:])
+        received = make(row[2:])
         if row[1]:
             received = received._replace(payload=unpack_payload(row[0], received.payload))
         found.append((row[0], received))
-        size_bytes += len(received.payload)
+        size_bytes += len(received[4])
         if size_bytes >= MAX_READ_BYTES:
             break
     return found
