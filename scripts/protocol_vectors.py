@@ -27,8 +27,10 @@ def dictionary() -> bytes:
 
 
 _MESSAGES: tuple[protocol.Frame, ...] = (
-    protocol.Hello("device-1", "e5", "secret", acked=2, acked_chain=77, origins="d4:9:9:3", dictionaries=""),
-    protocol.Welcome(2, 256, 77, window_bytes=1 << 20, dictionaries="1,3"),
+    protocol.Hello(
+        "device-1", "e5", "secret", protocol=3, acked=2, acked_chain=77, origins="d4:9:9:3", dictionaries=""
+    ),
+    protocol.Welcome(2, 256, 77, protocol=3, window_bytes=1 << 20, dictionaries="1,3"),
     protocol.Upload(3, "visit", b"\x00\xff", 1_700_000_000_000),
     protocol.UploadBatch(_uploads(4, 2)),
     protocol.Ack(5),
@@ -39,6 +41,11 @@ _MESSAGES: tuple[protocol.Frame, ...] = (
     protocol.Drain(0.0, 10.0, "tunnel-2.example", 7443),
     protocol.Ping(-1),
     protocol.Pong(-1),
+)
+_OF_PROTOCOL_4: tuple[protocol.Frame, ...] = (
+    protocol.Hello("device-1", "e5", "secret", protocol=4),
+    protocol.Upload(3, "visit", b"\x00\xff", 1_700_000_000_000, "v12"),
+    protocol.UploadBatch((protocol.Upload(4, "visit", b"1", 7, "v12"), protocol.Upload(5, "visit", b"2", 8))),
 )
 _OF_PROTOCOL_2: tuple[protocol.Frame, ...] = (
     protocol.Hello("device-1", "e5", "secret", protocol=2),
@@ -61,13 +68,17 @@ def _plain(value: Any) -> Any:
 
 def _vector(frame: protocol.Frame, version: int, data: bytes) -> dict[str, Any]:
     fields = {field.name: _plain(getattr(frame, field.name)) for field in dataclasses.fields(frame)}
+    for upload in (fields, *fields.get("uploads", ())):
+        if "version" in upload and version < protocol.VERSIONS_FROM:
+            del upload["version"]
     return {"message": type(frame).__name__, "protocol": version, "fields": fields, "frame": data.hex()}
 
 
 def vectors() -> list[dict[str, Any]]:
     """Return every vector; those of compressed frames depend on the version of zstd."""
     encoder, learned = Encoder(), Dictionary(dictionary())
-    found = [_vector(message, 3, encoder.encode(message)) for message in _MESSAGES]
+    found = [_vector(message, 3, encoder.encode(message, version=3)) for message in _MESSAGES]
+    found += [_vector(message, 4, encoder.encode(message)) for message in _OF_PROTOCOL_4]
     found += [_vector(message, 2, encoder.encode(message, version=2)) for message in _OF_PROTOCOL_2]
     batch, lone = protocol.UploadBatch(_uploads(6, 6)), _uploads(12, 1)[0]
     found.append({**_vector(batch, 3, encoder.encode(batch)), "compressed": True})
@@ -78,7 +89,7 @@ def vectors() -> list[dict[str, Any]]:
     for upload in _uploads(1, 2):
         chain = next_link(chain, row_checksum(upload.topic, upload.payload, upload.sent_ms))
         chains.append(chain)
-    uploads = [_plain(dataclasses.asdict(upload)) for upload in _uploads(1, 2)]
+    uploads = _vector(protocol.UploadBatch(_uploads(1, 2)), 3, b"")["fields"]["uploads"]
     found.append({"chain": chains, "epoch": "e5", "uploads": uploads})
     return found
 

@@ -14,6 +14,9 @@ from typing import Any
 BYTES_KEY = "$bytes"
 FLOAT_KEY = "$float"
 _LINE_BREAK = re.compile("[\x85\u2028\u2029]")  # JSON escapes the others itself
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode  # json.dumps makes one a call
 MAX_ELEMENTS = 1 << 19  # of an array
 MAX_DEPTH = 200  # of lists and tables in each other; the writers of JSON recurse
 
@@ -50,7 +53,9 @@ def to_json(value: Any, depth: int = 0) -> Any:
 
 def dumps(value: Any) -> str:
     """Return one line of JSON of what `to_json` returned, for readers too that end lines at Unicode's line breaks."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _encode(value)
+    if text.isascii():
+        return text
     return _LINE_BREAK.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

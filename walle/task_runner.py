@@ -301,7 +301,16 @@ class TaskRunner:
                 raise ValueError(f"run_ms is {run_ms!r}")  # noqa: TRY301
             destination = manifest.output.destination
             output = TaskOutput(
-                result["output"], puts, local, result.get("state"), phase_ms, cpu_s, destination, run_ms, metrics
+                result["output"],
+                puts,
+                local,
+                result.get("state"),
+                phase_ms,
+                cpu_s,
+                destination,
+                run_ms,
+                metrics,
+                manifest.version,
             )
         except (LookupError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error

@@ -43,7 +43,16 @@ def store(path: Path, first: int, last: int, topic: str = "shop/visits") -> None
         async with open_uploads(path) as uploads:
             await uploads.accept(
                 [
-                    Received("phone", "e", seq, topic, plain.encode({"page": f"item/{seq}", "n": seq}), seq, seq * 1000)
+                    Received(
+                        "phone",
+                        "e",
+                        seq,
+                        topic,
+                        plain.encode({"page": f"item/{seq}", "n": seq}),
+                        seq,
+                        seq * 1000,
+                        version="v2" if seq > 20 else "",
+                    )
                     for seq in range(first, last + 1)
                 ]
             )
@@ -122,16 +131,22 @@ def test_tail_shows_the_latest_of_a_cloud_and_of_its_store(source: str, cloud: S
     assert (status, [line["position"] for line in lines]) == (0, [24, 25])
     assert lines[1] == {
         "position": 25, "time": "1970-01-01T00:00:25.000Z", "device": "phone", "task": "shop/visits",
-        "topic": "shop/visits", "page": "item/25", "sent_ms": 25, "received_ms": 25_000,
+        "version": "v2", "topic": "shop/visits", "page": "item/25", "sent_ms": 25, "received_ms": 25_000,
         "payload": {"page": "item/25", "n": 25},
     }  # fmt: skip
     status, text = run("tail", "--since", "1970-01-01T00:00:20+00:00", *where, env=cloud.environment)
-    assert text.splitlines()[0] == ('1970-01-01T00:00:20.000Z phone shop/visits item/20 {"page":"item/20","n":20}')
+    assert text.splitlines()[0] == (
+        '1970-01-01T00:00:20.000Z phone shop/visits unknown item/20 {"page":"item/20","n":20}'
+    )
     assert len(text.splitlines()) == 6
     status, text = run("tail", "--since", "1970-01-01T00:00:20+00:00", "-n", "2", *where, env=cloud.environment)
-    assert [line.split()[3] for line in text.splitlines()] == ["item/24", "item/25"]
+    assert [line.split()[3:5] for line in text.splitlines()] == [["v2", "item/24"], ["v2", "item/25"]]
+    for version, count in (("v2", 5), ("unknown", 20), ("v1", 0)):
+        status, text = run("tail", "--since", "1970-01-01T00:00:00+00:00", "--version", version, *where,
+                           env=cloud.environment)  # fmt: skip
+        assert len(text.splitlines()) == count
     assert run("tail", "--device", "nobody", *where, env=cloud.environment) == (0, "")
-    assert len(cloud.requests) == (4 if source == "cloud" else 0)
+    assert len(cloud.requests) == (7 if source == "cloud" else 0)
 
 
 def test_tail_shows_what_devices_sent_without_control_characters_and_cut(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async def test_lost_uploads_are_counted_by_cause(tmp_path: Path) -> None:
         watch = LossesWatch(ingest.loss_totals, ManualClock(0.0))
         await watch.refresh()
         assert set(samples(watch).values()) == {0.0}
-        assert len(samples(watch)) == 2 * len(LossCause)
+        assert len(samples(watch)) == 3 * len(LossCause)
         batch = [
             Received("d", "f", seq, LOSS_TOPIC, loss.encode(), 1, 2)
             for seq, loss in enumerate([*reports, reports[0]], 1)  # the last one comes again, and counts once
@@ -54,5 +54,7 @@ async def test_lost_uploads_are_counted_by_cause(tmp_path: Path) -> None:
     for cause, (uploads, count) in expected.items():
         assert found[f'walle_lost_uploads_total{{cause="{cause}"}}'] == uploads
         assert found[f'walle_loss_reports_total{{cause="{cause}"}}'] == count
+        assert found[f'walle_loss_open_reports_total{{cause="{cause}"}}'] == (cause == "damaged")
     lost = {cause: uploads for cause, (uploads, _) in expected.items()}
-    assert watch.health() == {"ok": True, "lost_uploads": {**lost, "refused": 0}}
+    ends = {"device-restored": 0, "damaged": 1, "cloud-restored": 0, "refused": 0}
+    assert watch.health() == {"ok": True, "lost_uploads": {**lost, "refused": 0}, "open_losses": ends}

@@ -15,6 +15,8 @@ from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.device import Device
+from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.tunnel.connection import Received
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 GATE = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01, "trial_runs": 1_000}
@@ -97,6 +99,9 @@ async def test_devices_are_found_by_attribute_task_and_failure_and_one_tells_its
         assert f"{count} device" in words_of(await world.reader.get(query)), query
     answer = await world.shop.http.get("/v1/devices?attribute=os&value=android")
     assert [one["device_id"] for one in answer.json()["devices"]] == ["0"]
+    lost = Loss("an earlier epoch", 5, None, LossCause.DAMAGED)
+    report = Received("0", "another epoch", 1, LOSS_TOPIC, lost.encode(), 1, 2)
+    await world.shop.cloud.gateway._uploads.accept([report])
     story = await world.reader.get("/dashboard/device/0")
     assert "<img" not in story
     text = words_of(story)
@@ -106,6 +111,8 @@ async def test_devices_are_found_by_attribute_task_and_failure_and_one_tells_its
         "main.py:3",
         world.release_id,
         "Latest upload",
+        "At least 1 upload was lost, how many is unknown yet (damaged)",
+        "shop/count v2",
         "android",
         "Connected since",
     ):
@@ -186,6 +193,9 @@ async def test_features_are_sampled_and_tailed_without_a_gap(world: World) -> No
     numbers = [int(one) for one in got]
     assert len(set(numbers)) == len(numbers)
     assert not seen & set(numbers)
+    for version, expected in (("v2", True), ("v1", False), ("unknown", False)):
+        page = await world.reader.get(f"/dashboard/features?task=shop/count&version={version}")
+        assert ("shop/count v2 0" in words_of(page)) is expected
     assert "must be named in full" in await world.reader.get("/dashboard/features?task=count", 422)
     otto = visitor(world.shop, "otto", {"bank": Role.READER})
     async with otto:

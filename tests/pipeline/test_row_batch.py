@@ -3,6 +3,7 @@
 import enum
 import random
 import resource
+import zlib
 
 import pytest
 from hypothesis import given
@@ -68,7 +69,12 @@ def test_rows_have_the_checksums_and_the_chain_of_checksums_py() -> None:
     for index in range(400):
         ts_ms, position = rng.choice([0, 5, 2**40, -7]), rng.choice([-1, 0, 2**50])
         puts = [
-            Put(rng.choice(topics), rng.randbytes(rng.choice([0, 1, 63, 64, 65, 1300, 9000])), rng.random() < 0.5)
+            Put(
+                rng.choice(topics),
+                rng.randbytes(rng.choice([0, 1, 63, 64, 65, 1300, 9000])),
+                rng.random() < 0.5,
+                rng.choice(["", "v3", "v44"]),
+            )
             for _ in range(index % 4)
         ]
         if puts:
@@ -92,8 +98,9 @@ def test_rows_have_the_checksums_and_the_chain_of_checksums_py() -> None:
         if put.upload:
             links = checksums.next_link(links, sum_)
             expected_seq += 1
-            assert uploads[:6] == [put.topic, expected_seq, put.payload, ts_ms, sum_, links]
-            del uploads[:6]
+            origin = [put.topic, put.version, zlib.crc32(put.version.encode())]
+            assert uploads[:8] == [*origin, expected_seq, put.payload, ts_ms, sum_, links]
+            del uploads[:8]
     assert (found, uploads, chain) == ([], [], links)
     assert seq == 10 + batch.uploads
     sizes = [(len(put.topic) + len(put.payload) + ROW_OVERHEAD_BYTES, put.upload) for put, _, _ in expected]
@@ -109,7 +116,7 @@ def test_a_topic_that_all_rows_have_is_the_first_parameter() -> None:
     batch = new_batch()
     rows = [(topic, True), (topic, True), ("other", False), (topic, True), (equal, True)]
     for index, (name, upload) in enumerate(rows):
-        batch.append_all([(name, bytes([index]), upload)], index / 1000, index)
+        batch.append_all([Put(name, bytes([index]), upload)], index / 1000, index)
     for first, count, expected in (
         (0, 2, True),
         (0, 1, True),
@@ -125,11 +132,22 @@ def test_a_topic_that_all_rows_have_is_the_first_parameter() -> None:
         assert found[0 if one_topic else 1 :: 4 if one_topic else 5] == list(range(first, first + count))
         assert found[1 if one_topic else 2 :: 4 if one_topic else 5] == list(range(first, first + count))
     one_topic, found, seq, chain = batch.upload_parameters(0, 3, 7, 17)  # of rows 0, 1 and 3
-    assert (one_topic, len(found), found[0], found[1::5]) == (True, 16, topic, [8, 9, 10])
+    assert (one_topic, len(found), found[:3], found[3::5]) == (True, 18, [topic, "", 0], [8, 9, 10])
     one_topic, found, *_ = batch.upload_parameters(3, 1, seq, chain)
-    assert (one_topic, found[:2]) == (True, [topic, 11])
+    assert (one_topic, found[:4]) == (True, [topic, "", 0, 11])
     one_topic, found, *_ = batch.upload_parameters(2, 2, 9, 17)
-    assert (one_topic, found[::6], found[1::6]) == (False, [topic, topic], [10, 11])
+    assert (one_topic, found[::8], found[3::8]) == (False, [topic, topic], [10, 11])
+
+
+def test_uploads_of_one_topic_and_two_versions_share_neither() -> None:
+    batch, version, other = new_batch(), "v1", "v2"
+    batch.append_all([Put("t", b"", True, one) for one in (version, version, other)], 1.0, -1)
+    shared, found, *_ = batch.upload_parameters(0, 2, 0, 17)
+    assert (shared, len(found), found[:4]) == (True, 13, ["t", "v1", zlib.crc32(b"v1"), 1])
+    shared, found, *_ = batch.upload_parameters(0, 3, 0, 17)
+    assert (shared, len(found), found[1::8]) == (False, 24, ["v1", "v1", "v2"])
+    with pytest.raises(TypeError, match="a version of type str, bytes and int"):
+        batch.append_all([("t", b"", True, 3)], 1.0, -1)  # type: ignore[list-item]
 
 
 def test_parts_of_the_uploads_continue_the_chain() -> None:
@@ -139,7 +157,7 @@ def test_parts_of_the_uploads_continue_the_chain() -> None:
     _, first, seq, chain = batch.upload_parameters(0, 20, 0, 17)
     _, rest, *rest_end = batch.upload_parameters(20, batch.uploads - 20, seq, chain)
     assert (first[0], rest[0]) == ("t", "t")
-    assert (first + rest[1:], rest_end) == (whole, end)
+    assert (first + rest[3:], rest_end) == (whole, end)
     with pytest.raises(IndexError):
         batch.feature_parameters(40, 11)
     with pytest.raises(IndexError):
@@ -279,7 +297,7 @@ def test_a_row_after_a_refused_one_has_its_own_checksum() -> None:
     assert batch.append_all([Put("first", b"1")], 1.0, 5) is False
     assert batch.append_all([Put("larger", b"2" * 500)], 1.0, 5) is None
     assert batch.append_all([Put("first", b"3")], 1.0, 5) is False
-    with pytest.raises(TypeError, match="payload of type int"):
+    with pytest.raises(TypeError, match="of type str, int and str"):
         batch.append_all([Put("larger", b"4"), Put("larger", 5)], 1.0, 5)  # type: ignore[arg-type]
     assert batch.append_all([Put("first", b"6", upload=False)], 1.0, 5) is False
     assert len(batch) == 3

@@ -52,6 +52,8 @@ def _fields(kind: int) -> tuple[list[str], str, struct.Struct]:
 def _pack(kind: int, values: dict[str, Any]) -> bytes:
     if kind == 19:
         return b"".join(_pack(3, upload) for upload in values["uploads"])
+    if values.get("version"):  # of an upload, in protocol 4
+        values = {**values, "topic": f"{values['topic']}\0{values['version']}"}
     names, types, fixed = _fields(kind)
     strings = []
     numbers = []
@@ -98,7 +100,13 @@ def encode(
     return struct.pack(">IBBH", len(body), kind, flags, number) + body
 
 
-def decode(frame: bytes, dictionaries: dict[int, bytes] | None = None) -> Message:
+def _versioned(upload: dict[str, Any]) -> dict[str, Any]:
+    """Return an upload of protocol 4, whose topic may have a version behind it."""
+    topic, _, version = upload["topic"].partition("\0")
+    return {**upload, "topic": topic, "version": version}
+
+
+def decode(frame: bytes, dictionaries: dict[int, bytes] | None = None, *, version: int = 3) -> Message:
     """Return the message of one whole frame."""
     length, kind, flags, number = struct.unpack_from(">IBBH", frame)
     body = frame[8:]
@@ -115,12 +123,12 @@ def decode(frame: bytes, dictionaries: dict[int, bytes] | None = None) -> Messag
         at = 0
         while at < len(body) or not uploads:
             upload, at = _unpack(3, body, at)
-            uploads.append(upload)
+            uploads.append(upload if version < 4 else _versioned(upload))
         return "UploadBatch", {"uploads": uploads}
     values, end = _unpack(kind, body)
     if end != len(body):
         raise BadFrameError("bytes are left over")
-    return _KINDS[kind][0], values
+    return _KINDS[kind][0], _versioned(values) if kind == 3 and version >= 4 else values
 
 
 def next_chain(chain: int, upload: dict[str, Any]) -> int:
@@ -148,7 +156,7 @@ class _End:
             length = struct.unpack_from(">I", header)[0]
             if length > MAX_BODY:
                 raise BadFrameError(f"{length} bytes")
-            return decode(header + await self.reader.readexactly(length), self.dictionaries)
+            return decode(header + await self.reader.readexactly(length), self.dictionaries, version=self.version)
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
@@ -183,13 +191,13 @@ class PlainDevice(_End):
 class PlainCloud:
     """A cloud in memory: stores uploads, answers requests with `on_request`, and keeps what it heard."""
 
-    def __init__(self, context: ssl.SSLContext, *, window: int = 10) -> None:
+    def __init__(self, context: ssl.SSLContext, *, window: int = 10, version: int = 4) -> None:
         self.uploads: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by device and epoch
         self.chains: dict[tuple[str, str], int] = {}
         self.files: dict[str, bytes] = {}  # dictionaries, by digest
         self.heard: list[Message] = []
         self.ends: list[_End] = []
-        self.window, self.window_bytes = window, 100_000
+        self.window, self.window_bytes, self.version = window, 100_000, version
         self.on_request: Callable[[dict[str, Any]], Awaitable[bytes]] | None = None
         self.port = 0
         self._context = context
@@ -210,7 +218,7 @@ class PlainCloud:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        end = _End(reader, writer)
+        end = _End(reader, writer, self.version)
         self.ends.append(end)
         heard = await end.hear()
         if heard is None or heard[0] != "Hello":
@@ -228,8 +236,8 @@ class PlainCloud:
         digests = hello["dictionaries"].split(",") if hello["dictionaries"] else []
         end.dictionaries = {n: self.files[digest] for n, digest in enumerate(digests, 1) if digest in self.files}
         end.say(
-            "Welcome", acked=len(kept), window=self.window, chain=chain, protocol=3, window_bytes=self.window_bytes,
-            dictionaries=",".join(map(str, end.dictionaries)),
+            "Welcome", acked=len(kept), window=self.window, chain=chain, protocol=self.version,
+            window_bytes=self.window_bytes, dictionaries=",".join(map(str, end.dictionaries)),
         )  # fmt: skip
         while (heard := await end.hear()) is not None:
             self.heard.append(heard)

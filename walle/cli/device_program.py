@@ -333,6 +333,7 @@ class DeviceProgram:
             "last_error": summary.last_error,
             "losses": list(summary.losses),
             "lost_uploads": summary.lost_uploads,
+            "open_losses": summary.open_losses,
             "cloud_error": self._cloud_error,
         }
         if status == self._shown:

@@ -1,11 +1,13 @@
 """`walle features`: look at the features that devices upload, and export them to files."""
 
 import asyncio
+import bisect
 import contextlib
+import gc
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import typer
 from rich.markup import escape
@@ -16,13 +18,16 @@ from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
 from walle.errors import ConfigError, WalleError
 from walle.plain_json import dumps
+from walle.protocol import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
     from walle.deploy.feature_client import ClientPage
     from walle.feature_files import Export
     from walle.pipeline.ingest.feature_reader import FeaturePage, FeatureReader
+    from walle.protocol import Manifest
 
 _PAGE = 1_000
+_BLOCK = 5_000  # features of a page in columns
 _LATEST = 10  # features that `tail` shows first
 _SHOWN_CHARS = 400  # of a payload, in text
 _MAX_WAIT_S = 30.0  # between two attempts to reach a cloud that does not answer
@@ -33,6 +38,16 @@ class _Source(Protocol):
 
     async def page(self, after: int, limit: int) -> "ClientPage": ...
     async def latest(self, count: int) -> "ClientPage": ...
+
+
+class _Block(NamedTuple):
+    """Features in columns; the rest as in `ClientPage`."""
+
+    fields: Mapping[str, Sequence[Any]]
+    payloads: Sequence[Any]
+    after: int
+    head: int
+    more: bool
 
 
 class _Store:
@@ -46,6 +61,12 @@ class _Store:
 
     async def latest(self, count: int) -> "ClientPage":
         return self._shown(await self._reader.latest(count))
+
+    async def block(self, after: int, limit: int) -> _Block:
+        from walle.pipeline.ingest.feature_columns import feature_columns
+
+        page = await self._reader.page(after, limit)
+        return _Block(*feature_columns(page.uploads), page.after, page.head, page.more)
 
     @staticmethod
     def _shown(page: "FeaturePage") -> "ClientPage":
@@ -75,6 +96,10 @@ TaskOption = Annotated[str, typer.Option(help="Only of this task, SCENARIO/TASK,
 TopicOption = Annotated[str, typer.Option(help="Only of this topic, such as shop/visits or shop/visits/clicks.")]
 GroupOption = Annotated[str, typer.Option(help="Only of the scenarios of this group; with --url.")]
 DeviceOption = Annotated[str, typer.Option(help="Only of the device with this id.")]
+VersionOption = Annotated[
+    str,
+    typer.Option(help="Only those that this version of their task made, such as v3; or unknown, of devices before it."),
+]
 SinceOption = Annotated[
     str, typer.Option(help="Only those received since: 15m, 2h, 3d ago, or 2026-11-22T10:00 (local time).")
 ]
@@ -89,6 +114,7 @@ def tail(
     topic: TopicOption = "",
     group: GroupOption = "",
     device: DeviceOption = "",
+    version: VersionOption = "",
     since: SinceOption = "",
     until: UntilOption = "",
     lines: Annotated[
@@ -101,14 +127,14 @@ def tail(
     poll_s: Annotated[float, typer.Option(help="Seconds between two looks with --follow.", min=0.1, max=3600)] = 1.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Show the latest features: time of receipt, device, topic, page and payload.
+    """Show the latest features: time of receipt, device, topic, version of the task, page and payload.
 
-    With --json each is a line: position, time, device, task, topic, page, sent_ms (by the device's clock), received_ms
-    (by the cloud's), payload. What JSON lacks is {"$bytes": base64} and {"$float": "nan"}. With --follow a cloud that
-    does not answer is asked again, and nothing is shown twice.
+    With --json each is a line: position, time, device, task, version ("" if unknown), topic, page, sent_ms (by the
+    device's clock), received_ms (by the cloud's), payload. What JSON lacks is {"$bytes": base64} and {"$float": "nan"}.
+    With --follow a cloud that does not answer is asked again, and nothing is shown twice.
     """
     _check_group(group, uploads)
-    wanted = _wanted(task, topic, group, device, since, until)
+    wanted = _wanted(task, topic, group, device, version, since, until)
 
     async def run(source: _Source) -> None:
         if since and lines is None:
@@ -172,7 +198,8 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         if len(payload) > _SHOWN_CHARS:
             payload = f"{payload[:_SHOWN_CHARS]} ... ({len(payload)} characters; --json shows all)"
         page = f" {row['page']}" if row["page"] else ""
-        text = f"{row['time']} {row['device']} {row['topic']}{page} {payload}".replace("\n", " ")
+        version = row.get("version") or UNKNOWN_VERSION  # a cloud of before has no versions
+        text = f"{row['time']} {row['device']} {row['topic']} {version}{page} {payload}".replace("\n", " ")
         emit(row, as_json=False, text=escape(text))
 
 
@@ -185,6 +212,7 @@ def export(
     topic: TopicOption = "",
     group: GroupOption = "",
     device: DeviceOption = "",
+    version: VersionOption = "",
     since: SinceOption = "",
     until: UntilOption = "",
     as_json: JsonFlag = False,
@@ -204,11 +232,11 @@ def export(
     from walle.feature_files import Export
 
     _check_group(group, uploads)
-    wanted = _wanted(task, topic, group, device, since, until)
+    wanted = _wanted(task, topic, group, device, version, since, until)
     what = {"source": name_of_store(uploads) or url, **wanted}
 
     async def run(source: _Source) -> int:
-        with Export(file, what) as exporting:
+        with Export(file, what) as exporting, _uncollected():
             await _export(source, exporting, as_json=as_json)
             return exporting.features
 
@@ -216,6 +244,16 @@ def export(
     report = {"file": str(file), "features": features, "size_bytes": file.stat().st_size}
     text = f"{escape(str(file))}: {features} features, {report['size_bytes']:,} bytes"
     emit(report, as_json=as_json, text=text)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Run the block without garbage collection: an export makes millions of objects, and no cycles of them."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> None:
@@ -226,12 +264,21 @@ async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> Non
         bar = progress.add_task(escape(exporting.path.name), total=None, note="")
         first, last = exporting.position, -1
         while True:
-            page = await source.page(exporting.position, _PAGE)
+            page: _Block | ClientPage
+            if exporting.form == "parquet" and isinstance(source, _Store):
+                page = await source.block(exporting.position, _BLOCK)
+            else:
+                page = await source.page(exporting.position, _PAGE)
             last = page.head if last < 0 else last
             if page.head < exporting.position:
                 what = f"the store went back from position {exporting.position} to {page.head}, as a restored backup"
                 raise ConfigError(f"{exporting.path}: {what}; remove {exporting.path.name}.part and export again")
-            exporting.add([row for row in page.rows if row["position"] <= last], page.after)
+            if isinstance(page, _Block):
+                count = bisect.bisect_right(page.fields.get("position", ()), last)
+                fields = {name: values[:count] for name, values in page.fields.items()}
+                exporting.add_columns(fields, page.payloads[:count], page.after)
+            else:
+                exporting.add([row for row in page.rows if row["position"] <= last], page.after)
             progress.update(
                 bar, total=max(1, last - first), completed=exporting.position - first, note=f"{exporting.features:,}"
             )
@@ -239,6 +286,48 @@ async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> Non
                 break
         progress.update(bar, note=f"{exporting.features:,}, writing the file")
         await asyncio.to_thread(exporting.finish)
+
+
+def made_by(
+    task: Annotated[str, typer.Argument(help="SCENARIO/TASK, as in a feature.")],
+    version: Annotated[str, typer.Argument(help="Its version, as in a feature, such as v3.")],
+    url: UrlOption = "",
+    token: TokenOption = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a version that made features is: its commit and its files, models among them, with their SHA-256.
+
+    They are those of its manifest, which the cloud builds from the version's tag.
+    """
+    scenario, slash, name = task.partition("/")
+    if not (scenario and slash and name) or "/" in name:
+        what = f"{task[:200]!r} is not SCENARIO/TASK, such as shop/visits"
+        raise typer.BadParameter(what, param_hint="TASK")
+    if not url:
+        raise typer.BadParameter("name the cloud with --url or WALLE_URL", param_hint="--url")
+    manifest = asyncio.run(_manifest(url, token, scenario, name, version))
+    files = [{"path": one.path, "sha256": one.sha256, "size_bytes": one.size_bytes, "route": one.route}
+             for one in (*manifest.files, *manifest.cloud_files)]  # fmt: skip
+    report = {"task": task, "version": manifest.version, "commit": manifest.commit, "files": files}
+    lines = [f"{task} {manifest.version}, commit {manifest.commit}"]
+    lines += [f"{one['sha256']}  {one['size_bytes']:>12,}  {one['path']}" for one in files]
+    emit(report, as_json=as_json, text=escape("\n".join(lines)))
+
+
+async def _manifest(url: str, token: str, scenario: str, task: str, version: str) -> "Manifest":
+    import base64
+
+    from walle.deploy.cloud_client import CloudAddressError
+    from walle.deploy.signature_client import SignatureClient
+    from walle.protocol import Manifest
+
+    try:
+        client = SignatureClient(url, token, ca_pem=ca_of(url))
+    except CloudAddressError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    async with client:
+        found = await client.manifest(scenario, task, version)
+    return Manifest.from_bytes(base64.b64decode(found["payload"]))
 
 
 # --- the source -------------------------------------------------------------------------------------------------------
@@ -250,10 +339,12 @@ def _check_group(group: str, uploads: str) -> None:
         raise typer.BadParameter(what, param_hint="--group")
 
 
-def _wanted(task: str, topic: str, group: str, device: str, since: str, until: str) -> dict[str, str | int]:
+def _wanted(
+    task: str, topic: str, group: str, device: str, version: str, since: str, until: str
+) -> dict[str, str | int]:
     """Return the filter as the fields of the cloud's query, without those that are empty."""
     now_s = time.time()
-    texts = {"task": task, "topic": topic, "group": group, "device": device}
+    texts = {"task": task, "topic": topic, "group": group, "device": device, "version": version}
     times = {
         "since_ms": parse_time(since, now_s) if since else None,
         "until_ms": parse_time(until, now_s) if until else None,
@@ -320,5 +411,6 @@ def name_of_store(uploads: str) -> str:
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Look at the features that devices upload, and export them.", no_args_is_help=True)
     group.command(epilog="Example: walle features tail --task shop/visits --follow")(tail)
+    group.command("made-by", epilog="Example: walle features made-by shop/visits v3")(made_by)
     group.command(epilog="Example: walle features export visits.csv --task shop/visits --since 2026-11-22")(export)
     app.add_typer(group, name="features")

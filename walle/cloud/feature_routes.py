@@ -21,6 +21,7 @@ from walle.pipeline.ingest.feature_reader import (
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.connection import Received
 from walle.plain_json import dumps
+from walle.protocol import MAX_VERSION_CHARS, UNKNOWN_VERSION
 
 _LOG = logging.getLogger(__name__)
 _MAX_READERS = 4  # pages that are read at once: one read may have 32 MiB of payloads
@@ -43,6 +44,9 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
         topic: Annotated[str, Query(description="all if empty", max_length=1024)] = "",
         group: Annotated[str, Query(description="of scenarios; all if empty", max_length=200)] = "",
         device: Annotated[str, Query(description="all if empty", max_length=1024)] = "",
+        version: Annotated[
+            str, Query(description=f"of the task; all if empty, {UNKNOWN_VERSION} is one", max_length=MAX_VERSION_CHARS)
+        ] = "",
         since_ms: Annotated[int | None, Query(description="received from this time on", ge=0, le=2**53)] = None,
         until_ms: Annotated[int | None, Query(description="received before this time", ge=0, le=2**53)] = None,
         after: Annotated[int, Query(description="position after which to begin", ge=0, le=2**53)] = 0,
@@ -54,12 +58,14 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
     ) -> Response:
         """Return features as JSON lines, in the order of receipt; the last line says where the next page begins.
 
-        A feature: {"position", "time", "device", "task", "topic", "page", "sent_ms", "received_ms", "payload"}, and
-        "error" where the payload cannot be decoded. The last line: {"after", "head", "more"}. An answer without it was
-        cut. To go on, pass its `after`.
+        A feature: {"position", "time", "device", "task", "version", "topic", "page", "sent_ms", "received_ms",
+        "payload"}, and "error" where the payload cannot be decoded. The last line: {"after", "head", "more"}. An
+        answer without it was cut. To go on, pass its `after`.
         """
         identity = _reader(access, authorization)
-        wanted = FeatureFilter(task=task, topic=topic, device=device, since_ms=since_ms, until_ms=until_ms)
+        wanted = FeatureFilter(
+            task=task, topic=topic, device=device, version=version, since_ms=since_ms, until_ms=until_ms
+        )
         for named in (task, topic):
             if named and not may_read(identity, named):
                 raise AccessError(403, f"{identity.name} does not have the role reader for features of {named[:200]}")

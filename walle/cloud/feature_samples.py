@@ -45,19 +45,19 @@ class FeatureSamples:
         self._uploads = uploads
 
     async def latest(
-        self, identity: Identity, *, task: str, device: str, count: int
+        self, identity: Identity, *, task: str, device: str, version: str = "", count: int
     ) -> tuple[list[dict[str, Any]], int]:
         """Return the latest features, newest first, and the position after which a tail goes on."""
-        wanted = FeatureFilter(task=task, device=device)
+        wanted = FeatureFilter(task=task, device=device, version=version)
         with _reading():
             page = await FeatureReader(self._uploads(), wanted, self._may(identity)).latest(count)
         return [feature_row(*one) for one in reversed(page.uploads)], page.head
 
     async def since(
-        self, identity: Identity, *, task: str, device: str, after: int
+        self, identity: Identity, *, task: str, device: str, version: str = "", after: int
     ) -> tuple[list[dict[str, Any]], int]:
         """Return features after a position, newest first, at most MAX_TAIL, and the position to go on after."""
-        wanted = FeatureFilter(task=task, device=device)
+        wanted = FeatureFilter(task=task, device=device, version=version)
         with _reading():
             page = await FeatureReader(self._uploads(), wanted, self._may(identity)).page(after, MAX_TAIL)
         return [feature_row(*one) for one in reversed(page.uploads)], page.after
@@ -67,7 +67,13 @@ class FeatureSamples:
         with _reading():
             found = await self._uploads().losses(device_id)
         return [
-            {"at_s": one.recorded_ms / 1000, "cause": str(one.loss.cause), "count": one.loss.count} for one in found
+            {
+                "at_s": one.recorded_ms / 1000,
+                "cause": str(one.loss.cause),
+                "count": one.loss.count,
+                "is_open": one.loss.is_open,
+            }
+            for one in found
         ][::-1]
 
     def _may(self, identity: Identity) -> Callable[[str], bool]:

@@ -39,14 +39,23 @@ class LossesWatch:
         self._totals = await self._read()
 
     def health(self) -> dict[str, Any]:
-        """Return the state as JSON. A loss is past: `ok` stays True."""
-        return {"ok": True, "lost_uploads": {cause.value: total.uploads for cause, total in self._totals.items()}}
+        """Return the state as JSON. A loss is past: `ok` stays True.
+
+        Where a cause has `open_losses`, whose ends are unknown yet, its `lost_uploads` are the least there can be.
+        """
+        return {
+            "ok": True,
+            "lost_uploads": {cause.value: total.uploads for cause, total in self._totals.items()},
+            "open_losses": {cause.value: total.open_reports for cause, total in self._totals.items()},
+        }
 
     def metrics(self) -> list[Metric]:
         """Return the state for a scrape."""
         uploads = counter("walle_lost_uploads_total")
         reports = counter("walle_loss_reports_total")
+        open_reports = counter("walle_loss_open_reports_total")
         for cause, total in self._totals.items():
             uploads.add_metric([cause.value], total.uploads)
             reports.add_metric([cause.value], total.reports)
-        return [uploads, reports]
+            open_reports.add_metric([cause.value], total.open_reports)
+        return [uploads, reports, open_reports]

@@ -66,6 +66,7 @@ class UploadsWatch:
             "stored": self._total.uploads,
             "bytes": self._total.size_bytes,
             "refused": self._refused,
+            "log_bytes": self._store.log_bytes,
             "groups": {
                 group: {"lag": lag.uploads, "lag_s": round(self._age_s(lag), 3)} for group, lag in self._groups.items()
             },
@@ -88,7 +89,8 @@ class UploadsWatch:
         failures = counter_of("walle_uploads_retention_failures_total", self._retention.failures)
         unconsumed = counter_of("walle_uploads_deleted_unconsumed_total", self._retention.unconsumed)
         refused = gauge_of("walle_uploads_refused", self._refused)
-        return [uploads, size_bytes, lag, age, deleted, deleted_bytes, failures, unconsumed, refused]
+        log_bytes = gauge_of("walle_uploads_log_bytes", self._store.log_bytes)
+        return [uploads, size_bytes, lag, age, deleted, deleted_bytes, failures, unconsumed, refused, log_bytes]
 
     def _age_s(self, lag: GroupLag) -> float:
         return 0.0 if lag.oldest_ms is None else max(0.0, self._clock.time() - lag.oldest_ms / 1000)

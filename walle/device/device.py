@@ -438,6 +438,7 @@ class Device:
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),
             lost_uploads=self.store.report.lost_uploads,
+            open_losses=self.store.report.open_losses,
         )
 
     def _losses(self) -> tuple[str, ...]:

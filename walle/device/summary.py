@@ -64,4 +64,5 @@ class DeviceSummary:
     rejected: int
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: of the store (`StoreReport`), history and journal
-    lost_uploads: dict[str, int]  # of those, the number of uploads by cause
+    lost_uploads: dict[str, int]  # of those, the number of uploads by cause: at least these, where a loss is open
+    open_losses: dict[str, int]  # the number of losses by cause whose end is unknown yet

@@ -424,6 +424,7 @@ def scan_uploads[Record: tuple[object, ...]](
     record: type[Record],
     values: tuple[str, str, int],
     seqs: tuple[int, int],
+    has_versions: bool = False,
     /,
 ) -> tuple[list[Record], int, int, bytes | None]: ...
 
@@ -510,6 +511,7 @@ class UploadReceiver:
         acked: int,
         decompressors: dict[int, Callable[..., bytes]],
         max_body_bytes: int,
+        has_versions: bool = False,
         /,
     ) -> None: ...
     def get_buffer(self, sizehint: int, /) -> memoryview: ...
@@ -536,7 +538,7 @@ class RowBatch:
         self, topic: str, value: Any, upload: bool, since_s: float, position: int, max_payload_bytes: int, /
     ) -> bool | None: ...
     def append_all(
-        self, outputs: Sequence[tuple[str, bytes, bool]], since_s: float, position: int, forced: bool = False, /
+        self, outputs: Sequence[tuple[str, bytes, bool, str]], since_s: float, position: int, forced: bool = False, /
     ) -> bool | None: ...
     def take(self, other: RowBatch, /) -> None: ...
     def clear(self) -> None: ...

@@ -15,6 +15,7 @@ FIXED: "Mapping[str, Kind]" = {
     "time": "text",
     "device": "text",
     "task": "text",
+    "version": "text",
     "topic": "text",
     "page": "text",
     "sent_ms": "int",
@@ -23,9 +24,10 @@ FIXED: "Mapping[str, Kind]" = {
 }
 MAX_COLUMNS = 1_000  # of payloads
 OTHERS = "more"
-_PREFIX = "payload"
-_MAX_WHOLE = 2**53  # a float has each integer up to it
-_MAX_INT = 2**63
+PREFIX = "payload"
+MAX_WHOLE = 2**53  # a float has each integer up to it
+MAX_INT = 2**63
+_NOT_FINITE = ("nan", "inf", "-inf")
 
 type Kind = Literal["bool", "int", "float", "text"]
 
@@ -50,8 +52,8 @@ class Columns:
                 self._see_value(name, value)
 
     def _see_value(self, name: str, value: Any) -> None:
-        kind = _kind_of(value)
-        if kind == "int" and abs(value) > _MAX_WHOLE:
+        kind = kind_of(value)
+        if kind == "int" and abs(value) > MAX_WHOLE:
             self._has_large_ints.add(name)
         before = self._kinds.get(name, kind)
         if {before, kind} == {"int", "float"}:
@@ -87,37 +89,49 @@ class Columns:
             elif isinstance(value, str):
                 found[name] = text(value)
             else:
-                found[name] = _float_of(value) if kind == "float" else value
+                found[name] = float_of(value) if kind == "float" else value
         return {**found, OTHERS: json(dumps(others))} if others else found
 
 
-def _fields(value: Any, name: str = _PREFIX) -> Iterator[tuple[str, Any]]:
+def _fields(value: Any, name: str = PREFIX) -> Iterator[tuple[str, Any]]:
     """Yield the column and value of each field; an object that stands for bytes or a float is a value."""
-    if not isinstance(value, dict) or not value or _is_scalar(value):
+    if not isinstance(value, dict) or not value or is_scalar(value):
         yield name, value
         return
     for key, item in value.items():
-        escaped = key.replace("\\", "\\\\").replace(".", "\\.")
-        yield from _fields(item, f"{name}.{escaped}")
+        yield from _fields(item, subcolumn(name, key))
 
 
-def _is_scalar(value: Mapping[str, Any]) -> bool:
-    return len(value) == 1 and (BYTES_KEY in value or FLOAT_KEY in value)
+def subcolumn(name: str, key: str) -> str:
+    """Return the name of the column of a key of the tables in column `name`."""
+    escaped = key.replace("\\", "\\\\").replace(".", "\\.")
+    return f"{name}.{escaped}"
 
 
-def _kind_of(value: Any) -> Kind:
+def is_scalar(value: Mapping[str, Any]) -> bool:
+    """Return whether an object stands for bytes or a float that is not finite (`walle.plain_json`)."""
+    if len(value) != 1:
+        return False
+    ((key, part),) = value.items()
+    # A task may make a table of its own with such a key.
+    return (key == BYTES_KEY and isinstance(part, str)) or (key == FLOAT_KEY and part in _NOT_FINITE)
+
+
+def kind_of(value: Any) -> Kind:
+    """Return the kind of a value of JSON that is not None."""
     match value:
         case bool():
             return "bool"
         case int():
-            return "int" if -_MAX_INT <= value < _MAX_INT else "text"
+            return "int" if -MAX_INT <= value < MAX_INT else "text"
         case float():
             return "float"
-        case dict() if FLOAT_KEY in value:
+        case dict() if is_scalar(value) and FLOAT_KEY in value:
             return "float"
         case _:
             return "text"
 
 
-def _float_of(value: Any) -> float:
+def float_of(value: Any) -> float:
+    """Return a number of JSON as a float."""
     return float(value[FLOAT_KEY] if isinstance(value, dict) else value)

@@ -1,7 +1,8 @@
 """Export of features to a file: collected in a spool beside it, written in its form at the end, and put in place whole.
 
-The spool, `NAME.part`, has JSON lines: first what is exported, then features, each with its position. An export that
-was cut goes on after the last whole line. Nothing but a whole file ever has the name itself.
+The spool, `NAME.part`, has a line of JSON, which says what is exported, and then features: a line of JSON each, or for
+a Parquet file blocks of columns. An export that was cut goes on after the last whole line or block. Nothing but a whole
+file ever has the name itself.
 """
 
 import csv
@@ -16,15 +17,18 @@ from typing import IO, Any, Literal, Self
 from walle.durable_file import sync_folder, write_all
 from walle.errors import ConfigError
 from walle.extras import install_hint
-from walle.feature_files.columns import Columns
+from walle.feature_files.block_spool import blocks, encoded
+from walle.feature_files.blocks import BlockColumns
+from walle.feature_files.columns import FIXED, Columns
 from walle.feature_files.csv_cells import cell_of_json, cell_of_text
 from walle.plain_json import dumps
 
 type FileForm = Literal["jsonl", "csv", "parquet"]
 
 _SUFFIXES: Mapping[str, FileForm] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-_ROWS = 5_000  # of a group of a Parquet file
-_VERSION = 1
+_ROWS = 50_000  # of a group of a Parquet file,
+_VALUES = 2_000_000  # in all of its columns, which are in memory at once
+_VERSIONS: Mapping[FileForm, int] = {"jsonl": 1, "csv": 1, "parquet": 2}  # of spools
 
 
 class ExportError(ConfigError):
@@ -68,7 +72,8 @@ class Export:
         self.form = form_of(path)
         self.position = 0  # of the last feature that is in the spool, or that was passed
         self.features = 0
-        self._what = {"walle_export": _VERSION, **what}
+        self._what = {"walle_export": _VERSIONS[self.form], **what}
+        self._blocks = BlockColumns()  # of a Parquet file
         self._spool = path.with_name(f"{path.name}.part")
         self._handle = -1  # of the spool
 
@@ -95,11 +100,26 @@ class Export:
         Raises:
             ExportError: they cannot be written; the next export goes on after the last one that was.
         """
+        if self.form == "parquet":
+            fields = {name: [one.get(name) for one in features] for name in FIXED}
+            self.add_columns(fields, [one["payload"] for one in features], after)
+        else:
+            self._append(b"".join(dumps(one).encode() + b"\n" for one in features), len(features), after)
+
+    def add_columns(self, fields: Mapping[str, Sequence[Any]], payloads: Sequence[Any], after: int) -> None:
+        """Append features to a Parquet file's spool, in columns: those of FIXED, and the payloads; raises as `add`."""
+        if payloads:
+            data = encoded(self._blocks.batch(fields, payloads))
+            self._append(data, len(payloads), after)
+        else:
+            self.position = after
+
+    def _append(self, data: bytes, features: int, after: int) -> None:
         try:
-            write_all(self._handle, b"".join(dumps(one).encode() + b"\n" for one in features))
+            write_all(self._handle, data)
         except OSError as error:
             raise ExportError(self._spool, f"cannot be written ({error.strerror}); the same command goes on") from error
-        self.features += len(features)
+        self.features += features
         self.position = after
 
     def finish(self) -> None:
@@ -131,12 +151,15 @@ class Export:
         self._spool.unlink()
 
     def _write(self, file: IO[bytes]) -> None:
-        if self.form != "jsonl":
-            _WRITERS[self.form](file, self._read)
+        if self.form == "csv":
+            _write_csv(file, self._read)
             return
         with self._spool.open("rb") as spool:
             spool.readline()
-            shutil.copyfileobj(spool, file)
+            if self.form == "parquet":
+                _write_parquet(file, spool, self._blocks)
+            else:
+                shutil.copyfileobj(spool, file)
 
     def _place(self, whole: Path) -> None:
         """Give the file its name, which `rename` would take from a file that is there by now."""
@@ -158,7 +181,7 @@ class Export:
             raise ExportError(self.path, "another export has just finished it")
 
     def _resume(self) -> None:
-        """Read the spool up to its last whole line, and cut off what follows."""
+        """Read the spool up to its last whole line or block, and cut off what follows."""
         with self._spool.open("rb") as file:
             first = file.readline()
             if not first.endswith(b"\n"):  # new, or cut before anything was in it
@@ -168,6 +191,13 @@ class Export:
             if _loaded(first) != self._what:
                 raise ExportError(self._spool, f"is the rest of another export ({first[:300]!r}); finish or remove it")
             whole = len(first)
+            if self.form == "parquet":
+                for block, whole in blocks(file):  # noqa: B007 - the last one is used
+                    self._blocks.see(block.schema)
+                    self.position = block.column(0)[-1].as_py()
+                    self.features += block.num_rows
+                os.ftruncate(self._handle, whole)
+                return
             for line in file:
                 row = _loaded(line) if line.endswith(b"\n") else None
                 if not isinstance(row, dict) or not isinstance(row.get("position"), int):
@@ -227,25 +257,18 @@ class _Utf8:
         return self._file.write(text.encode())
 
 
-def _write_parquet(file: IO[bytes], read: _Read) -> None:
+def _write_parquet(file: IO[bytes], spool: IO[bytes], columns: BlockColumns) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    columns = _columns_of(read)
-    types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()}
-    schema = pa.schema([(name, types[kind]) for name, kind in columns.kinds.items()])
+    schema = columns.schema
+    most_rows = min(_ROWS, max(1, _VALUES // len(schema)))
     with parquet.ParquetWriter(file, schema) as writer:
-        rows: list[dict[str, Any]] = []
-        for feature in read():
-            rows.append(columns.row(feature))
-            if len(rows) == _ROWS:
-                writer.write_table(pa.Table.from_pylist(rows, schema))
-                rows = []
-        if rows:
-            writer.write_table(pa.Table.from_pylist(rows, schema))
-
-
-_WRITERS: Mapping[FileForm, Callable[[IO[bytes], _Read], None]] = {
-    "csv": _write_csv,
-    "parquet": _write_parquet,
-}
+        group: list[pa.RecordBatch] = []
+        for block, _ in blocks(spool):
+            group.append(pa.RecordBatch.from_arrays(columns.converted(block), schema=schema))
+            if sum(one.num_rows for one in group) >= most_rows:
+                writer.write_table(pa.Table.from_batches(group))
+                group = []
+        if group:
+            writer.write_table(pa.Table.from_batches(group))

@@ -200,6 +200,9 @@ class StoreDatabase:
         problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise DamageError(problem)
+        if not empty:
+            with self._transaction():
+                store_schema.add_versions(db)
         if not empty and version < FORMAT:
             self._start_epoch([], lambda: store_schema.migrate(db))
 
@@ -487,18 +490,19 @@ class StoreDatabase:
         due = max(after_seq, self.state.acked)
         sound = True
         cursor = db.execute(
-            "SELECT seq, topic, payload, created_ms, checksum FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?",
+            "SELECT seq, topic, payload, created_ms, checksum, version, version_checksum FROM outbox WHERE seq > ?"
+            " ORDER BY seq LIMIT ?",
             (after_seq, limit),
         )
         for row in cursor:
             due += 1
-            sound = row[0] == due and is_sound(*row[1:])
+            sound = row[0] == due and is_sound(*row[1:5])
             if not sound:
                 break
             size_bytes += len(row[1]) + len(row[2]) + ROW_OVERHEAD_BYTES
             if batch and size_bytes > max_bytes:
                 break
-            batch.append(Upload(*row[:4]))
+            batch.append(Upload(row[0], row[1], row[2], row[3], store_schema.sound_version(*row[5:])))
         cursor.close()
         if not sound or (not batch and self.state.last_seq > due):
             self._start_epoch([])

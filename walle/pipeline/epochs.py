@@ -42,7 +42,10 @@ def start_epoch(
         payload = loss.encode()
         sums[seq] = checksums.row_checksum(LOSS_TOPIC, payload, now_ms)
         rows.append((seq, LOSS_TOPIC, payload, now_ms, sums[seq]))
-    db.executemany("INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, 0)", rows)
+    insert = (
+        "INSERT OR REPLACE INTO outbox (seq, topic, payload, created_ms, checksum, chain) VALUES (?, ?, ?, ?, ?, 0)"
+    )
+    db.executemany(insert, rows)
     links = []
     first_chain = chain
     for seq in range(state.acked + 1, state.acked + len(sums) + 1):

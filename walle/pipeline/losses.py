@@ -36,6 +36,14 @@ def uploads_by_cause(losses: Iterable["Loss"]) -> Counter[str]:
     return counts
 
 
+def open_by_cause(losses: Iterable["Loss"]) -> Counter[str]:
+    """Return, of each cause, the number of losses whose end is unknown: each has one upload at least."""
+    counts = Counter({cause.value: 0 for cause in LossCause})
+    for loss in losses:
+        counts[loss.cause.value] += loss.is_open
+    return counts
+
+
 class LossError(PipelineError):
     """A report of a device that is not a loss."""
 
@@ -50,13 +58,20 @@ class Loss:
     cause: LossCause
 
     @property
+    def is_open(self) -> bool:
+        """True where the highest number is unknown, so that `count` is the least there can be."""
+        return self.last_seq is None
+
+    @property
     def count(self) -> int:
         """The number of these uploads; 1 where the highest number is unknown, the least there can be."""
         return 1 if self.last_seq is None else self.last_seq - self.first_seq + 1
 
     def __str__(self) -> str:
-        last = "their end" if self.last_seq is None else self.last_seq
-        return f"uploads {self.first_seq} to {last} of epoch {printable(self.epoch)} ({self.cause})"
+        what = f"of epoch {printable(self.epoch)} ({self.cause})"
+        if self.last_seq is None:
+            return f"uploads from {self.first_seq} on {what}: at least {self.count}, the end is unknown yet"
+        return f"uploads {self.first_seq} to {self.last_seq} {what}"
 
     def encode(self) -> bytes:
         return plain.encode([self.epoch, self.first_seq, self.last_seq, self.cause.value])

@@ -162,14 +162,19 @@ def _copy_features(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
 def _copy_outbox(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     # Damage to a number makes one occur twice. The chain tells the number of a row that follows the one before; what is
     # missing in the end is reported as a loss.
-    insert = "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?, ?, ?, ?)"
+    columns = "seq, topic, payload, created_ms, checksum, chain"
+    with contextlib.suppress(*_UNREADABLE):
+        if any(row[1] == "version" for row in old.execute("PRAGMA table_info(outbox)")):
+            columns += ", version, version_checksum"
+    marks = ", ".join("?" * len(columns.split(", ")))
+    insert = f"INSERT OR IGNORE INTO outbox ({columns}) VALUES ({marks})"  # noqa: S608 - made of constants
     before = new.total_changes
     last: tuple[int, int] | None = None  # number and chain value of the row before
-    for rows in _read(old, "outbox", "seq", "seq, topic, payload, created_ms, checksum, chain"):
+    for rows in _read(old, "outbox", "seq", columns):
         for read_seq, *row in rows:
             if not is_sound(*row[:4]):
                 continue
-            checksum, chain = row[3], row[4]
+            checksum, chain = row[3:5]
             follows = last is not None and isinstance(checksum, int) and chain == next_link(last[1], checksum)
             seq = last[0] + 1 if last is not None and follows else read_seq
             new.execute(insert, (seq, *row))

@@ -19,6 +19,7 @@ from walle.pipeline.store_report import StoreCounts, StoreReport
 from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
 from walle.pipeline.store_thread import StoreThread
 from walle.pipeline.task_states import TaskState, TaskStates
+from walle.protocol import sound_version
 
 MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
@@ -41,11 +42,12 @@ class StoreClosedError(StoreError):
 
 
 class Put(NamedTuple):
-    """One output to store: a topic and its encoded payload."""
+    """One output to store: a topic, its encoded payload, and the version of the task that made it, "" if unknown."""
 
     topic: str
     payload: bytes
     upload: bool = True
+    version: str = ""
 
 
 class FeatureStore:
@@ -224,7 +226,7 @@ class FeatureStore:
         elif is_due:
             self._start_due_write()
 
-    def encode(self, topic: str, payload: object, *, upload: bool = True) -> Put:
+    def encode(self, topic: str, payload: object, *, upload: bool = True, version: str = "") -> Put:
         """Return the value encoded for storage.
 
         Raises:
@@ -241,7 +243,7 @@ class FeatureStore:
                 raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
         if len(data) > MAX_FEATURE_BYTES:
             raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
-        return Put(topic, data, upload)
+        return Put(topic, data, upload, sound_version(version))
 
     def _check_topic(self, topic: str) -> None:
         if not topic or len(topic) > MAX_TOPIC_CHARS:

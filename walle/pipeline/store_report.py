@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from walle.pipeline.losses import Loss, uploads_by_cause
+from walle.pipeline.losses import Loss, open_by_cause, uploads_by_cause
 from walle.pipeline.salvage import Salvage
 
 
@@ -34,8 +34,13 @@ class StoreReport:
 
     @property
     def lost_uploads(self) -> dict[str, int]:
-        """The number of lost uploads by cause, as the cloud counts them."""
+        """The number of lost uploads by cause, as the cloud counts them; at least these, where a loss is open."""
         return dict(uploads_by_cause(self.losses))
+
+    @property
+    def open_losses(self) -> dict[str, int]:
+        """The number of losses by cause of which the end is unknown yet."""
+        return dict(open_by_cause(self.losses))
 
     def lines(self) -> tuple[str, ...]:
         """Return one line of text for each."""

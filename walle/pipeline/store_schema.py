@@ -11,7 +11,7 @@ from walle.pipeline import checksums
 from walle.pipeline.store_lock import Mark
 from walle.protocol import Origin, ProtocolError, origins_from_text, origins_to_text
 
-FORMAT = 3  # in PRAGMA user_version
+FORMAT = 3  # in PRAGMA user_version; a walle without `add_versions` reads and writes a file with these columns
 APPLICATION_ID = 0x57414C4C  # "WALL"
 ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
 
@@ -23,6 +23,8 @@ CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL
     position INTEGER NOT NULL, resume_from INTEGER NOT NULL, commits INTEGER NOT NULL, produced INTEGER NOT NULL,
     replay TEXT NOT NULL, checksum INTEGER NOT NULL)
 """
+# Of the task that made the upload, "" if unknown; with its CRC-32, since the row's checksum is that of the chain.
+_VERSIONS = ("version TEXT NOT NULL DEFAULT ''", "version_checksum INTEGER NOT NULL DEFAULT 0")
 _SCHEMA = f"""
 CREATE TABLE features (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, ts_ms INTEGER NOT NULL, position INTEGER NOT NULL,
     payload BLOB NOT NULL, checksum INTEGER NOT NULL,
@@ -30,7 +32,7 @@ CREATE TABLE features (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, ts_ms INTEGE
 CREATE INDEX features_by_topic ON features (topic, id);
 CREATE TABLE outbox (seq INTEGER PRIMARY KEY, topic TEXT NOT NULL, payload BLOB NOT NULL, created_ms INTEGER NOT NULL,
     checksum INTEGER NOT NULL, chain INTEGER NOT NULL,
-    size_bytes INTEGER AS (length(topic) + length(payload) + {ROW_OVERHEAD_BYTES}));
+    size_bytes INTEGER AS (length(topic) + length(payload) + {ROW_OVERHEAD_BYTES}), {", ".join(_VERSIONS)});
 {_STATE}
 """
 
@@ -167,6 +169,18 @@ def read_state(db: sqlite3.Connection) -> StoreState:
         raise DamageError(str(error)) from error
     state.outbox_bytes = outbox_bytes(db)
     return state
+
+
+def add_versions(db: sqlite3.Connection) -> None:
+    """Add the columns of versions to an outbox that has none, in the open transaction."""
+    if not any(row[1] == "version" for row in db.execute("PRAGMA table_info(outbox)")):
+        for column in _VERSIONS:
+            db.execute(f"ALTER TABLE outbox ADD COLUMN {column}")
+
+
+def sound_version(version: object, checksum: object) -> str:
+    """Return the version of an outbox row, "" if it is not what was written."""
+    return version if isinstance(version, str) and zlib.crc32(version.encode()) == checksum else ""
 
 
 def outbox_bytes(db: sqlite3.Connection) -> int:

@@ -56,7 +56,7 @@ class TaskOutput:
     `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
     new state, None if it has none. All is plain data. `phase_ms` is the time of each phase, where it was measured.
     `cpu_s` is the run's CPU time and `run_ms` the time that it took in its VM, without that in queues, None where it is
-    not known. `metrics` are the numbers that the task reported of it.
+    not known. `metrics` are the numbers that the task reported of it, `version` is the task's, "" if it is not known.
     """
 
     output: Any = None
@@ -68,6 +68,7 @@ class TaskOutput:
     destination: Destination = Destination.CLOUD
     run_ms: float | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    version: str = ""
 
     @property
     def uploads_output(self) -> bool:
@@ -549,10 +550,12 @@ class StreamEngine:
         state_before = states.active(task)
         try:
             output = await self._runner(task, trigger)
-            puts = [self._store.encode(topic, payload) for topic, payload in output.puts]
+            version = output.version
+            puts = [self._store.encode(topic, payload, version=version) for topic, payload in output.puts]
             puts += [self._store.encode(topic, payload, upload=False) for topic, payload in output.local]
             if output.output is not None and output.destination is not Destination.APP:
-                puts.append(self._store.encode(task, output.output, upload=output.uploads_output))
+                uploads = output.uploads_output
+                puts.append(self._store.encode(task, output.output, upload=uploads, version=version))
             state = None
             if output.state is not None and states.active(task) is state_before:
                 state = states.changed(task, output.state)

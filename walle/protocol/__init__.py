@@ -94,9 +94,13 @@ from walle.protocol.tunnel import (
     MAX_DICTIONARIES,
     MAX_DICTIONARY_BYTES,
     MAX_SEQ,
+    MAX_VERSION_CHARS,
+    OLDEST_CLOUD,
     OLDEST_PROTOCOL,
     PRIORITIES,
     PROTOCOL_VERSION,
+    UNKNOWN_VERSION,
+    VERSIONS_FROM,
     Ack,
     Cancel,
     Drain,
@@ -116,6 +120,7 @@ from walle.protocol.tunnel import (
     numbers_from_text,
     origins_from_text,
     origins_to_text,
+    sound_version,
 )
 
 __all__ = [
@@ -137,7 +142,9 @@ __all__ = [
     "MAX_SEQ",
     "MAX_SMOKE_BYTES",
     "MAX_SMOKE_FILE_BYTES",
+    "MAX_VERSION_CHARS",
     "METRIC_NAME_RULE",
+    "OLDEST_CLOUD",
     "OLDEST_PROTOCOL",
     "PHASES",
     "PRIORITIES",
@@ -150,6 +157,8 @@ __all__ = [
     "SMOKE_FOLDER",
     "TASKS_HEADER",
     "TRUST_HEADER",
+    "UNKNOWN_VERSION",
+    "VERSIONS_FROM",
     "Ack",
     "Alarm",
     "Attribute",
@@ -219,5 +228,6 @@ __all__ = [
     "printable",
     "seal_info",
     "session_proof",
+    "sound_version",
     "whole_characters",
 ]

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 
 from walle.protocol.fields import ProtocolError, shorten
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 OLDEST_PROTOCOL = 2  # that the cloud still serves
+OLDEST_CLOUD = 3  # the lowest protocol in which a device speaks to a cloud
+VERSIONS_FROM = 4  # the lowest protocol in which uploads have the versions of their tasks
+MAX_VERSION_CHARS = 64
+UNKNOWN_VERSION = "unknown"  # to people; "" in an upload
 MAX_SEQ = 2**62  # of an upload; a Hello with a higher one is forged
 MAX_DICTIONARIES = 16  # in one Hello
 MAX_DICTIONARY_BYTES = 128 << 10
@@ -16,6 +20,12 @@ MAX_DEADLINE_MS = 3_600_000  # of a request
 PRIORITIES = range(-100, 101)  # of requests; a higher one is sent and started first
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def sound_version(text: str) -> str:
+    """Return the text if it can be a task's version: 1 to MAX_VERSION_CHARS printable ASCII characters; else ""."""
+    is_sound = len(text) <= MAX_VERSION_CHARS and text.isascii() and text.isprintable() and " " not in text
+    return text if is_sound else ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,12 +133,16 @@ class Welcome:
 
 @dataclasses.dataclass(frozen=True)
 class Upload:
-    """One feature. Sequence numbers of an epoch start at 1 without gaps; `sent_ms` is by the device's clock."""
+    """One feature. Sequence numbers of an epoch start at 1 without gaps; `sent_ms` is by the device's clock.
+
+    `version` is that of the task which made it, "" if unknown. It needs protocol 4, and is not part of the chain.
+    """
 
     seq: int
     topic: str
     payload: bytes
     sent_ms: int
+    version: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,6 +69,17 @@ class LossesContract:
         assert accepted == Accepted({("d", "e"): 5}, [received(5)])
         assert [recorded.loss for recorded in await store.losses("d")] == losses
         assert await store.count() == 1
+        totals = await store.loss_totals("d")
+        assert totals[LossCause.DEVICE_RESTORED] == LossTotal(1, 3)
+        assert totals[LossCause.DAMAGED] == LossTotal(1, 1, 1)  # at least one: its end is unknown
+
+    @pytest.mark.asyncio
+    async def test_reports_without_an_end_are_counted_where_they_are_added_up(self, store: UploadStore) -> None:
+        losses = [Loss(f"e{number}", 1, None, LossCause.DAMAGED) for number in range(receipt.MAX_LOSSES + 3)]
+        losses.append(Loss("closed", 1, 4, LossCause.DAMAGED))
+        await store.accept([received(seq, topic=LOSS_TOPIC, payload=one.encode()) for seq, one in enumerate(losses, 1)])
+        count = receipt.MAX_LOSSES + 3
+        assert (await store.loss_totals())[LossCause.DAMAGED] == LossTotal(count + 1, count + 4, count)
 
     @pytest.mark.asyncio
     async def test_reports_of_a_device_beyond_a_bound_are_added_up(self, store: UploadStore) -> None:

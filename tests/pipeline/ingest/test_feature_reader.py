@@ -135,6 +135,7 @@ def test_a_row_has_task_device_page_and_times() -> None:
         "time": "2023-11-14T22:13:20.123Z",
         "device": "d",
         "task": "shop/visits",
+        "version": "",
         "topic": "shop/visits",
         "page": "item/7",
         "sent_ms": 5,

@@ -13,6 +13,7 @@ from tests.pipeline.ingest.upload_samples import as_read, came_compressed, moved
 from walle import plain
 from walle.pipeline.ingest import receipt, sqlite_groups, sqlite_quarantine, sqlite_streams
 from walle.pipeline.ingest.packed_payload import DamagedPayloadError, unpack_payload
+from walle.pipeline.ingest.receipt import LossTotal
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError
 from walle.pipeline.losses import LossCause
@@ -72,7 +73,7 @@ async def test_a_damaged_upload_is_set_aside_and_every_group_and_query_reads_the
         assert "the upload at position 1 is damaged" in refused[0].reason
         assert refused[0].contents is not None
         assert plain.decode(refused[0].contents)[:2] == [topic, bytes(len(rows[0].packed))]
-        assert (await store.loss_totals())[LossCause.REFUSED] == (2, 2)
+        assert (await store.loss_totals())[LossCause.REFUSED] == LossTotal(2, 2)
         assert [await store.count(), await store.refused_count(), await store.head()] == [2, 2, 4]
         assert sum("is set aside, and those behind it are read" in one.message for one in caplog.records) == 2
         after = [came_compressed(5)]

@@ -46,11 +46,28 @@ async def test_a_database_of_format_1_gets_the_tables_that_it_lacks(postgres: Po
     dsn = postgres.make_database()
     async with open_uploads(dsn) as store:
         await store.accept([received(1)])
-    drop = "DROP TABLE walle.merged_losses; DROP TABLE walle.refused; UPDATE walle.head SET format = 1"
+    drop = "ALTER TABLE walle.uploads DROP COLUMN version; DROP TABLE walle.merged_losses; DROP TABLE walle.refused;"
+    drop += " UPDATE walle.head SET format = 1"
     await asyncio.to_thread(run, dsn, drop)
     async with open_uploads(dsn) as store:
         assert await store.refused_count() == 0
         assert await stored(store) == [received(1)]
+
+
+@pytest.mark.asyncio
+async def test_uploads_of_a_database_of_format_2_have_unknown_versions_and_those_after_it_have_theirs(
+    postgres: PostgresServer,
+) -> None:
+    dsn = postgres.make_database()
+    async with open_uploads(dsn) as store:
+        await store.accept([received(1)._replace(version="v9")])
+    drop = "ALTER TABLE walle.uploads DROP COLUMN version; ALTER TABLE walle.merged_losses DROP COLUMN open_reports;"
+    drop += " UPDATE walle.head SET format = 2"
+    await asyncio.to_thread(run, dsn, drop)
+    async with open_uploads(dsn) as store:
+        later = [received(2)._replace(version="v1"), received(3)]
+        await store.accept(later)
+        assert await stored(store) == [received(1), *later]
 
 
 @pytest.mark.asyncio

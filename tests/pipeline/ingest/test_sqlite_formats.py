@@ -10,8 +10,10 @@ import pytest
 
 from tests.pipeline.ingest.upload_samples import as_read, came_compressed, chain_of, moved, received, stored
 from walle.pipeline.ingest import sqlite_schema
+from walle.pipeline.ingest.receipt import LossTotal
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize
+from walle.pipeline.losses import LossCause
 from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello, Origin, origins_to_text
 
@@ -109,9 +111,32 @@ def _to_format_5(path: Path) -> None:
     """Make a file of this format, without uploads that came compressed, one of format 5."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.executescript(
-            "ALTER TABLE uploads DROP COLUMN packed; ALTER TABLE uploads RENAME COLUMN stored_payload TO payload;"
+            "ALTER TABLE uploads DROP COLUMN version; ALTER TABLE uploads DROP COLUMN packed;"
+            "ALTER TABLE uploads RENAME COLUMN stored_payload TO payload;"
             "PRAGMA user_version = 5"
         )
+
+
+@pytest.mark.asyncio
+async def test_uploads_of_a_file_of_format_6_have_unknown_versions_and_those_after_it_have_theirs(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [received(1), came_compressed(2)]
+    async with SqliteUploadStore(path) as store:
+        await store.accept([row._replace(version="v9") for row in rows])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(
+            "ALTER TABLE uploads DROP COLUMN version; ALTER TABLE merged_losses DROP COLUMN open_reports;"
+            "INSERT INTO merged_losses VALUES ('d', 'damaged', 2, 9); PRAGMA user_version = 6"
+        )
+    async with SqliteUploadStore(path) as store:
+        later = [received(3)._replace(version="v1"), received(4)]
+        await store.accept(later)
+        assert await stored(store) == as_read([*rows, *later])
+        assert (await store.loss_totals())[LossCause.DAMAGED] == LossTotal(2, 9)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (sqlite_schema.FORMAT,)
 
 
 @pytest.mark.asyncio
@@ -233,9 +258,9 @@ async def test_a_process_whose_file_a_newer_walle_has_migrated_says_so_and_write
         await store.count()
         with contextlib.closing(sqlite3.connect(path)) as newer:
             newer.executescript(
-                "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 7"
+                "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 8"
             )
-        what = r"uploads\.db: was brought to format 7 by another version of walle .* format 6; .* that version"
+        what = r"uploads\.db: was brought to format 8 by another version of walle .* format 7; .* that version"
         for work in (
             lambda: store.accept([received(2)]),
             lambda: store.accept([received(seq) for seq in range(2, 20)]),
@@ -258,8 +283,8 @@ async def test_a_migration_that_keeps_the_tables_is_noticed_too(tmp_path: Path) 
     async with SqliteUploadStore(path) as store:
         await store.accept([received(1)])
         with contextlib.closing(sqlite3.connect(path)) as newer:
-            newer.execute("PRAGMA user_version = 7")
-        with pytest.raises(IngestError, match="format 7"):
+            newer.execute("PRAGMA user_version = 8")
+        with pytest.raises(IngestError, match="format 8"):
             await store.accept([received(2)])
         with contextlib.closing(sqlite3.connect(path)) as newer:
             assert newer.execute("SELECT count(*) FROM uploads").fetchone() == (1,)

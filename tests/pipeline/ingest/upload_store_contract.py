@@ -7,6 +7,7 @@ import pytest_asyncio
 from tests.pipeline.ingest.claims_contract import ClaimsContract
 from tests.pipeline.ingest.epochs_contract import EpochsContract
 from tests.pipeline.ingest.groups_contract import GroupsContract
+from tests.pipeline.ingest.lineage_contract import LineageContract
 from tests.pipeline.ingest.losses_contract import LossesContract
 from tests.pipeline.ingest.quarantine_contract import QuarantineContract
 from tests.pipeline.ingest.quota_contract import QuotaContract
@@ -18,6 +19,7 @@ from walle.pipeline.ingest.upload_store import UploadStore
 
 class UploadStoreContract(
     ReceiptContract,
+    LineageContract,
     LossesContract,
     EpochsContract,
     ClaimsContract,

@@ -214,9 +214,9 @@ async def test_a_file_that_is_something_else_is_refused_by_name(tmp_path: Path) 
     assert not raised.value.may_pass
     newer = tmp_path / "newer.db"
     with sqlite3.connect(newer) as database:
-        database.execute("PRAGMA user_version = 7")
+        database.execute("PRAGMA user_version = 8")
     database.close()
-    with pytest.raises(IngestError, match="has format 7"):
+    with pytest.raises(IngestError, match="has format 8"):
         async with Ingest(newer):
             pass
     with pytest.raises(IngestError, match="unable to open"):

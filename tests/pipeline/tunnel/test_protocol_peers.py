@@ -1,6 +1,7 @@
 """A second implementation of the protocol, written from its page alone, at either end of the real tunnel."""
 
 import asyncio
+import dataclasses
 import zlib
 from typing import Any
 
@@ -26,7 +27,7 @@ async def _acked(device: PlainDevice, seq: int) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 async def test_a_plain_device_is_served_in_its_own_version(
     cloud: TunnelCloud, authority: TunnelAuthority, version: int
 ) -> None:
@@ -36,12 +37,12 @@ async def test_a_plain_device_is_served_in_its_own_version(
             assert welcome is not None
             assert welcome[0] == "Welcome"
             assert welcome[1].get("protocol", 2) == version
-            assert ("window_bytes" in welcome[1]) == (version == 3)
+            assert ("window_bytes" in welcome[1]) == (version >= 3)
             device.say("Upload", **_upload(1))
             device.say("Request", request_id=7, topic="ask", payload=b"x" * 2000, priority=1, deadline_ms=10_000)
             device.say("Ping", token=5)
             answer = {"request_id": 7, "payload": b"device-0 ask " + b"x" * 2000, "error": "", "code": ""}
-            response = {key: answer[key] for key in list(answer)[: version + 1]}
+            response = {key: answer[key] for key in list(answer)[: 3 if version == 2 else 4]}
             awaited = [("Pong", {"token": 5}), ("Ack", {"seq": 1}), ("Response", response)]
             while awaited:
                 heard = await device.hear()
@@ -52,7 +53,7 @@ async def test_a_plain_device_is_served_in_its_own_version(
             refusal = await device.hear()
             assert refusal is not None
             assert refusal[1]["code"] == "gap"
-            assert ("host" in refusal[1]) == (version == 3)
+            assert ("host" in refusal[1]) == (version >= 3)
         chain = next_chain(zlib.crc32(b"e"), _upload(1))
         async with PlainDevice.connect(cloud.server.port, authority.device_context(), version) as device:
             welcome = await device.hello("device-0", "e", acked=1, chain=chain)
@@ -62,7 +63,7 @@ async def test_a_plain_device_is_served_in_its_own_version(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("spoken", "answered"), [(99, 3), (1, None)])
+@pytest.mark.parametrize(("spoken", "answered"), [(99, 4), (1, None)])
 async def test_the_lower_version_of_both_sides_is_used_and_an_older_one_is_refused(
     cloud: TunnelCloud, authority: TunnelAuthority, spoken: int, answered: int | None
 ) -> None:
@@ -72,9 +73,55 @@ async def test_the_lower_version_of_both_sides_is_used_and_an_older_one_is_refus
         assert heard is not None
         if answered is None:
             assert heard[1]["code"] == "protocol"
-            assert "speaks 2 to 3" in heard[1]["message"]
+            assert "speaks 2 to 4" in heard[1]["message"]
         else:
             assert heard[1]["protocol"] == answered
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("version", "expected"), [(3, [("ipv\0v7", "")] * 4), (4, [("ipv", "v7")] * 3 + [("ipv", "")])]
+)
+async def test_what_follows_a_nul_in_a_topic_is_a_version_in_protocol_4_alone(
+    cloud: TunnelCloud, authority: TunnelAuthority, version: int, expected: list[tuple[str, str]]
+) -> None:
+    async with cloud, asyncio.timeout(10):
+        async with PlainDevice.connect(cloud.server.port, authority.device_context(), version) as device:
+            await device.hello("device-0", "e")
+            uploads = [{**_upload(seq), "topic": "ipv\0v7"} for seq in (1, 2, 3, 4)]
+            uploads[3]["topic"] += "" if version == 3 else " is not a version"
+            device.say("Upload", **uploads[0])
+            device.say("UploadBatch", uploads=uploads[1:])
+            await _acked(device, 4)
+        rows = [row for _, row in await cloud.ingest.query()]
+        assert [(row.topic, row.version) for row in rows] == expected
+        chain = zlib.crc32(b"e")
+        for upload in uploads:
+            chain = next_chain(chain, upload if version == 3 else {**upload, "topic": "ipv"})
+        async with PlainDevice.connect(cloud.server.port, authority.device_context(), version) as device:
+            welcome = await device.hello("device-0", "e", acked=4, chain=chain)
+            assert welcome is not None
+            assert (welcome[1]["acked"], welcome[1]["chain"]) == (4, chain)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", [3, 4])
+async def test_the_real_client_sends_versions_to_a_cloud_that_reads_them(
+    make_client: MakeClient, authority: TunnelAuthority, version: int
+) -> None:
+    outbox = MemoryOutbox()
+    fill(outbox, 30)
+    outbox.uploads = [dataclasses.replace(one, version=f"v{1 + one.seq // 10}") for one in outbox.uploads]
+    plain = PlainCloud(authority.server_context(), version=version)
+    async with plain.serve(), asyncio.timeout(20):
+        client = make_client(outbox, plain.port)
+        async with running(client):
+            await client.drained()
+    kept = plain.uploads["device-0", "epoch-1"]
+    assert {upload["topic"] for upload in kept} == {"ipv"}
+    expected = [f"v{1 + seq // 10}" if version == 4 else "" for seq in range(1, 31)]
+    assert [upload.get("version", "") for upload in kept] == expected
+    assert plain.chains["device-0", "epoch-1"] == outbox.chains[30]
 
 
 @pytest.mark.asyncio

@@ -14,6 +14,7 @@ from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, FrameError, UploadFields
+from walle.pipeline.tunnel.layouts import split_version
 from walle.protocol import Frame, Ping, Upload, UploadBatch
 
 _VALUES = ("device", "epoch", 1_700_000_000_000)
@@ -40,7 +41,10 @@ def _stream(rng: random.Random, dictionary: Dictionary) -> bytes:
         batch = []
         for _ in range(rng.choice([1, 1, 1, 4])):
             payload = _payload(rng) * rng.choice([0, 1, 3, 30])
-            batch.append(Upload(seq, rng.choice(["ipv", "ipv", "töpic", ""]), payload, rng.randrange(-(2**63), 2**63)))
+            topic, version = rng.choice(["ipv", "ipv", "töpic", ""]), rng.choice(["", "v1", "v1", "v" + "9" * 63])
+            if rng.random() < 0.1:
+                topic, version = topic + rng.choice(["\0", "\0a b", "\0ü", "\0v1\0", "\0" + "v" * 65, "\0\x7f"]), ""
+            batch.append(Upload(seq, topic, payload, rng.randrange(-(2**63), 2**63), version))
             seq += rng.choice([1] * 12 + [2, 0, -3])
         frame: Frame = batch[0] if len(batch) == 1 else UploadBatch(tuple(batch))
         if rng.random() < 0.05:
@@ -78,14 +82,20 @@ def test_native_and_python_decoder_agree_on_random_streams(dictionary: Dictionar
         stream = _stream(rng, dictionary)
         expected = _python_uploads(_decoder(stream, dictionary))
         decoder = _decoder(stream, dictionary)
+        decoder.has_versions = rng.random() < 0.7
         found, size_bytes = decoder.records(Received, _VALUES, _ALL, 1000, 1 << 30)
         assert [record.seq for record in found] == list(range(1, len(found) + 1))
-        assert size_bytes == sum(len(record.topic.encode()) + len(record.payload) for record in found)
+        as_sent = expected[0][: len(found)]
+        assert size_bytes == sum(len(topic.encode()) + len(payload) for _, topic, payload, _ in as_sent)
         assert all(type(record) is Received for record in found)
         assert all((record.device_id, record.epoch, record.received_ms) == _VALUES for record in found)
         rest, fault = _python_uploads(decoder)
-        native = [(record.seq, record.topic, record.payload, record.sent_ms) for record in found]
-        assert (native + rest, fault) == expected
+        named = [split_version(topic) if decoder.has_versions else (topic, "") for _, topic, _, _ in as_sent]
+        assert [(record.topic, record.version) for record in found] == named
+        assert [(record.seq, record.payload, record.sent_ms) for record in found] == [
+            (seq, payload, sent_ms) for seq, _, payload, sent_ms in as_sent
+        ]
+        assert (as_sent + rest, fault) == expected
         records += len(found)
         faults += bool(fault)
     assert records > 5_000

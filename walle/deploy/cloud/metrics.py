@@ -292,6 +292,11 @@ _ALL = [
         (_GAUGE, "uploads_stored", "Uploads that are stored", _TOPIC),
         (_GAUGE, "uploads_bytes", "Payload bytes that are stored", _TOPIC),
         (_GAUGE, "uploads_refused", "Uploads that the database refuses for their contents, in the quarantine"),
+        (
+            _GAUGE,
+            "uploads_log_bytes",
+            "Bytes of the write-ahead log of uploads.db; it grows while a program reads in one go",
+        ),
         (_COUNTER, "uploads_deleted", "Uploads deleted by retention", _TOPIC),
         (_COUNTER, "uploads_deleted_bytes", "Payload bytes deleted by retention", _TOPIC),
         (_COUNTER, "uploads_retention_failures", "Failures to delete old uploads"),
@@ -315,6 +320,12 @@ _ALL = [
             {"cause": "causes of a loss"},
         ),
         (_COUNTER, "loss_reports", "Recorded losses, each a range of uploads", {"cause": "causes of a loss"}),
+        (
+            _COUNTER,
+            "loss_open_reports",
+            "Recorded losses whose end is unknown: the lost uploads of the cause are at least those counted",
+            {"cause": "causes of a loss"},
+        ),
     ),
     *_part(
         "Fallback inference",

@@ -13,12 +13,13 @@ from walle.pipeline.ingest.partitions import PARTITIONS, partition
 from walle.pipeline.ingest.upload_store import UploadStore, is_cut
 from walle.pipeline.tunnel.connection import Received
 from walle.plain_json import to_json
+from walle.protocol import UNKNOWN_VERSION
 
 MAX_PAGE = 10_000  # features
 MAX_LATEST = 1_000
 MAX_PAGE_BYTES = 4 << 20  # of the payloads of a page, but for its last one
 _WINDOW = 10_000  # positions of one read
-_READ = 128  # uploads of one read
+_READ = 500  # uploads of one read
 _MAX_MISSES = 50  # reads of a page that find nothing
 _MAX_TOPICS = 500  # of a task that the database selects; of more, they are selected here
 _MAX_VALUES = 1 << 19  # of a payload that is decoded, those in containers too: 8 MB of empty lists take 500 MB
@@ -30,9 +31,10 @@ type Allowed = Callable[[str], bool]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureFilter:
-    """Which features to read: those of a task (`SCENARIO/TASK`), a topic and a device, empty for any.
+    """Which features to read: those of a task (`SCENARIO/TASK`), a topic, a device and a version, empty for any.
 
-    And those received from `since_ms` on and before `until_ms`, by the cloud's clock, in milliseconds since the epoch.
+    The version is that of the task which made them, or UNKNOWN_VERSION. And those received from `since_ms` on and
+    before `until_ms`, by the cloud's clock, in milliseconds since the epoch.
 
     Raises:
         ConfigError: the task is not named in full, or the time ends before it begins.
@@ -41,6 +43,7 @@ class FeatureFilter:
     task: str = ""
     topic: str = ""
     device: str = ""
+    version: str = ""
     since_ms: int | None = None
     until_ms: int | None = None
 
@@ -54,6 +57,7 @@ class FeatureFilter:
         return (
             (not self.device or received.device_id == self.device)
             and (not self.topic or received.topic == self.topic)
+            and (not self.version or (received.version or UNKNOWN_VERSION) == self.version)
             and (not self.task or task_of(received.topic) == self.task)
             and (self.since_ms is None or received.received_ms >= self.since_ms)
             and (self.until_ms is None or received.received_ms < self.until_ms)
@@ -80,10 +84,11 @@ def task_of(topic: str) -> str:
 
 
 def feature_row(position: int, received: Received) -> dict[str, Any]:
-    """Return a feature as JSON: position, time, device, task, topic, page, sent_ms, received_ms, payload.
+    """Return a feature as JSON: position, time, device, task, version, topic, page, sent_ms, received_ms, payload.
 
     `time` is that of receipt in ISO 8601, UTC. `page` is the text `page` or `page_id` of a payload that is a table,
-    else "". A payload that cannot be decoded is None, and `error` says why.
+    else "". `version` is that of the task which made the feature, "" if unknown. A payload that cannot be decoded is
+    None, and `error` says why.
     """
     payload, error = None, ""
     if (values := packed_values(received.payload)) > _MAX_VALUES:
@@ -93,21 +98,28 @@ def feature_row(position: int, received: Received) -> dict[str, Any]:
             payload = to_json(plain.decode(received.payload))
         except (plain.PlainDataError, TypeError, RecursionError) as fault:
             error = str(fault)
-    page = ""
-    if isinstance(payload, dict):
-        page = next((value for key in _PAGE_FIELDS if isinstance(value := payload.get(key), str)), "")
     row = {
         "position": position,
         "time": iso_time(received.received_ms),
         "device": received.device_id,
         "task": task_of(received.topic),
+        "version": received.version,
         "topic": received.topic,
-        "page": page,
+        "page": page_of(payload),
         "sent_ms": received.sent_ms,
         "received_ms": received.received_ms,
         "payload": payload,
     }
     return {**row, "error": error} if error else row
+
+
+def page_of(payload: Any) -> str:
+    """Return the text `page` or `page_id` of a payload that is a table, else ""."""
+    if isinstance(payload, dict):
+        for key in _PAGE_FIELDS:
+            if isinstance(value := payload.get(key), str):
+                return value
+    return ""
 
 
 def iso_time(ms: int) -> str:
@@ -126,10 +138,11 @@ class FeatureReader:
     that the times give and the last.
     """
 
-    def __init__(self, store: UploadStore, wanted: FeatureFilter, allowed: Allowed = lambda _: True) -> None:
+    def __init__(self, store: UploadStore, wanted: FeatureFilter, allowed: Allowed | None = None) -> None:
         self._store = store
         self._wanted = wanted
-        self._allowed = allowed
+        self._allowed: Allowed = allowed or (lambda _: True)
+        self._takes_all = allowed is None and wanted == FeatureFilter()
 
     async def page(self, after: int, limit: int) -> FeaturePage:
         """Return at most `limit` features after a position; fewer where they are large or few, with `more` true.
@@ -144,6 +157,11 @@ class FeatureReader:
         while after < end and len(uploads) < limit and size_bytes < MAX_PAGE_BYTES and misses < _MAX_MISSES:
             found, after = await self._read(topics, after, end, min(_READ, limit - len(uploads)))
             misses += not found
+            found_bytes = sum(len(received.payload) for _, received in found)
+            if size_bytes + found_bytes < MAX_PAGE_BYTES:
+                uploads += found
+                size_bytes += found_bytes
+                continue
             for number, (position, received) in enumerate(found):
                 if size_bytes >= MAX_PAGE_BYTES:
                     after = found[number - 1][0]
@@ -226,6 +244,8 @@ class FeatureReader:
                 upto = min(end, following[0][0] - 1) if following else end
         if is_cut(rows, limit):
             upto = min(end, rows[-1][0])
+        if not rows or (self._takes_all and rows[-1][0] <= end):
+            return rows, upto
         found = [(at, one) for at, one in rows if at <= end and self._wanted.matches(one) and self._allowed(one.topic)]
         return found, upto
 

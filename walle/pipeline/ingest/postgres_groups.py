@@ -26,7 +26,7 @@ async def uploads(connection: Connection, where: str, limit: int, *values: objec
     `where` is a condition on `values`, which are $2 and those that follow.
     """
     query = (
-        "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms FROM ("  # noqa: S608 - callers' constants
+        "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms, ''::bytea, version FROM ("  # noqa: S608 - callers' constants
         "SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS upto_bytes"
         f" FROM walle.uploads JOIN walle.streams USING (stream) WHERE {where} ORDER BY position LIMIT $1"
         f") AS found WHERE upto_bytes - octet_length(payload) < {MAX_READ_BYTES} ORDER BY position"

@@ -32,12 +32,15 @@ async def record(connection: "Connection", recorded: RecordedLoss) -> bool:
         )
         return str(await connection.execute(insert, *values, now_ms)) == "INSERT 0 1"
     await connection.execute(
-        "INSERT INTO walle.merged_losses AS m VALUES ($1, $2, 1, $3) ON CONFLICT (device_id, cause) DO UPDATE"
-        " SET reports = m.reports + 1, uploads = least(m.uploads::numeric + excluded.uploads, $4)::bigint",
+        "INSERT INTO walle.merged_losses AS m (device_id, cause, reports, uploads, open_reports)"
+        " VALUES ($1, $2, 1, $3, $5) ON CONFLICT (device_id, cause) DO UPDATE"
+        " SET reports = m.reports + 1, uploads = least(m.uploads::numeric + excluded.uploads, $4)::bigint,"
+        " open_reports = m.open_reports + excluded.open_reports",
         device_id,
         loss.cause.value,
         min(loss.count, MAX_SEQ),
         MAX_SEQ,
+        int(loss.is_open),
     )
     return False
 
@@ -55,12 +58,13 @@ async def read(connection: "Connection", device_id: str | None) -> list[Recorded
 async def totals(connection: "Connection", device_id: str | None) -> dict[LossCause, LossTotal]:
     """Return the total of each cause, of one device or of all."""
     query = (
-        "SELECT cause, sum(reports)::bigint, sum(uploads)::numeric FROM ("
-        "SELECT cause, count(*) AS reports, sum(coalesce(last_seq - first_seq + 1, 1)) AS uploads FROM walle.losses"
+        "SELECT cause, sum(reports)::bigint, sum(uploads)::numeric, sum(open_reports)::bigint FROM ("
+        "SELECT cause, count(*) AS reports, sum(coalesce(last_seq - first_seq + 1, 1)) AS uploads,"
+        " count(*) FILTER (WHERE last_seq IS NULL) AS open_reports FROM walle.losses"
         " WHERE $1::text IS NULL OR device_id = $1 GROUP BY cause"
-        " UNION ALL SELECT cause, sum(reports), sum(uploads) FROM walle.merged_losses"
+        " UNION ALL SELECT cause, sum(reports), sum(uploads), sum(open_reports) FROM walle.merged_losses"
         " WHERE $1::text IS NULL OR device_id = $1 GROUP BY cause) AS both_kinds GROUP BY cause"
     )
     rows = await connection.fetch(query, device_id)
-    found = {row[0]: LossTotal(row[1], int(row[2])) for row in rows}
+    found = {row[0]: LossTotal(row[1], int(row[2]), row[3]) for row in rows}
     return {cause: found.get(cause.value, LossTotal(0, 0)) for cause in LossCause}

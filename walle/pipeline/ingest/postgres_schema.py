@@ -2,7 +2,7 @@
 
 import asyncpg
 
-FORMAT = 2
+FORMAT = 3
 
 # `head` has one row, which a transaction that stores uploads locks before it takes positions and until it has
 # committed: positions have no gaps and become visible in their order.
@@ -55,6 +55,12 @@ CREATE TABLE IF NOT EXISTS walle.refused (
     seq BIGINT NOT NULL, reason TEXT NOT NULL, contents BYTEA, refused_ms BIGINT NOT NULL
 );
 """
+# `version` is of the task that made the upload; "" is unknown, as of all before format 3. Losses that were added up
+# before count as closed.
+_ADDED_3 = """
+ALTER TABLE walle.uploads ADD COLUMN version TEXT NOT NULL DEFAULT '';
+ALTER TABLE walle.merged_losses ADD COLUMN open_reports BIGINT NOT NULL DEFAULT 0;
+"""
 _SCHEMA_LOCK = 0x57414C4C  # of an advisory lock: several processes may start at once
 
 _CONTENTS_CLASSES = {
@@ -76,6 +82,8 @@ async def make_schema(connection: asyncpg.Connection) -> int:
         found: int = await connection.fetchval("SELECT format FROM walle.head")
         if found == 1:
             await connection.execute(_ADDED_2)
+        if found in (1, 2):
+            await connection.execute(_ADDED_3)
             await connection.execute("UPDATE walle.head SET format = $1", FORMAT)
             found = FORMAT
         return found

@@ -77,7 +77,7 @@ _CLOSE_S = 1.0
 # UnicodeError, OverflowError: of a value of COPY that cannot be encoded.
 _ERRORS = (*ERRORS, ServerError, UnicodeError, OverflowError)
 _SETTINGS = {"application_name": "walle"}
-_COLUMNS = ("position", "stream", "seq", "topic", "payload", "sent_ms", "received_ms")
+_COLUMNS = ("position", "stream", "seq", "topic", "payload", "sent_ms", "received_ms", "version")
 
 type _Connection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 

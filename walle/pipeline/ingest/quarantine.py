@@ -21,7 +21,8 @@ def refused_upload(received: Received, reason: str, now_ms: int) -> RefusedUploa
     """Return the upload as it is set aside: in bytes and printable text, which every database takes."""
     contents: bytes | None
     try:
-        contents = plain.encode([received.topic, received.payload, received.sent_ms, received.received_ms])
+        parts = [received.topic, received.payload, received.sent_ms, received.received_ms, received.version]
+        contents = plain.encode(parts)
     except plain.PlainDataError:
         contents = None
     if contents is not None and len(contents) > _MAX_CONTENTS_BYTES:

@@ -60,16 +60,21 @@ class RecordedLoss(NamedTuple):
 
 
 class LossTotal(NamedTuple):
-    """The recorded losses of a cause: reports, and the uploads that they name."""
+    """The recorded losses of a cause: reports, the uploads that they name, and the reports whose end is unknown.
+
+    Each of the latter counts one upload, so that `uploads` is the least there can be where `open_reports` is not 0.
+    """
 
     reports: int
     uploads: int
+    open_reports: int = 0
 
 
 class RefusedUpload(NamedTuple):
     """An upload whose contents the database refuses, with its reason. `contents` is None if it was too long to keep.
 
-    The topic, the payload and both times are those of the upload, as `plain.encode` has made them.
+    They are a list of the upload's topic, payload, both times and version, as `plain.encode` has made it; without the
+    version where it was set aside by an earlier walle.
     """
 
     device_id: str
@@ -116,13 +121,14 @@ class StoredStream:
 class SortedBatch:
     """A batch sorted for writing.
 
-    `rows` are (stream, seq, topic, payload, sent_ms, received_ms) of `fresh`; `chains` their streams' values there.
+    `rows` are (stream, seq, topic, payload, sent_ms, received_ms, version) of `fresh`; `chains` their streams' values
+    there.
     `made_again` has streams that hold other contents where an upload of the batch was to be repeated: the first such
     number of each, and when that upload was received.
     """
 
     fresh: list[Received] = dataclasses.field(default_factory=list)
-    rows: list[tuple[int, int, str, bytes, int, int]] = dataclasses.field(default_factory=list)
+    rows: list[tuple[int, int, str, bytes, int, int, str]] = dataclasses.field(default_factory=list)
     chains: list[int] = dataclasses.field(default_factory=list)
     losses: list[RecordedLoss] = dataclasses.field(default_factory=list)
     made_again: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
@@ -150,7 +156,7 @@ class SortedBatch:
     def topic_sizes(self) -> dict[str, tuple[int, int]]:
         """Return (uploads, payload bytes) of each topic."""
         uploads, size_bytes = collections.Counter[str](), collections.Counter[str]()
-        for _, _, topic, payload, _, _ in self.rows:
+        for _, _, topic, payload, *_ in self.rows:
             uploads[topic] += 1
             size_bytes[topic] += len(payload)
         return {topic: (count, size_bytes[topic]) for topic, count in uploads.items()}
@@ -256,7 +262,7 @@ def sort_batch(
     in_batch: dict[Place, Contents] = {}
     unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
     for received in batch:
-        device_id, epoch, seq, topic, payload, sent_ms, received_ms, _ = received
+        device_id, epoch, seq, topic, payload, sent_ms, received_ms, _, version = received
         stream = streams.get((device_id, epoch))
         if stream is None or seq != stream.highest + 1:
             continue
@@ -289,7 +295,7 @@ def sort_batch(
                         result.made_again[number] = first_seq, received_ms
             in_batch[stream.number, seq] = contents
         fresh.append(received)
-        rows.append((stream.number, seq, topic, payload, sent_ms, received_ms))
+        rows.append((stream.number, seq, topic, payload, sent_ms, received_ms, version))
         chains.append(stream.chain)
     for device_id, error in unread.items():
         _LOG.warning("device %r: %s", device_id, error)

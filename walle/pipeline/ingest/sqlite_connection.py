@@ -30,13 +30,14 @@ class SqliteConnection:
     `on_open(is_replaced)` is called after each opening, with True where another file was open before.
     """
 
-    def __init__(self, path: Path, thread: StoreThread, on_open: Callable[[bool], None]) -> None:
+    def __init__(self, path: Path, thread: StoreThread, on_open: Callable[[bool], None], max_log_bytes: int) -> None:
         self.path = path
         self.database: sqlite3.Connection | None = None
         self.opened: OpenedFile | None = None
         self.log: UploadLog | None = None
         self._thread = thread
         self._on_open = on_open
+        self._max_log_bytes = max_log_bytes
 
     def current(self) -> sqlite3.Connection:
         """Return the connection to the file that is at the path now.
@@ -95,7 +96,7 @@ class SqliteConnection:
         self.database, self.opened = database, opened
         if self.log is not None:
             self.log.close()
-        self.log = UploadLog(self.path, database, self._thread)
+        self.log = UploadLog(self.path, database, self._thread, self._max_log_bytes)
         self._on_open(is_replaced)
 
     def close(self, last_statement: str, *values: object) -> None:

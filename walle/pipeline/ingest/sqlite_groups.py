@@ -15,7 +15,7 @@ from walle.pipeline.tunnel.server import Received
 _HEAD = "SELECT ifnull(max(position), 0) FROM uploads"
 # CROSS JOIN keeps the order of the loops: `uploads` first, which yields the positions in order.
 _SELECT = (
-    "SELECT position, packed, device_id, epoch, seq, topic, stored_payload, sent_ms, received_ms"
+    "SELECT position, packed, device_id, epoch, seq, topic, stored_payload, sent_ms, received_ms, x'', version"
     " FROM uploads CROSS JOIN streams USING (stream)"
 )
 
@@ -117,12 +117,13 @@ def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
         DamagedPayloadError: one of them is damaged.
     """
     found, size_bytes = list[tuple[int, Received]](), 0
+    make = Received._make
     for row in rows:
-        received = Received(*row[2:])
+        received = make(row[2:])
         if row[1]:
             received = received._replace(payload=unpack_payload(row[0], received.payload))
         found.append((row[0], received))
-        size_bytes += len(received.payload)
+        size_bytes += len(received[4])
         if size_bytes >= MAX_READ_BYTES:
             break
     return found

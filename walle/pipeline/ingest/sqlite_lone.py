@@ -14,8 +14,8 @@ from walle.pipeline.store import MAX_TOPIC_CHARS
 from walle.pipeline.tunnel.server import Received
 
 _INSERT = (
-    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed, version)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -30,18 +30,18 @@ def is_next(stream: StoredStream, received: Received) -> bool:
     )
 
 
-def commit_next(database: sqlite3.Connection, stream: StoredStream, received: Received, version: int) -> bool:
+def commit_next(database: sqlite3.Connection, stream: StoredStream, received: Received, seen: int) -> bool:
     """Commit an upload that `is_next`, and move its stream on.
 
-    Return False, with nothing changed, if another connection has changed the file since `data_version` was `version`.
+    Return False, with nothing changed, if another connection has changed the file since `data_version` was `seen`.
     A transaction of another process raises SQLITE_BUSY at once.
     """
-    _, _, seq, topic, payload, sent_ms, received_ms, packed = received
+    _, _, seq, topic, payload, sent_ms, received_ms, packed, version = received
     chain = next_upload_link(stream.chain, topic, payload, sent_ms)
-    row = (stream.number, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0)
+    row = (stream.number, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0, version)
     database.execute("BEGIN IMMEDIATE")
     try:
-        if data_version(database) != version:
+        if data_version(database) != seen:
             database.execute("ROLLBACK")
             return False
         database.execute(_INSERT, row)

@@ -28,9 +28,10 @@ def record(database: sqlite3.Connection, recorded: RecordedLoss) -> bool:
         database.execute(f"INSERT INTO losses ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608
         return True
     database.execute(
-        "INSERT INTO merged_losses VALUES (?1, ?2, 1, ?3) ON CONFLICT (device_id, cause)"
-        " DO UPDATE SET reports = reports + 1, uploads = min(uploads + ?3, ?4)",
-        (device_id, loss.cause.value, min(loss.count, MAX_SEQ), MAX_SEQ),
+        "INSERT INTO merged_losses (device_id, cause, reports, uploads, open_reports) VALUES (?1, ?2, 1, ?3, ?5)"
+        " ON CONFLICT (device_id, cause) DO UPDATE SET reports = reports + 1, uploads = min(uploads + ?3, ?4),"
+        " open_reports = open_reports + ?5",
+        (device_id, loss.cause.value, min(loss.count, MAX_SEQ), MAX_SEQ, int(loss.is_open)),
     )
     return False
 
@@ -50,11 +51,12 @@ def totals(database: sqlite3.Connection, device_id: str | None) -> dict[LossCaus
     values = [] if device_id is None else [device_id]
     where = " WHERE device_id = ?" * len(values)
     query = (  # total(), because sum() fails above 64 bits, which forged reports reach
-        "SELECT cause, sum(reports), total(uploads) FROM ("  # noqa: S608 - made of constants
-        "SELECT cause, count(*) AS reports, total(ifnull(last_seq - first_seq + 1, 1)) AS uploads"
-        f" FROM losses{where} GROUP BY cause"
-        f" UNION ALL SELECT cause, sum(reports), total(uploads) FROM merged_losses{where} GROUP BY cause"
+        "SELECT cause, sum(reports), total(uploads), sum(open_reports) FROM ("  # noqa: S608 - made of constants
+        "SELECT cause, count(*) AS reports, total(ifnull(last_seq - first_seq + 1, 1)) AS uploads,"
+        f" sum(last_seq IS NULL) AS open_reports FROM losses{where} GROUP BY cause"
+        " UNION ALL SELECT cause, sum(reports), total(uploads), sum(open_reports)"
+        f" FROM merged_losses{where} GROUP BY cause"
         ") GROUP BY cause"
     )
-    found = {row[0]: LossTotal(row[1], int(row[2])) for row in database.execute(query, values * 2)}
+    found = {row[0]: LossTotal(row[1], int(row[2]), row[3]) for row in database.execute(query, values * 2)}
     return {cause: found.get(cause.value, LossTotal(0, 0)) for cause in LossCause}

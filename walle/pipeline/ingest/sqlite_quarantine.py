@@ -33,7 +33,7 @@ def set_damaged_aside(database: sqlite3.Connection, position: int, now_ms: int) 
         DamagedPayloadError: the quarantine has no room for it.
     """
     query = (
-        "SELECT device_id, epoch, seq, topic, stored_payload, sent_ms, received_ms, stream"
+        "SELECT device_id, epoch, seq, topic, stored_payload, sent_ms, received_ms, x'', version, stream"
         " FROM uploads JOIN streams USING (stream) WHERE position = ? AND packed = 1"
     )
     if (row := database.execute(query, (position,)).fetchone()) is None:

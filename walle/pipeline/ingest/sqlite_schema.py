@@ -13,7 +13,7 @@ from walle.pipeline.ingest.partitions import partition
 
 _LOG = logging.getLogger(__name__)
 
-FORMAT = 6  # in PRAGMA user_version
+FORMAT = 7  # in PRAGMA user_version
 _OLDER = "uploads_of_format_4"
 _MOVED = 10_000  # uploads in one transaction of the move from format 4
 _MOVED_BYTES = 32 << 20
@@ -23,7 +23,7 @@ _BUSY_POLL_S = 0.001
 
 # `packed` is 0, 1 or (set aside) 2. SQLite reads it without the payload before it; 0 and 1 are in the head of a row. Up
 # to format 5 the payload's column was `payload`: a process of an older walle that still reads must not mistake a
-# compressed one.
+# compressed one. `version` is that of the task which made the upload; "" is unknown, as of all before format 7.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
     stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
@@ -39,7 +39,7 @@ CREATE INDEX IF NOT EXISTS origins_by_origin ON origins (origin);
 CREATE TABLE IF NOT EXISTS uploads (
     position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, chain INTEGER NOT NULL,
     sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, topic TEXT NOT NULL, stored_payload BLOB NOT NULL,
-    packed INTEGER NOT NULL DEFAULT 0
+    packed INTEGER NOT NULL DEFAULT 0, version TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE IF NOT EXISTS indexed (position INTEGER NOT NULL);
 INSERT INTO indexed SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM indexed);
@@ -59,7 +59,7 @@ CREATE TABLE IF NOT EXISTS losses (
 CREATE UNIQUE INDEX IF NOT EXISTS losses_once ON losses (device_id, epoch, first_seq, ifnull(last_seq, -1), cause);
 CREATE TABLE IF NOT EXISTS merged_losses (
     device_id TEXT NOT NULL, cause TEXT NOT NULL, reports INTEGER NOT NULL, uploads INTEGER NOT NULL,
-    PRIMARY KEY (device_id, cause)
+    open_reports INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (device_id, cause)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS refused (
     refusal INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, seq INTEGER NOT NULL,
@@ -91,8 +91,12 @@ def make_schema(database: sqlite3.Connection) -> None:
         if found == 5:  # other rows than those of this table are in _OLDER, if another process was stopped meanwhile
             database.execute("ALTER TABLE uploads RENAME COLUMN payload TO stored_payload")
             database.execute("ALTER TABLE uploads ADD COLUMN packed INTEGER NOT NULL DEFAULT 0")
+        if found in (5, 6):
+            database.execute("ALTER TABLE uploads ADD COLUMN version TEXT NOT NULL DEFAULT ''")
         for statement in _SCHEMA.split(";"):
             database.execute(statement)
+        if not any(row[1] == "open_reports" for row in database.execute("PRAGMA table_info(merged_losses)")):
+            database.execute("ALTER TABLE merged_losses ADD COLUMN open_reports INTEGER NOT NULL DEFAULT 0")
         if found in (1, 2):
             database.execute(
                 f"INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM {_OLDER} GROUP BY topic"  # noqa: S608 - a constant
@@ -150,7 +154,7 @@ def _move_older(database: sqlite3.Connection) -> bool:
     older = f"FROM {_OLDER} WHERE position <= ?"
     for statement in (
         # Chain values are needed of those that are not indexed.
-        f"INSERT INTO uploads SELECT position, stream, seq, 0, sent_ms, received_ms, topic, payload, 0 {older}",
+        f"INSERT INTO uploads SELECT position, stream, seq, 0, sent_ms, received_ms, topic, payload, 0, '' {older}",
         f"INSERT INTO places SELECT stream, seq, position {older} ORDER BY stream, seq",
         f"INSERT INTO topic_positions SELECT topic, position {older} ORDER BY topic, position",
         f"DELETE {older}",

@@ -53,6 +53,7 @@ from walle.pipeline.ingest.receipt import (
 from walle.pipeline.ingest.row_statements import RowStatements
 from walle.pipeline.ingest.sqlite_connection import SqliteConnection
 from walle.pipeline.ingest.sqlite_file import OpenedFile
+from walle.pipeline.ingest.sqlite_log import MAX_LOG_BYTES
 from walle.pipeline.ingest.sqlite_schema import data_version, transaction
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
@@ -63,7 +64,9 @@ from walle.protocol import Hello, Origin
 _LOG = logging.getLogger(__name__)
 
 _INSERT = RowStatements(
-    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed) VALUES {rows}", 8
+    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed, version)"
+    " VALUES {rows}",
+    9,
 )
 _STREAMS_KEPT = 50_000  # in memory
 _INDEX_UPLOADS = 1000  # that are stored before the index follows: it delays commits by 2 ms
@@ -84,15 +87,18 @@ class _ReadsNeededError(Exception):
 
 
 class SqliteUploadStore(UploadStore):
-    """The received uploads in one SQLite file at `path`, which is created if it does not exist."""
+    """The received uploads in one SQLite file at `path`, which is created if it does not exist.
 
-    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+    Its write-ahead log has about `max_log_bytes` at most: see `walle.pipeline.ingest.sqlite_log`.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock | None = None, max_log_bytes: int = MAX_LOG_BYTES) -> None:
         super().__init__()
         self.path = path
         self.clock = clock or SystemClock()
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
         self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
-        self._connection = SqliteConnection(path, self._thread, self._note_open)
+        self._connection = SqliteConnection(path, self._thread, self._note_open, max_log_bytes)
         self._reader_thread = StoreThread("walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
         self._reader_of: OpenedFile | None = None  # the file of `_reader`
@@ -131,6 +137,8 @@ class SqliteUploadStore(UploadStore):
     async def store_batch(
         self, batch: Sequence[Received], foreign_topics: frozenset[tuple[str, str]] = frozenset()
     ) -> Accepted:
+        if (log := self._connection.log) is not None and log.is_full:
+            await self._run(self._check_room)
         accepted = None
         if not foreign_topics and self._thread.is_idle and self._pace.is_quick and not self._is_turn_due:
             accepted = self._accept_here(batch)
@@ -142,6 +150,22 @@ class SqliteUploadStore(UploadStore):
             self._is_turn_due = True
             asyncio.get_running_loop().call_soon(self._on_turn)  # after the acknowledgements
         return accepted
+
+    def _check_room(self, _: sqlite3.Connection) -> None:
+        """Raise IngestError while the log is full."""
+        log = self._connection.log
+        if log is not None and not log.make_room():
+            what = (
+                f"its write-ahead log has {log.size_bytes:,} bytes, because another program reads the file in one"
+                f" transaction; end it (lsof {self.path}-wal names it): nothing is stored until then, and devices wait"
+            )
+            raise IngestError(self.path, what, may_pass=True)
+
+    @property
+    @override
+    def log_bytes(self) -> int:
+        log = self._connection.log
+        return 0 if log is None else log.size_bytes
 
     def _on_turn(self) -> None:
         """Let the event loop commit again: other tasks have had a turn. Do what no acknowledgement has to wait for."""
@@ -170,7 +194,7 @@ class SqliteUploadStore(UploadStore):
             return None
         lone: StoredStream | None = None
         size_bytes = 0
-        for device_id, epoch, _, _, payload, _, _, packed in batch:
+        for device_id, epoch, _, _, payload, _, _, packed, _ in batch:
             stream = streams.get((device_id, epoch))
             if stream is None or stream.moved or device_id not in self._owned:
                 return None
@@ -621,7 +645,7 @@ def _rows(batch: SortedBatch) -> list[tuple[object, ...]]:
     """Return the values of `_INSERT`: the payload is behind the others, so that they are read without it."""
     rows: list[tuple[object, ...]] = []
     for row, chain, received in zip(batch.rows, batch.chains, batch.fresh, strict=True):
-        stream, seq, topic, payload, sent_ms, received_ms = row
+        stream, seq, topic, payload, sent_ms, received_ms, version = row
         packed = received.packed
-        rows.append((stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0))
+        rows.append((stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0, version))
     return rows

@@ -308,6 +308,11 @@ class UploadStore(abc.ABC):
     async def topics(self, *, after: str | None = None, limit: int | None = None) -> dict[str, TopicSize]:
         """Return the size of each topic, or of the first `limit` after `after` by the order of their bytes in UTF-8."""
 
+    @property
+    def log_bytes(self) -> int:
+        """The bytes of the store's write-ahead log beside its file; 0 for a store without one."""
+        return 0
+
     @abc.abstractmethod
     async def largest_topics(self, limit: int) -> tuple[dict[str, TopicSize], TopicSize]:
         """Return the topics with most bytes and their sizes, and the size of all topics together."""

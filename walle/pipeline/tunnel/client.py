@@ -502,7 +502,8 @@ class TunnelClient:
         frame = uploads[0] if len(uploads) == 1 else protocol.UploadBatch(tuple(uploads))
         dictionary = self._dictionary_of(uploads[0])
         number = link.numbers.get(dictionary.digest, 0) if dictionary is not None else 0
-        return self._encoder.encode(frame, number=number, dictionary=dictionary if number else None)
+        agreed = dictionary if number else None
+        return self._encoder.encode(frame, version=link.version, number=number, dictionary=agreed)
 
     async def _forget(self, link: Link) -> None:
         while True:

@@ -25,6 +25,7 @@ from walle.pipeline.tunnel.frames import (
     UploadFields,
 )
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
+from walle.pipeline.tunnel.layouts import split_version
 from walle.pipeline.tunnel.received import Received, ResumePoint, memory_bytes
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
@@ -220,7 +221,8 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         for seq, topic, payload, sent_ms in uploads:
             if seq == due and seq <= last_allowed:
                 due += 1
-                fresh.append(Received(device_id, epoch, seq, topic, payload, sent_ms, received_ms))
+                name, version = split_version(topic) if self._decoder.has_versions else (topic, "")
+                fresh.append(Received(device_id, epoch, seq, name, payload, sent_ms, received_ms, version=version))
             elif seq < due:
                 duplicates += 1
             else:
@@ -494,7 +496,8 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             return
         self._decoder.max_body_bytes = MAX_BODY_BYTES
         self._decoder.dictionaries = dictionaries
-        self.open(hello.device_id, hello.epoch, point.seq, self._decoder.decompressors, MAX_BODY_BYTES)
+        has_versions = self._decoder.has_versions = self._version >= protocol.VERSIONS_FROM
+        self.open(hello.device_id, hello.epoch, point.seq, self._decoder.decompressors, MAX_BODY_BYTES, has_versions)
         self._enter(_ConnectionState.OPEN)
         self._since_s = self._server.clock.monotonic()
         server.credit.add(self)

@@ -9,8 +9,10 @@ this connection, 0 for none. docs/protocol.md is the full description.
 """
 
 import contextlib
+import dataclasses
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 import zstandard
 
@@ -28,6 +30,7 @@ from walle.pipeline.tunnel.layouts import (
     Kind,
     UploadFields,
     batch_fields,
+    split_version,
     upload_fields,
 )
 
@@ -95,6 +98,18 @@ class Encoder:
         return b"".join((_HEADER.pack(len(body), kind.number, flags, used), body))
 
 
+def _versioned(frame: protocol.Frame) -> protocol.Frame:
+    """Return an Upload or UploadBatch with the versions out of the topics; any other message unchanged."""
+    match frame:
+        case protocol.Upload():
+            topic, version = split_version(frame.topic)
+            return dataclasses.replace(frame, topic=topic, version=version)
+        case protocol.UploadBatch():
+            return protocol.UploadBatch(tuple(cast("protocol.Upload", _versioned(one)) for one in frame.uploads))
+        case _:
+            return frame
+
+
 class Decoder:
     """A decoder of one connection's bytes, in chunks of any size, into messages.
 
@@ -110,6 +125,7 @@ class Decoder:
         self.unpacked_bytes = 0  # that were decompressed so far, without those of `records`
         self._decompressor = decompressor or zstandard.ZstdDecompressor()
         self.dictionaries = {}
+        self.has_versions = False  # the connection has protocol 4, or a later one
         # The latest bytes themselves where no frame was incomplete before them.
         self._buffer: bytes | bytearray | memoryview = b""
         self._at = 0  # where the next frame begins
@@ -234,6 +250,8 @@ class Decoder:
             kind, flags, dictionary, start, end = found
             body = view[start:end]
             frame = kind.unpack(self._decompress(kind, body, dictionary) if flags else bytes(body))
+            if self.has_versions:
+                frame = _versioned(frame)
         self._at = end
         return frame
 
@@ -247,15 +265,16 @@ class Decoder:
     ) -> tuple[list[Record], int]:
         """Return the uploads that come next, each a `record`, and the bytes of their topics and payloads.
 
-        A record is (device_id, epoch, seq, topic, payload, sent_ms, received_ms), of which `values` gives all but the
-        upload's own. The native form of `uploads`: it stops where that does, and before a frame with a fault or with a
-        number that is not due. `seqs` are the first and the last due. `uploads` reads what it stops at.
+        A record is (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed, version), of which `values`
+        gives all but the upload's own. The native form of `uploads`: it stops where that does, and before a frame with
+        a fault or with a number that is not due. `seqs` are the first and the last due. `uploads` reads what it stops
+        at.
         """
         if self._error is not None or self._unpacked is not None:
             return [], 0
         limits = (self.max_body_bytes, limit, limit_bytes)
         found, self._at, size_bytes, self._unpacked = _core.scan_uploads(
-            self._buffer, self._at, self._decompressors, limits, record, values, seqs
+            self._buffer, self._at, self._decompressors, limits, record, values, seqs, self.has_versions
         )
         return found, size_bytes
 
@@ -279,7 +298,7 @@ class Decoder:
             while at <= last and len(found) < limit and size_bytes < limit_bytes:
                 length, number, flags, dictionary = _HEADER.unpack_from(view, at)
                 if number == UPLOAD.number:
-                    kind = UPLOAD
+                    kind: Kind = UPLOAD
                 elif number == BATCH.number:
                     kind = BATCH
                 else:

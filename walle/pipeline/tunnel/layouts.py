@@ -2,7 +2,8 @@
 
 A body holds a message's fields in their order in `walle.protocol`: first the fixed part, 8 bytes for each int (signed)
 and float and a 4-byte length for each text and byte string, then those strings one after the other. The body of an
-UploadBatch is the bodies of its uploads, one after the other. docs/protocol.md is the full description.
+UploadBatch is the bodies of its uploads, one after the other. From protocol 4 on, a topic may be followed by a NUL and
+the version of the task (docs/adr/0215). docs/protocol.md is the full description.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from walle import protocol
 from walle.errors import PipelineError
 
 MAX_BODY_BYTES = 8 << 20  # of a body, as sent and as decompressed
+VERSION_MARK = "\0"  # between a topic and a version: no topic of a device has it
 MAX_BATCH_BODY_BYTES = 64 << 10  # of an UploadBatch: bounds the number of objects that one frame makes
 
 
@@ -96,27 +98,54 @@ class Kind:
                 raise FrameError(f"{self.name}.{self.names[index]}", f"{value!r} is not a finite number")
 
 
+class UploadKind(Kind):
+    """The layout of an Upload. `unpack` leaves topic and version together, since only the protocol tells them apart."""
+
+    def __init__(self, number: int, *, has_versions: bool) -> None:
+        super().__init__(number, protocol.Upload, 4)
+        if has_versions:
+            self.values = _versioned_values
+
+
+def _versioned_values(upload: protocol.Upload) -> tuple[Any, ...]:
+    topic, version = upload.topic, upload.version
+    if version:
+        if protocol.sound_version(version) != version or "\0" in topic:
+            what = f"{topic[:80]!r} and {version[:80]!r} are not a topic without NUL and a version of printable ASCII"
+            raise FrameError("Upload.version", what)
+        topic = f"{topic}{VERSION_MARK}{version}"
+    return upload.seq, topic, upload.payload, upload.sent_ms
+
+
+def split_version(text: str) -> tuple[str, str]:
+    """Return topic and version of a topic's field in protocol 4; the version is "" where there is no sound one."""
+    topic, _, version = text.partition(VERSION_MARK)
+    return topic, protocol.sound_version(version)
+
+
 class BatchKind(Kind):
     """The layout of an UploadBatch."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, upload: UploadKind) -> None:
         super().__init__(number, protocol.UploadBatch, 0)
         self.max_body_bytes = MAX_BATCH_BODY_BYTES
+        self._upload = upload
 
     def pack(self, frame: protocol.Frame) -> bytes:
         if not isinstance(frame, protocol.UploadBatch) or not frame.uploads:
             raise FrameError(self.name, "needs one upload at least")
-        return b"".join(map(UPLOAD.pack, frame.uploads))
+        return b"".join(map(self._upload.pack, frame.uploads))
 
     def unpack(self, body: bytes) -> protocol.Frame:
         return protocol.UploadBatch(tuple(protocol.Upload(*fields) for fields in batch_fields(body)))
 
 
 # The numbers are the wire format: never give one a new meaning. 1 and 2 were Hello and Welcome of protocol 1.
-UPLOAD = Kind(3, protocol.Upload)
+UPLOAD = UploadKind(3, has_versions=False)
 ACK = Kind(4, protocol.Ack)
-BATCH = BatchKind(19)
-_SHARED = (UPLOAD, ACK, Kind(8, protocol.Ping), Kind(9, protocol.Pong))
+BATCH = BatchKind(19, UPLOAD)
+_UPLOAD_OF_4 = UploadKind(3, has_versions=True)
+_SHARED = (ACK, Kind(8, protocol.Ping), Kind(9, protocol.Pong))
 _OF_2 = (
     Kind(5, protocol.Request, 3),
     Kind(6, protocol.Response, 3),
@@ -132,16 +161,18 @@ _OF_3 = (
     Kind(16, protocol.Refusal),
     Kind(17, protocol.Cancel),
     Kind(18, protocol.Drain),
-    BATCH,
 )
-BY_NUMBER = {kind.number: kind for kind in (*_SHARED, *_OF_2, *_OF_3)}
-BY_MESSAGE = {
-    version: {kind.message: kind for kind in (*_SHARED, *kinds)} for version, kinds in ((2, _OF_2), (3, _OF_3))
+_KINDS: dict[int, tuple[Kind, ...]] = {
+    2: (*_SHARED, *_OF_2, UPLOAD),
+    3: (*_SHARED, *_OF_3, UPLOAD, BATCH),
+    4: (*_SHARED, *_OF_3, _UPLOAD_OF_4, BatchKind(19, _UPLOAD_OF_4)),
 }
+BY_NUMBER = {kind.number: kind for version in (2, 3) for kind in _KINDS[version]}
+BY_MESSAGE = {version: {kind.message: kind for kind in kinds} for version, kinds in _KINDS.items()}
 _UPLOAD_BYTES = UPLOAD.head.size
 
 type UploadFields = tuple[int, str, bytes, int]
-"""The fields of a `protocol.Upload`: seq, topic, payload, sent_ms."""
+"""The fields of a `protocol.Upload` as they are in a body: seq, topic (see `split_version`), payload, sent_ms."""
 
 
 def upload_fields(body: bytes) -> UploadFields:

@@ -71,7 +71,7 @@ def _is_sound(welcome: protocol.Welcome) -> bool:
     except protocol.ProtocolError:
         return False
     return (
-        welcome.protocol == protocol.PROTOCOL_VERSION
+        protocol.OLDEST_CLOUD <= welcome.protocol <= protocol.PROTOCOL_VERSION
         and 0 <= welcome.acked <= protocol.MAX_SEQ
         and welcome.chain >= 0
         and welcome.window > 0
@@ -86,6 +86,7 @@ class Link(asyncio.Protocol):
     # Set by the client at the Welcome.
     window = 1
     window_bytes = 1
+    version = protocol.OLDEST_CLOUD  # of the protocol
     numbers: Mapping[str, int] = {}  # of the dictionaries that the cloud has, by digest
     offered: frozenset[str] = frozenset()  # digests of the dictionaries that the Hello named
 
@@ -249,6 +250,7 @@ class Link(asyncio.Protocol):
         """Take over a Welcome's numbers; `offer` are the dictionaries that the Hello named."""
         self.acked = max(self.acked, welcome.acked)  # an Ack of an earlier connection's uploads may have come since
         self.window, self.window_bytes = welcome.window, welcome.window_bytes
+        self.version = welcome.protocol
         self.bound = InFlightBound(welcome.window_bytes)
         known = protocol.numbers_from_text(welcome.dictionaries)
         agreed = {number: dictionary for number, dictionary in enumerate(offer, 1) if number in known}

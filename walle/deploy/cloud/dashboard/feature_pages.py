@@ -22,21 +22,28 @@ def feature_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
     router = shell.router()
 
     @router.get("/features")
-    async def page(request: Request, task: Text = "", device: Text = "") -> Response:
+    async def page(request: Request, task: Text = "", device: Text = "", version: Text = "") -> Response:
         session = shell.session(request)
-        rows, head = await sources.features.latest(session.identity, task=task, device=device, count=LATEST)
+        rows, head = await sources.features.latest(
+            session.identity, task=task, device=device, version=version, count=LATEST
+        )
         values = {
             "rows": [shown_feature(row) for row in rows],
             "head": head,
             "task": task,
             "device": device,
+            "version": version,
             "here": "features",
         }
         return shell.page("features.html", session, values)
 
     @router.get("/features/live")
     async def live(
-        request: Request, task: Text = "", device: Text = "", after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0
+        request: Request,
+        task: Text = "",
+        device: Text = "",
+        version: Text = "",
+        after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
     ) -> Response:
         session = shell.session(request)
         last = request.headers.get("last-event-id", "")
@@ -47,7 +54,7 @@ def feature_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
             position = start
             while may_go_on():
                 rows, position = await sources.features.since(
-                    session.identity, task=task, device=device, after=position
+                    session.identity, task=task, device=device, version=version, after=position
                 )
                 if rows:
                     values = {"rows": [shown_feature(row) for row in rows]}

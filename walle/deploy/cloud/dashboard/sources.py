@@ -18,10 +18,10 @@ class Features(Protocol):
     """Methods of `walle.cloud.feature_samples.FeatureSamples` that the pages call."""
 
     async def latest(
-        self, identity: Identity, *, task: str, device: str, count: int
+        self, identity: Identity, *, task: str, device: str, version: str = "", count: int
     ) -> tuple[list[dict[str, Any]], int]: ...
     async def since(
-        self, identity: Identity, *, task: str, device: str, after: int
+        self, identity: Identity, *, task: str, device: str, version: str = "", after: int
     ) -> tuple[list[dict[str, Any]], int]: ...
     async def losses(self, device_id: str) -> list[dict[str, Any]]: ...
 

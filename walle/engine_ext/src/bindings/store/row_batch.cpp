@@ -23,6 +23,15 @@ std::uint32_t position_checksum(std::int64_t position) {
   return crc32(bytes, sizeof(bytes));
 }
 
+PyObject* version_parameter(PyObject* version) { return version == nullptr ? PyUnicode_New(0, 0) : Py_NewRef(version); }
+
+std::uint32_t version_checksum(PyObject* version) {
+  if (version == nullptr) return 0;
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(version, &length);  // the object has it since the row was added
+  return crc32(reinterpret_cast<const std::byte*>(text), static_cast<std::size_t>(length));
+}
+
 // Makes room for `more` items, twice as much as there is at least, so that the cost of an item stays constant.
 template <typename Item>
 void grow(std::vector<Item>& items, std::size_t more) {
@@ -66,13 +75,14 @@ std::int64_t RowBatch::Row::size_bytes() const {
 
 RowBatch::~RowBatch() { cut(0); }
 
-int RowBatch::append(PyObject* topic, PyObject* payload, bool upload, std::int64_t ts_ms, std::int64_t position) {
-  if (!PyUnicode_Check(topic) || !PyBytes_CheckExact(payload)) {
-    PyErr_Format(PyExc_TypeError, "an output has a topic of type %s and a payload of type %s; give str and bytes",
-                 Py_TYPE(topic)->tp_name, Py_TYPE(payload)->tp_name);
+int RowBatch::append(PyObject* topic, PyObject* payload, bool upload, PyObject* version, std::int64_t ts_ms,
+                     std::int64_t position) {
+  if (!PyUnicode_Check(topic) || !PyBytes_CheckExact(payload) || !PyUnicode_CheckExact(version)) {
+    PyErr_Format(PyExc_TypeError, "an output has a topic, a payload and a version of type %s, %s and %s; give str, bytes and str",
+                 Py_TYPE(topic)->tp_name, Py_TYPE(payload)->tp_name, Py_TYPE(version)->tp_name);
     return -1;
   }
-  return add(topic, Payload{payload}, upload, ts_ms, position);
+  return add(topic, Payload{payload}, upload, PyUnicode_GET_LENGTH(version) == 0 ? nullptr : version, ts_ms, position);
 }
 
 int RowBatch::append_value(PyObject* topic, PyObject* value, std::int64_t size, bool upload, std::int64_t ts_ms,
@@ -81,12 +91,12 @@ int RowBatch::append_value(PyObject* topic, PyObject* value, std::int64_t size, 
     PyErr_Format(PyExc_TypeError, "a value has a topic of type %s; give a str", Py_TYPE(topic)->tp_name);
     return -1;
   }
-  if (PyBytes_CheckExact(value)) return add(topic, Payload::of_bytes(value, size), upload, ts_ms, position);
+  if (PyBytes_CheckExact(value)) return add(topic, Payload::of_bytes(value, size), upload, nullptr, ts_ms, position);
   PyObject* payload = payloads_.take(static_cast<std::size_t>(size));
   if (payload == nullptr) return -1;
   int failed = pack_value(value, PyByteArray_AS_STRING(payload), size);
   try {
-    if (failed == 0) failed = add(topic, Payload{payload}, upload, ts_ms, position);
+    if (failed == 0) failed = add(topic, Payload{payload}, upload, nullptr, ts_ms, position);
   } catch (...) {
     payloads_.give(payload);
     throw;
@@ -95,12 +105,14 @@ int RowBatch::append_value(PyObject* topic, PyObject* value, std::int64_t size, 
   return failed;
 }
 
-int RowBatch::add(PyObject* topic, const Payload& payload, bool upload, std::int64_t ts_ms, std::int64_t position) {
+int RowBatch::add(PyObject* topic, const Payload& payload, bool upload, PyObject* version, std::int64_t ts_ms,
+                  std::int64_t position) {
   // The checksum needs the topic's UTF-8, which a text with lone surrogates does not have.
   if ((rows_.empty() || rows_.back().topic != topic) && PyUnicode_AsUTF8AndSize(topic, nullptr) == nullptr) return -1;
+  if (version != nullptr && PyUnicode_AsUTF8AndSize(version, nullptr) == nullptr) return -1;
   PyObject* own_topic = PyUnicode_FromObject(topic);  // of a subclass, a copy
   if (own_topic == nullptr) return -1;
-  const Row row{own_topic, payload, ts_ms, position, 0, false, upload};
+  const Row row{own_topic, payload, version, ts_ms, position, 0, false, upload};
   try {
     if (upload) grow(uploads_, 1);
     rows_.push_back(row);
@@ -109,6 +121,7 @@ int RowBatch::add(PyObject* topic, const Payload& payload, bool upload, std::int
     throw;
   }
   Py_INCREF(payload.object);
+  Py_XINCREF(version);
   size_bytes_ += row.size_bytes();
   if (upload) {
     uploads_.push_back(rows_.size() - 1);  // into memory that was reserved
@@ -124,11 +137,13 @@ int RowBatch::append_all(PyObject* outputs, std::int64_t ts_ms, std::int64_t pos
   int failed = 0;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence) && failed == 0; ++i) {
     PyObject* output = PySequence_Fast_GET_ITEM(sequence, i);
-    if (PyTuple_Check(output) && PyTuple_GET_SIZE(output) == 3 && PyBool_Check(PyTuple_GET_ITEM(output, 2))) {
+    if (PyTuple_Check(output) && PyTuple_GET_SIZE(output) == 4 && PyBool_Check(PyTuple_GET_ITEM(output, 2))) {
       const bool upload = PyTuple_GET_ITEM(output, 2) == Py_True;
-      failed = append(PyTuple_GET_ITEM(output, 0), PyTuple_GET_ITEM(output, 1), upload, ts_ms, position);
+      failed =
+          append(PyTuple_GET_ITEM(output, 0), PyTuple_GET_ITEM(output, 1), upload, PyTuple_GET_ITEM(output, 3), ts_ms, position);
     } else {
-      PyErr_Format(PyExc_TypeError, "output %zd is a %s; give a tuple of topic, payload and a bool", i, Py_TYPE(output)->tp_name);
+      PyErr_Format(PyExc_TypeError, "output %zd is a %s; give a tuple of topic, payload, a bool and a version", i,
+                   Py_TYPE(output)->tp_name);
       failed = -1;
     }
   }
@@ -163,6 +178,7 @@ void RowBatch::cut(std::size_t count) {
     size_bytes_ -= row.size_bytes();
     if (row.upload) upload_bytes_ -= row.size_bytes();
     Py_DECREF(row.topic);
+    Py_XDECREF(row.version);
     if (PyByteArray_CheckExact(row.payload.object))
       payloads_.give(row.payload.object);
     else
@@ -235,15 +251,21 @@ PyObject* RowBatch::upload_parameters(std::size_t first, std::size_t count, std:
     return nullptr;
   }
   one_topic = have_one_topic(first, first + count, [&](std::size_t i) { return uploads_[i]; });
-  Parameters parameters(one_topic ? 1 + 5 * count : 6 * count);
-  if (one_topic && !parameters.add(Py_NewRef(rows_[uploads_[first]].topic))) return nullptr;
+  for (std::size_t i = first + 1; one_topic && i < first + count; ++i)
+    one_topic = rows_[uploads_[i]].version == rows_[uploads_[first]].version;
+  Parameters parameters(one_topic ? 3 + 5 * count : 8 * count);
+  const auto add_origin = [&](const Row& row) {
+    return parameters.add(Py_NewRef(row.topic)) && parameters.add(version_parameter(row.version)) &&
+           parameters.add(PyLong_FromUnsignedLong(version_checksum(row.version)));
+  };
+  if (one_topic && !add_origin(rows_[uploads_[first]])) return nullptr;
   header_topic_ = nullptr;
   for (std::size_t i = first; i < first + count; ++i) {
     Row& row = rows_[uploads_[i]];
     const std::uint32_t checksum = checksum_of(row);
     ++seq;
     chain = next_link(chain, checksum);
-    if ((!one_topic && !parameters.add(Py_NewRef(row.topic))) || !parameters.add(PyLong_FromLongLong(seq)) ||
+    if ((!one_topic && !add_origin(row)) || !parameters.add(PyLong_FromLongLong(seq)) ||
         !parameters.add(row.payload.parameter()) || !parameters.add(PyLong_FromLongLong(row.ts_ms)) ||
         !parameters.add(PyLong_FromUnsignedLong(checksum)) || !parameters.add(PyLong_FromUnsignedLongLong(chain)))
       return nullptr;

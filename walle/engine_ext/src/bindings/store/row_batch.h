@@ -28,11 +28,11 @@ class RowBatch {
   };
   void set_limits(const Limits& limits) { limits_ = limits; }
 
-  // Adds one output. `topic` is a str, `payload` bytes.
-  int append(PyObject* topic, PyObject* payload, bool upload, std::int64_t ts_ms, std::int64_t position);
+  // Adds one output. `topic` and `version` are str, `payload` bytes.
+  int append(PyObject* topic, PyObject* payload, bool upload, PyObject* version, std::int64_t ts_ms, std::int64_t position);
   // Adds one output whose payload is the encoding of `value`, which packed_size has measured.
   int append_value(PyObject* topic, PyObject* value, std::int64_t size, bool upload, std::int64_t ts_ms, std::int64_t position);
-  // Adds the outputs of a sequence: tuples of topic, payload (bytes) and upload.
+  // Adds the outputs of a sequence: tuples of topic, payload (bytes), upload and version (a str, empty if unknown).
   int append_all(PyObject* outputs, std::int64_t ts_ms, std::int64_t position);
   // Returns whether the limits allow one more addition before it is made, and whether they allowed it after.
   bool is_open() const noexcept { return static_cast<std::int64_t>(size()) < limits_.rows && size_bytes_ < limits_.size_bytes; }
@@ -56,14 +56,16 @@ class RowBatch {
   // Returns a new list for `count` rows: topic, ts_ms, position, payload and checksum of each. If they have `one_topic`, it is
   // the first item, and of no row.
   PyObject* feature_parameters(std::size_t first, std::size_t count, bool& one_topic);
-  // Returns such a list for `count` of the rows to upload: topic, number, payload, ts_ms, checksum and chain value of each.
-  // `seq` and `chain` are those before the first, and become those of the last.
+  // Returns such a list for `count` of the rows to upload: topic, version, the version's checksum, number, payload, ts_ms,
+  // checksum and chain value of each. The first three come once if they are those of all rows. `seq` and `chain` are those
+  // before the first, and become those of the last.
   PyObject* upload_parameters(std::size_t first, std::size_t count, std::int64_t& seq, std::uint64_t& chain, bool& one_topic);
 
  private:
   struct Row {
     PyObject* topic;
-    Payload payload;  // a reference of its own
+    Payload payload;    // a reference of its own
+    PyObject* version;  // of the task that made it; null if unknown, which an empty text becomes
     std::int64_t ts_ms, position;
     std::uint32_t checksum;  // of topic, time and payload, once it is computed
     bool has_checksum;
@@ -71,7 +73,7 @@ class RowBatch {
     std::int64_t size_bytes() const;
   };
   std::uint32_t checksum_of(Row& row);
-  int add(PyObject* topic, const Payload& payload, bool upload, std::int64_t ts_ms, std::int64_t position);
+  int add(PyObject* topic, const Payload& payload, bool upload, PyObject* version, std::int64_t ts_ms, std::int64_t position);
   // Returns whether the rows `index_of` first to end - 1 have the same topic.
   template <typename Index>
   bool have_one_topic(std::size_t first, std::size_t end, Index index_of) const;

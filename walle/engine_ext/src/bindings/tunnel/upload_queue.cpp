@@ -65,6 +65,7 @@ struct ReceiverObject {
   PyObject* epoch;
   PyObject* decompressors;  // a dict; null before `open`
   PyObject* topic;          // of the latest upload, or null
+  PyObject* version;        // of its task, or null
   PyObject* write;          // of the transport
   DeviceFlow* flow;         // null before the first upload and `open`
   Py_ssize_t max_body_bytes;
@@ -74,7 +75,7 @@ struct ReceiverObject {
   long long written;
   long long received_bytes;  // since the beginning
   int pauses;
-  char is_open, is_writable, has_sent, owes_ack;
+  char is_open, is_writable, has_sent, owes_ack, has_versions;
 };
 
 template <typename Function>
@@ -205,10 +206,11 @@ double seconds(PyObject* clock) {
 Py_ssize_t size_of(PyObject* record) {
   PyObject* topic = PyTuple_GET_ITEM(record, 3);
   PyObject* payload = PyTuple_GET_ITEM(record, 4);
-  PyObject* packed = PyTuple_GET_ITEM(record, kRecordFields - 1);
+  PyObject* packed = PyTuple_GET_ITEM(record, kPackedField);
+  PyObject* version = PyTuple_GET_ITEM(record, kVersionField);
   Py_ssize_t topic_bytes = 0;
-  if (!PyUnicode_Check(topic) || !PyBytes_Check(payload) || !PyBytes_Check(packed)) {
-    PyErr_SetString(PyExc_TypeError, "an upload has a topic (str), a payload and a compressed body (bytes)");
+  if (!PyUnicode_Check(topic) || !PyBytes_Check(payload) || !PyBytes_Check(packed) || !PyUnicode_Check(version)) {
+    PyErr_SetString(PyExc_TypeError, "an upload has a topic (str), a payload and a compressed body (bytes), and a version (str)");
     return -1;
   }
   if (PyUnicode_AsUTF8AndSize(topic, &topic_bytes) == nullptr) return -1;
@@ -525,6 +527,7 @@ void receiver_dealloc(PyObject* object) {
   Py_XDECREF(self->epoch);
   Py_XDECREF(self->decompressors);
   Py_XDECREF(self->topic);
+  Py_XDECREF(self->version);
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -536,14 +539,15 @@ ReceiverObject* ready(PyObject* object) {
   return nullptr;
 }
 
-// open(device_id, epoch, acked, decompressors, max_body_bytes)
+// open(device_id, epoch, acked, decompressors, max_body_bytes, has_versions=False)
 PyObject* receiver_open(PyObject* object, PyObject* arguments) {
   ReceiverObject* self = ready(object);
   PyObject *device_id = nullptr, *epoch = nullptr, *decompressors = nullptr;
   long long acked = 0;
   Py_ssize_t max_body_bytes = 0;
-  if (self == nullptr ||
-      !PyArg_ParseTuple(arguments, "UULO!n", &device_id, &epoch, &acked, &PyDict_Type, &decompressors, &max_body_bytes))
+  int has_versions = 0;
+  if (self == nullptr || !PyArg_ParseTuple(arguments, "UULO!n|p", &device_id, &epoch, &acked, &PyDict_Type, &decompressors,
+                                           &max_body_bytes, &has_versions))
     return nullptr;
   Py_XSETREF(self->device_id, Py_NewRef(device_id));
   if (!join(self)) return nullptr;
@@ -552,6 +556,7 @@ PyObject* receiver_open(PyObject* object, PyObject* arguments) {
   self->acked = acked;
   self->due = acked + 1;
   self->max_body_bytes = max_body_bytes;
+  self->has_versions = has_versions != 0;
   self->is_open = 1;
   Py_RETURN_NONE;
 }
@@ -586,15 +591,18 @@ PyObject* receiver_buffer_updated(PyObject* object, PyObject* argument) {
     scan.due = self->due;
     scan.last_seq = self->acked + queue.window;
     scan.max_body_bytes = self->max_body_bytes;
+    scan.has_versions = self->has_versions;
     scan.records = PyList_New(0);
     const Bound room = room_of(queue, *self->flow);
     std::swap(self->topic, scan.topic);
+    std::swap(self->version, scan.version);
     read_bytes =
         scan.received_ms == nullptr || scan.records == nullptr
             ? -1
             : scan.read(static_cast<const unsigned char*>(queue.buffer.buf), bytes, 0, room.uploads, room.size_bytes);
     Py_XDECREF(scan.received_ms);
     std::swap(self->topic, scan.topic);
+    std::swap(self->version, scan.version);
     if (read_bytes < 0) return nullptr;
     if (PyList_GET_SIZE(scan.records) > 0) {
       self->due = scan.due;

@@ -17,7 +17,7 @@ constexpr int kUpload = 3;
 constexpr int kBatch = 19;
 constexpr Py_ssize_t kMaxBatchBytes = 64 << 10;
 constexpr Py_ssize_t kFields = kRecordFields;
-constexpr Py_ssize_t kPackedField = kFields - 1;
+constexpr Py_ssize_t kMaxVersionBytes = 64;  // MAX_VERSION_CHARS of walle/protocol/tunnel.py
 // A compressed body is kept beside the payload if the payload is large, the body saves a quarter of it at least, and what a
 // reader decompresses is bounded by what is stored.
 constexpr Py_ssize_t kPackedFromBytes = 8 << 10;
@@ -61,6 +61,7 @@ PyMethodDef tunnel_functions[] = {
 }  // namespace
 
 UploadScan::~UploadScan() {
+  Py_XDECREF(version);
   Py_XDECREF(unpacked);
   Py_XDECREF(records);
   Py_XDECREF(topic);
@@ -79,6 +80,27 @@ bool UploadScan::read_topic(const char* text, Py_ssize_t bytes) {
     return false;
   }
   Py_XSETREF(topic, decoded);
+  return true;
+}
+
+bool UploadScan::read_version(const char* text, Py_ssize_t bytes) {
+  bool is_sound = bytes <= kMaxVersionBytes;
+  for (Py_ssize_t i = 0; is_sound && i < bytes; ++i) is_sound = text[i] > ' ' && text[i] <= '~';
+  if (!is_sound) {  // any other text is an unknown version; bytes that are not UTF-8 are refused
+    PyObject* decoded = PyUnicode_DecodeUTF8(text, bytes, nullptr);
+    if (decoded == nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
+      return false;
+    }
+    Py_DECREF(decoded);
+    bytes = 0;
+  }
+  if (version != nullptr && PyUnicode_GET_LENGTH(version) == bytes &&
+      std::memcmp(PyUnicode_1BYTE_DATA(version), text, static_cast<std::size_t>(bytes)) == 0)
+    return true;
+  PyObject* decoded = PyUnicode_DecodeASCII(text, bytes, nullptr);
+  if (decoded == nullptr) return false;
+  Py_XSETREF(version, decoded);
   return true;
 }
 
@@ -111,7 +133,14 @@ Py_ssize_t UploadScan::append_one(const unsigned char* body, Py_ssize_t bytes) {
   const Py_ssize_t used = kFixedBytes + topic_bytes + payload_size;
   if (used > bytes || seq != due || seq > last_seq) return -1;
   const char* text = reinterpret_cast<const char*>(body + kFixedBytes);
-  if (!read_topic(text, topic_bytes)) return -1;
+  Py_ssize_t name_bytes = topic_bytes, version_at = topic_bytes;
+  if (has_versions && topic_bytes > 0) {
+    if (const void* end = std::memchr(text, 0, static_cast<std::size_t>(topic_bytes)); end != nullptr) {
+      name_bytes = static_cast<const char*>(end) - text;
+      version_at = name_bytes + 1;
+    }
+  }
+  if (!read_topic(text, name_bytes) || !read_version(text + version_at, topic_bytes - version_at)) return -1;
   PyObject* made = record->tp_alloc(record, kFields);
   if (made == nullptr) return -1;
   PyTuple_SET_ITEM(made, 0, Py_NewRef(device_id));
@@ -122,6 +151,7 @@ Py_ssize_t UploadScan::append_one(const unsigned char* body, Py_ssize_t bytes) {
   PyTuple_SET_ITEM(made, 5, PyLong_FromLongLong(sent_ms));
   PyTuple_SET_ITEM(made, 6, Py_NewRef(received_ms));
   PyTuple_SET_ITEM(made, kPackedField, PyBytes_FromStringAndSize(nullptr, 0));
+  PyTuple_SET_ITEM(made, kVersionField, Py_NewRef(version));
   const bool whole = PyTuple_GET_ITEM(made, 2) != nullptr && PyTuple_GET_ITEM(made, 4) != nullptr &&
                      PyTuple_GET_ITEM(made, 5) != nullptr && PyTuple_GET_ITEM(made, kPackedField) != nullptr;
   const int failed = whole ? PyList_Append(records, made) : -1;
@@ -206,8 +236,8 @@ Py_ssize_t UploadScan::read(const unsigned char* bytes, Py_ssize_t end, Py_ssize
 }
 
 PyObject* scan_uploads(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 7) {
-    PyErr_Format(PyExc_TypeError, "scan_uploads takes 7 arguments, got %zd", count);
+  if (count != 7 && count != 8) {
+    PyErr_Format(PyExc_TypeError, "scan_uploads takes 7 or 8 arguments, got %zd", count);
     return nullptr;
   }
   UploadScan scan;
@@ -232,6 +262,7 @@ PyObject* scan_uploads(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
     return nullptr;
   scan.decompressors = arguments[2];
   scan.record = reinterpret_cast<PyTypeObject*>(arguments[4]);
+  scan.has_versions = count == 8 && arguments[7] == Py_True;
   Py_buffer buffer;
   if (PyObject_GetBuffer(arguments[0], &buffer, PyBUF_SIMPLE) < 0) return nullptr;
   if (at < 0 || at > buffer.len) {
