@@ -49,7 +49,8 @@ class QueuedTrigger:
     """A trigger in the queues of its tasks, with what a replay needs to make it again.
 
     `needed_from`, `cut_visits` and `cooldowns` describe the stream before its event, as `ReplayState` and
-    `FeatureStore.resume_from` do. `size_bytes` is an upper bound on what it keeps in memory.
+    `FeatureStore.resume_from` do. `size_bytes` is an upper bound on what it keeps in memory. `step` is the number of
+    triggers that the task had at this position before it: timers may be due at an event that triggers it too.
     """
 
     trigger: Trigger
@@ -58,6 +59,7 @@ class QueuedTrigger:
     cut_visits: tuple[str, ...]
     cooldowns: Mapping[str, int]
     size_bytes: int
+    step: int = 0
 
     @property
     def position(self) -> int:
