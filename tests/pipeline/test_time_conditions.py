@@ -20,6 +20,7 @@ from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.ticks import Tick
+from walle.pipeline.trie import EventStream
 from walle.protocol import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 
 BLOCKS = QueuePolicy(queue=1, queue_full=FullPolicy.BLOCK)
@@ -58,7 +59,9 @@ def histories(draw: st.DrawFn) -> list[Entry]:
         if draw(st.integers(0, 5)) == 0:
             entries.append(Tick(ts_ms))
         else:
-            contents = draw(st.sampled_from([{}, {"n": 1}, {"n": 0}, {"n": 1}, {"n": "1"}, {"n": True}]))
+            contents: dict[str, object] = draw(
+                st.sampled_from([{}, {"n": 1}, {"n": 0}, {"n": 1}, {"n": "1"}, {"n": True}])
+            )
             entries.append(Event(draw(ids), draw(st.sampled_from(["", "p", "q"])), ts_ms, contents))
     return entries
 
@@ -74,7 +77,7 @@ class Engine:
         """Play the entries from where an earlier process was; return a copy of the folder at a crash in between."""
         rng, names = self._rng, list(CONDITIONS)
         async with FeatureStore(self._folder / "features.db", clock=ManualClock()) as store:
-            engine = StreamEngine(store, self._run)
+            engine = StreamEngine(store, self._run, events=EventStream(max_events=3))  # a replay needs few events
             rng.shuffle(names)
             for name in names:
                 engine.add_task(name, CONDITIONS[name], BLOCKS)
@@ -139,13 +142,12 @@ def test_crashes_neither_lose_nor_double_a_time_trigger(
     crashes = sorted(data.draw(st.lists(st.integers(1, len(entries)), min_size=1, max_size=3)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_time, "_SNAPSHOT_EVERY", data.draw(st.sampled_from([0, 1, 5, 64])))
-        folder = asyncio.run(_play(tmp_path_factory.mktemp("crashed") / "device", entries, crashes, seed))
+        folder = asyncio.run(_play(tmp_path_factory.mktemp("crashed"), entries, crashes, seed))
     assert asyncio.run(stored(folder)) == expected(entries)
 
 
 async def _play(folder: Path, entries: Sequence[Entry], crashes: Sequence[int], seed: int) -> Path:
     """Play the entries with a crash before each of these positions; return the folder of the last process."""
-    folder.mkdir(exist_ok=True)
     for crash_at in crashes:
         folder = await Engine(folder, random.Random(seed)).play(entries, crash_at) or folder
     await Engine(folder, random.Random(seed)).play(entries)

@@ -224,6 +224,11 @@ class StreamEngine:
         """The position of the next event that has none of its own: after all events, also of an earlier process."""
         return max(self._last, self._replay_until) + 1
 
+    @property
+    def next_due_ms(self) -> int | None:
+        """The time of the stream at which the next timer is due, None if no timer runs."""
+        return self.time.next_due_ms(self._last + 1) if self.time.is_used else None
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: Event | Tick, position: int | None = None, *, can_wait: bool = False) -> TakenEvent:

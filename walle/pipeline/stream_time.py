@@ -92,6 +92,15 @@ class StreamTime:
         """The number of running timers."""
         return len(self.timers)
 
+    def next_due_ms(self, next_position: int) -> int | None:
+        """Return the time of the stream at which the next timer is due, None without timers.
+
+        `next_position` is that of the next entry.
+        """
+        if self._restored is not None and next_position > self._restored["position"]:
+            self._restore(self._restored)
+        return self.timers.next_due_ms
+
     def given_up(self) -> dict[str, int]:
         """Return the timers and keyed matches that were removed at a bound, by task."""
         return dict(self.timers.given_up + self._matches.given_up)
