@@ -29,6 +29,7 @@ from walle.deploy.cloud.attribute_schema import parse_schema
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.model_files.manifest import ModelManifest
 from walle.pipeline import open_uploads
+from walle.pipeline.event_mapping import EventMapping
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "adr" not in path.parts)
@@ -102,6 +103,10 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
 @pytest.mark.parametrize("block", of("toml"), ids=lambda block: block.place)
 def test_a_table_of_task_toml_is_read(block: Block, tmp_path: Path) -> None:
     sections = tomllib.loads(block.text)
+    if "fields" in sections:  # a mapping of an event log
+        (tmp_path / "mapping.toml").write_text(block.text)
+        assert EventMapping.load(tmp_path / "mapping.toml").whole
+        return
     if "gateways" in sections:  # walle.toml
         (tmp_path / "walle.toml").write_text(block.text)
         assert read_config(tmp_path / "walle.toml", up_parameters())

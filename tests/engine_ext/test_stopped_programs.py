@@ -309,11 +309,14 @@ def test_ctrl_c_ends_a_command(command: str, tmp_path: Path) -> None:
         [sys.executable, "-c", watched, "model", command, str(model), *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert child.stdout is not None
-    assert child.stdout.readline() == "begins\n"
-    time.sleep(0.3)
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begins\n"
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
     assert child.returncode == 130
     assert f"walle: stopped while {'running' if command == 'run' else 'timing'} {model}" in err
     assert "Traceback" not in err
@@ -321,6 +324,8 @@ def test_ctrl_c_ends_a_command(command: str, tmp_path: Path) -> None:
 
 # The command line, which says when the engine's run begins.
 PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored where a shell runs tests in the background
 from walle.cli import main
 from walle.engine_ext.session import Module, Session
 

@@ -56,7 +56,8 @@ def test_another_thread_cancels_the_runs_in_progress_and_no_later_one(kind: str)
 
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored where a shell runs tests in the background
 from tests.sim.endless_models import ENDLESS_MODELS
 from walle.engine_ext.session import load
 endless = ENDLESS_MODELS[sys.argv[1]]()
@@ -84,7 +85,10 @@ def test_ctrl_c_stops_a_run(kind: str) -> None:
         time.sleep(0.3)  # within the long run
         waited = time.monotonic() - ready
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=60)
+        try:
+            out, err = child.communicate(timeout=60)
+        finally:
+            child.kill()
     cpu_s, is_right = out.split()
     assert float(cpu_s) - waited < STOPPED_WITHIN_S
     assert is_right == "True"

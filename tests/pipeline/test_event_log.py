@@ -1,8 +1,10 @@
 import collections
+import dataclasses
 import gzip
 import json
 import pathlib
 import random
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from walle.pipeline import event_log
 from walle.pipeline.event_faults import Fault
 from walle.pipeline.event_log import MAX_REPORTS, EventLog, EventLogError
 from walle.pipeline.event_mapping import EventMapping, Mapped, MappingError, StreamOrder
+from walle.pipeline.event_time import EventTime
 from walle.pipeline.events import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -173,7 +176,7 @@ def test_a_mapping_says_which_column_is_which(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_stray_quote_costs_its_own_line(tmp_path: pathlib.Path) -> None:
-    mapping = EventMapping(whole=True, stream=(), time_format="s")
+    mapping = EventMapping(whole=True, stream=(), time_format=EventTime(["s"]))
     path = tmp_path / "log.csv"
     path.write_text(
         'event_id,page_id,ts_ms\nclick,"p,1\n' + "".join(f"click,p,{ts}\n" for ts in range(2, 300)) + "a,b\n"
@@ -314,7 +317,7 @@ def test_contents_get_our_names_and_actions(tmp_path: pathlib.Path) -> None:
     mapping = tmp_path / "m.toml"
     mapping.write_text(
         '[fields]\nevent_id = "kind"\npage_id = "page"\ntime = "at"\n'
-        '[kinds]\nbuy = "click"\n'
+        '[lists]\nitems = "first"\n[kinds]\nbuy = "click"\n'
         '[contents]\nkeep = ["note"]\nnames = { item_id = ["sku", "items.id"], absent = "nothing" }\n'
         'actions = { buy = "purchase" }\n'
     )
@@ -335,3 +338,140 @@ def test_wrong_names_and_actions_are_named(tmp_path: pathlib.Path, text: str, wh
     with pytest.raises(MappingError) as caught:
         EventMapping.load(mapping)
     assert caught.value.where == where
+
+
+# --- lists of events, times, pages, windows ---------------------------------------------------------------------------
+
+SESSION = {"session": 1, "events": [{"aid": 7, "ts": 10, "type": "clicks"}, {"aid": 7, "ts": 10, "type": "clicks"}]}
+NESTED = '[fields]\nevent_id = "events.type"\npage_id = "events.aid"\ntime = "events.ts"\nstream = "session"\n'
+
+
+def mapped(tmp_path: pathlib.Path, text: str, *lines: object) -> EventLog:
+    (tmp_path / "m.toml").write_text(text)
+    return EventLog(write(tmp_path / "log.jsonl", *lines), tmp_path / "m.toml")
+
+
+def test_a_list_of_events_is_read_whole_or_refused(tmp_path: pathlib.Path) -> None:
+    log = mapped(tmp_path, NESTED, SESSION)
+    assert list(log) == []
+    assert 'is a list of 2; the mapping must say in [lists]: "events" = "each" or "first"' in log.skipped_text()
+    log = mapped(tmp_path, NESTED + '[lists]\nevents = "each"\n[contents]\nkeep = ["events.type"]', SESSION)
+    assert [event for _, event in log] == [Event("clicks", "7", 10, {"events.type": "clicks"})] * 2  # equal, both kept
+    assert [record.line for record in log.records()] == [1, 1]
+    assert log.skipped_text() == ""
+    assert len(list(mapped(tmp_path, NESTED + '[lists]\nevents = "first"', SESSION))) == 1
+    assert len(list(mapped(tmp_path, NESTED, {**SESSION, "events": SESSION["events"][:1]}))) == 1  # type: ignore[index]
+
+
+def test_a_bad_event_of_a_list_does_not_cost_the_others(tmp_path: pathlib.Path) -> None:
+    line = {**SESSION, "events": [{"aid": 1, "ts": "no", "type": "clicks"}, {"aid": 2, "ts": 5, "type": "clicks"}]}
+    log = mapped(tmp_path, NESTED + '[lists]\nevents = "each"', line, {**SESSION, "events": 3}, {"session": 1})
+    assert [event.page_id for _, event in log] == ["2"]
+    assert [(report.line, report.reason) for report in log.reports] == [
+        (1, "ts_ms: 'no' is not a time in the format 'ms'"),
+        (2, "events: is int; the mapping's [lists] names it as a list of events"),
+        (3, "events: is missing; the mapping's [lists] names it as a list of events"),
+    ]
+
+
+def test_a_list_within_objects_is_read(tmp_path: pathlib.Path) -> None:
+    text = NESTED.replace("events.", "batch.events.") + '[lists]\n"batch.events" = "each"'
+    log = mapped(tmp_path, text, {"session": 1, "batch": [{"events": SESSION["events"]}]})
+    assert len(list(log)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('[lists]\nevents = "all"', "lists.events"),
+        ('[lists]\na = "each"\nb = "each"', "lists"),
+        ('[time]\nformat = "unix"', "time.format"),
+        ("[time]\nformat = []", "time.format"),
+        ('[order]\nsort_window = "all"', "order.sort_window"),
+        ("[order]\nsort_window = true", "order.sort_window"),
+    ],
+)
+def test_a_wrong_value_of_a_mapping_is_named(tmp_path: pathlib.Path, text: str, where: str) -> None:
+    with pytest.raises(MappingError) as caught:
+        mapped(tmp_path, NESTED + text)
+    assert caught.value.where == where
+
+
+def test_a_log_without_pages_has_events_of_no_page(tmp_path: pathlib.Path) -> None:
+    text = '[fields]\nevent_id = "clicked"\ntime = "timestamp"\nstream = "user"\n[time]\nformat = "iso"\n'
+    (tmp_path / "m.toml").write_text(text)
+    path = write(tmp_path / "log.csv", b"timestamp,item,clicked,user\n2026-01-01 00:00:00+00:00,5,1,u1\n")
+    ((_, event),) = EventLog(path, tmp_path / "m.toml")
+    assert (event.event_id, event.page_id, event.ts_ms) == ("1", "", 1_767_225_600_000)
+
+
+def test_an_automatic_window_keeps_what_any_window_could(tmp_path: pathlib.Path) -> None:
+    rng = random.Random(7)
+    times = {stream: sorted(rng.randrange(10_000) for _ in range(300)) for stream in "abc"}
+    lines = [
+        plain_event(times[stream][place], stream=stream, id=f"{stream}{place}")
+        for place in range(300)
+        for stream in "abc"
+    ]
+    shuffled = [line for _, line in sorted(enumerate(lines), key=lambda pair: pair[0] + rng.uniform(0, 40))]
+    path = write(tmp_path / "log.jsonl", *shuffled)
+    unsorted = EventLog(path)
+    kept = len(list(unsorted))
+    assert kept < 900
+    needed = int(unsorted.skipped_text().partition("sort_window = ")[2].split()[0])
+    assert len(list(EventLog(path, EventMapping(sort_window=needed)))) == 900
+    assert len(list(EventLog(path, EventMapping(sort_window=needed - 1)))) < 900
+    automatic = EventLog(path, EventMapping(sort_window=None))
+    assert len(list(automatic)) == 900
+    assert automatic.skipped_text() == ""
+
+
+def test_a_log_beyond_every_window_says_so(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "MAX_SORT_WINDOW", 10)
+    times = [5, 100, *range(101, 140), 50]
+    path = write(tmp_path / "log.jsonl", *[plain_event(ts) for ts in times])
+    log = EventLog(path, EventMapping(sort_window=None))
+    assert len(list(log)) == len(times) - 1
+    assert "more than 10 events out of their order: sort the file by time" in log.skipped_text()
+
+
+@pytest.mark.parametrize("case", ["iso_with_utc.csv", "sessions_in_a_line.jsonl", "exposures_without_page.csv"])
+def test_logs_that_could_not_be_read(tmp_path: pathlib.Path, case: str) -> None:
+    path = ROOT.parent / "shared" / "cases" / "pipeline" / case
+    if not path.exists():
+        pytest.skip(f"the case {case} is not at {path.parent}")
+    texts = {
+        "iso_with_utc.csv": "",
+        "sessions_in_a_line.jsonl": '[fields]\nevent_id = "events.type"\ntime = "events.ts"\npage_id = "events.item"\n'
+        'stream = "session"\n[lists]\nevents = "each"\n',
+        "exposures_without_page.csv": '[fields]\nevent_id = "clicked"\ntime = "timestamp"\nstream = "user"\n'
+        '[time]\nformat = "iso"\n',
+    }
+    mapping = path.with_suffix(".toml")
+    if texts[case]:
+        mapping = tmp_path / "m.toml"
+        mapping.write_text(texts[case])
+    log = EventLog(path, mapping)
+    assert len(list(log)) == (1 if case.startswith("exposures") else 2)
+    assert log.skipped_text() == ""
+
+
+def test_the_mappings_of_the_reference_page_can_be_used(tmp_path: pathlib.Path) -> None:
+    page = (ROOT / "docs" / "reference" / "event-log.md").read_text()
+    texts = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    shop = {"event_type": "screen_view", "url": "a", "timestamp": "2026-01-01 00:00:00 UTC", "user_id": "u"}
+    nested = {"session": 1, "events": [{"type": "clicks", "aid": 7, "ts": 5}, {"type": "orders", "aid": 7, "ts": 6}]}
+    counts = []
+    for text, line in zip(texts, (shop, nested), strict=True):
+        log = mapped(tmp_path, text, line)
+        counts.append([event.event_id for _, event in log])
+        assert log.skipped_text() == ""
+    assert counts == [[PAGE_ENTER, PAGE_EXIT], ["clicks", "orders"]]
+
+
+def test_the_reference_page_has_every_key_of_a_mapping() -> None:
+    page = (ROOT / "docs" / "reference" / "event-log.md").read_text()
+    fields = {field.name for field in dataclasses.fields(EventMapping)}
+    keys = set(re.findall(r"^\| `(?:\w+\.)?(\w+)", page, re.MULTILINE))
+    ours = {"format": "time_format", "json": "json_fields", "derive": "derive_pages", "lists": "each"}
+    assert {ours.get(key, key) for key in keys} == fields - {"whole", "firsts"}

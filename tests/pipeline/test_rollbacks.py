@@ -223,6 +223,30 @@ async def test_a_removed_file_is_reported(rig: Rig) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("later", [0, 20])
+async def test_a_removed_file_is_reported_with_its_earlier_epochs(rig: Rig, later: int) -> None:
+    async with rig.cloud:
+        await rig.send(10)
+        for _ in range(2):  # the store goes on in another epoch, with two uploads of the one before
+            await rig.send(2, upload=False)
+            copy = copy_files(rig.path, FILES)
+            await rig.send(1, upload=False)
+            put_back(rig.path, copy)
+            await rig.send(5 + later)
+        before = await rig.cloud.ingest.query(limit=1000)
+        assert len({received.epoch for _, received in before}) == 3
+        put_back(rig.path, {})
+        losses = await rig.send(1)
+        for _, received in before:
+            assert any(
+                loss.epoch == received.epoch
+                and loss.first_seq <= received.seq
+                and (loss.last_seq is None or received.seq <= loss.last_seq)
+                for loss in losses
+            )
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("epochs", [1, 2])
 async def test_a_cloud_restored_from_an_older_copy_goes_on_and_reports_it(rig: Rig, epochs: int) -> None:
     await rig.cloud.start()

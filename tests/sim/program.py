@@ -45,7 +45,13 @@ class Program:
     `sockets` are handed over to it as by a service manager.
     """
 
-    def __init__(self, *arguments: str, sockets: Sequence[socket.socket] = (), **environment: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        sockets: Sequence[socket.socket] = (),
+        folder: Path | None = None,
+        **environment: str,
+    ) -> None:
         given = [one.fileno() for one in sockets]
         activated = [sys.executable, "-c", _ACTIVATED, ",".join(map(str, given))] if given else []
         self.process = subprocess.Popen(
@@ -54,6 +60,7 @@ class Program:
             stderr=subprocess.PIPE,
             env=_environment(environment),
             pass_fds=given,
+            cwd=folder,
         )
         self.lines: list[dict[str, Any]] = []
         self.errors = ""
@@ -106,8 +113,14 @@ class Programs:
     def __init__(self) -> None:
         self._started: list[Program] = []
 
-    def __call__(self, *arguments: str, sockets: Sequence[socket.socket] = (), **environment: str) -> Program:
-        self._started.append(Program(*arguments, sockets=sockets, **environment))
+    def __call__(
+        self,
+        *arguments: str,
+        sockets: Sequence[socket.socket] = (),
+        folder: Path | None = None,
+        **environment: str,
+    ) -> Program:
+        self._started.append(Program(*arguments, sockets=sockets, folder=folder, **environment))
         return self._started[-1]
 
     def __enter__(self) -> Self:

@@ -1,9 +1,11 @@
 """`walle cloud up`: its options, and the commands of the group `walle cloud`."""
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,8 @@ from walle.cli.cloud_nodes import down, drain, restart
 from walle.cli.cloud_program import detach_cloud, serve_cloud
 from walle.cli.cloud_status import status
 from walle.cli.credentials import is_network
-from walle.cli.folder_lock import only_one
+from walle.cli.folder_lock import new_folder, only_one
+from walle.cli.join import JOIN_FILE
 from walle.cli.output import JsonLinesFlag
 from walle.cli.push_gateway import gateway
 from walle.errors import ConfigError
@@ -327,8 +330,14 @@ def up(
             "sockets were handed over (LISTEN_FDS), on which other processes would have to listen with"
             f" {'--ray' if ray else '--tunnel-processes'}: leave that out, or stop the .socket unit"
         )
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with only_one(folder, is_standby=_is_in_database(folder, database)):
+    if business_app:
+        sys.path.append(str(Path.cwd()))  # an installed command looks in its own folder only
+    with contextlib.ExitStack() as undo:
+        # A database may have the state of the cloud already, and then needs the keys in the folder.
+        if not database and not address:
+            undo.enter_context(new_folder(folder, JOIN_FILE))
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        undo.enter_context(only_one(folder, is_standby=_is_in_database(folder, database)))
         from walle.cloud import CloudConfig
         from walle.cloud.config import parse_labels, parse_resources
         from walle.cloud.file_places import choose_place, parse_place

@@ -1,8 +1,9 @@
-"""Lock of a cloud's folder: one process at a time has it."""
+"""Folder of a cloud: one process at a time has it, and a new one is removed where the cloud did not start."""
 
 import contextlib
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +37,24 @@ def only_one(folder: Path, *, is_standby: bool = False) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path, done: str) -> Iterator[None]:
+    """Make the folder. One that was empty or missing is so again where the block fails and has not written `done`."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    was_empty = bool(missing) or not any(folder.iterdir())
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        yield
+    except BaseException:
+        if was_empty and not (folder / done).exists():
+            for child in folder.iterdir():
+                if child.is_dir() and not child.is_symlink():
+                    shutil.rmtree(child, ignore_errors=True)
+                else:
+                    child.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # something else is in it meanwhile
+                for path in missing:
+                    path.rmdir()
+        raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,8 @@ def gateway(
 
     if not token:
         raise ConfigError("a push gateway needs a token with the role reader on `*`; give --token-file")
+    if business_app:
+        sys.path.append(str(Path.cwd()))  # an installed command looks in its own folder only
     config = PushGatewayConfig(
         url=url,
         token=token,

@@ -1,6 +1,7 @@
 """The business's own ASGI app, which a gateway serves with the push answer."""
 
 import importlib
+from pathlib import Path
 
 from walle.deploy.cloud.asgi import ASGIApp
 from walle.errors import ConfigError
@@ -13,6 +14,8 @@ def load_app(spec: str) -> ASGIApp:
         app: ASGIApp = getattr(importlib.import_module(module_name), function)()
     except Exception as error:  # foreign code may raise anything
         what = f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name and module_name.split(".")[0] == error.name:
+            what = f"there is no module {error.name} in {Path.cwd()} and among the installed packages"
         raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {what}") from error
     if not callable(app):
         raise ConfigError(f"business app {spec!r} is not an ASGI app: the factory returned a {type(app).__name__}")

@@ -7,13 +7,13 @@ longer mean to the cloud what they mean to the device (docs/adr/0094).
 import dataclasses
 import secrets
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from walle.pipeline import checksums
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.store_lock import Mark
 from walle.pipeline.store_schema import StoreState, is_sound, outbox_bytes, write_state
-from walle.protocol import Origin
+from walle.protocol import Origin, origins_from_text
 
 
 def start_epoch(
@@ -81,19 +81,33 @@ def _runs(epoch: str, seqs: Sequence[int]) -> list[Loss]:
     return runs
 
 
+def _beyond(known: Mapping[str, int], epoch: str, last_seq: int | None) -> list[Loss]:
+    """Return the loss of the uploads of an epoch after those that are known, if there are any."""
+    first_seq = known.get(epoch, 0) + 1
+    if last_seq is not None and last_seq < first_seq:
+        return []
+    return [Loss(epoch, first_seq, last_seq, LossCause.DEVICE_RESTORED)]
+
+
 def rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
     """Return the reports of uploads that the lock file's mark knows of and the file does not."""
     if mark is None:
         return []
     if mark.epoch != state.epoch:
         # A file that continues the mark's epoch was killed before its new mark was written; any other was replaced.
-        known = [origin.offset + origin.upto for origin in state.origins if origin.epoch == mark.epoch]
-        first_seq = known[0] + 1 if known else 1
-        losses = []
-        if mark.last_seq >= first_seq:
-            losses.append(Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED))
-        if not known and state.commits:  # a copy from before the mark's epoch, of which an unknown number went on
-            losses.append(Loss(state.epoch, state.last_seq + 1, None, LossCause.DEVICE_RESTORED))
+        known = {origin.epoch: origin.offset + origin.upto for origin in state.origins}
+        losses = _beyond(known, mark.epoch, mark.last_seq)
+        if mark.epoch not in known:
+            if state.commits:  # a copy from before the mark's epoch, of which an unknown number went on
+                losses.append(Loss(state.epoch, state.last_seq + 1, None, LossCause.DEVICE_RESTORED))
+            for origin in origins_from_text(mark.origins):  # the newest first
+                if origin.epoch == state.epoch:
+                    break
+                # Of an epoch before the last one, from which nothing was moved, only a bound is known.
+                is_exact = origin.upto or origin.offset == origin.acked
+                losses += _beyond(known, origin.epoch, origin.offset + origin.upto if is_exact else None)
+                if origin.epoch in known:
+                    break  # what is older is common to both
         return losses
     if mark.commits > state.commits and mark.last_seq > state.last_seq:
         return [Loss(mark.epoch, state.last_seq + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]

@@ -4,6 +4,7 @@ A line that is broken, out of order within its stream, duplicated or enormous is
 skipped. Memory is bounded for every file.
 """
 
+import bisect
 import collections
 import csv
 import dataclasses
@@ -13,12 +14,12 @@ import io
 import json
 import pathlib
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from walle.errors import ConfigError
 from walle.pipeline.event_faults import DuplicateWindow, Fault, digest_of
-from walle.pipeline.event_mapping import EventMapping, Mapped, StreamOrder
+from walle.pipeline.event_mapping import MAX_SORT_WINDOW, MAX_STREAMS, EventMapping, Mapped, StreamOrder
 from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
 
 MAX_REPORTS = 100
@@ -50,6 +51,43 @@ class LoggedEvent(NamedTuple):
     line: int
     stream: str
     event: Event
+
+
+class NeededWindow:
+    """The smallest `sort_window` that puts the events of each stream of a log in order, as far as it was read.
+
+    A window of n holds the n latest events so far, by time. An event comes in order if the earliest one of its stream
+    that is later is still held. Of MAX_SORT_WINDOW events and as many more, times are remembered.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._times: list[int] = []  # the latest ones, ascending
+        self._by_stream: dict[str, list[int]] = {}
+
+    def add(self, stream: str, ts_ms: int) -> None:
+        """Note the next event."""
+        own = self._by_stream.setdefault(stream, [])
+        if (later := bisect.bisect_right(own, ts_ms)) < len(own):
+            held = len(self._times) - bisect.bisect_left(self._times, own[later])
+            self.size = max(self.size, held)
+        bisect.insort(own, ts_ms)
+        bisect.insort(self._times, ts_ms)
+        if len(self._times) > 2 * MAX_SORT_WINDOW + 2:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the earliest times; of a stream, the latest of these stays, which no window can hold."""
+        del self._times[: -MAX_SORT_WINDOW - 1]
+        for stream, own in list(self._by_stream.items()):
+            del own[: max(0, bisect.bisect_left(own, self._times[0]) - 1)]
+            if len(self._by_stream) > MAX_STREAMS and own[-1] < self._times[0]:
+                del self._by_stream[stream]
+
+    def advice(self) -> str:
+        if self.size > MAX_SORT_WINDOW:
+            return f"they are more than {MAX_SORT_WINDOW:,} events out of their order: sort the file by time"
+        return f'the mapping\'s [order] sort_window = {self.size} or "auto" would keep those that are out of order'
 
 
 class _BrokenRecord(Exception):  # noqa: N818 (never leaves this module)
@@ -93,6 +131,7 @@ class EventLog:
             mapping = EventMapping()
         self._mapping = mapping if isinstance(mapping, EventMapping) else EventMapping.load(mapping)
         self._streams = streams
+        self._found_window: int | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -101,10 +140,23 @@ class EventLog:
         self.skipped: dict[Fault, int] = dict.fromkeys(Fault, 0)
         self.reports: list[LineReport] = []
         self._seen = DuplicateWindow(_DUPLICATE_WINDOW)
+        self._needed = NeededWindow()
 
     def __iter__(self) -> Iterator[tuple[int, Event]]:
         """Yield (position, event). The counts and reports of this object are those of the latest iteration."""
         return ((record.position, record.event) for record in self.records())
+
+    def skipped_text(self) -> str:
+        """Return what the latest iteration skipped, and the first reason; "" for nothing."""
+        counts = [f"{count:,} {fault}" for fault, count in self.skipped.items() if count]
+        if not counts:
+            return ""
+        text = f"{self.path.name}: {sum(self.skipped.values()):,} skipped ({', '.join(counts)})"
+        if self.reports:
+            text += f"; line {self.reports[0].line}: {self.reports[0].reason}"
+        if self.skipped[Fault.OUT_OF_ORDER]:
+            text += f"; {self._needed.advice()}"
+        return text
 
     def stream_ids(self, limit: int = 10_000) -> list[str]:
         """Return the streams in the order they begin, at most `limit`; reads the whole log."""
@@ -149,21 +201,31 @@ class EventLog:
             with self._open() as file:
                 for line, fields, digest in self._csv_lines(file) if self._csv else self._json_lines(file):
                     try:
-                        mapped = self._mapping.map(fields)
-                        mapped.event.size_bytes()
+                        for number, event_fields in enumerate(self._mapping.events(fields)):
+                            yield from self._mapped_event(line, event_fields, digest, number)
                     except EventError as error:
-                        self._skip(Fault.ENORMOUS if error.where == "event" else Fault.BROKEN, line, str(error))
-                        continue
-                    if self._is_duplicate(mapped, digest):
-                        self._skip(
-                            Fault.DUPLICATE, line, f"id {mapped.id}" if mapped.id else "equal to a line before it"
-                        )
-                        continue
-                    yield line, mapped
+                        self._skip(Fault.BROKEN, line, str(error))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             self._skip(Fault.BROKEN, self.lines + 1, f"the compressed file ends or breaks here ({error})")
         except OSError as error:
             raise EventLogError(self.path, f"cannot be read ({error.strerror or error})") from error
+
+    def _mapped_event(
+        self, line: int, fields: Mapping[str, Any], digest: bytes, number: int
+    ) -> Iterator[tuple[int, Mapped]]:
+        """Yield the line's event of this number, counted from 0, unless it is skipped."""
+        try:
+            mapped = self._mapping.map(fields)
+            mapped.event.size_bytes()
+        except EventError as error:
+            self._skip(Fault.ENORMOUS if error.where == "event" else Fault.BROKEN, line, str(error))
+            return
+        if number:  # of a line that has several, which may be equal
+            digest = digest_of(digest + number.to_bytes(8))
+        if self._is_duplicate(mapped, digest):
+            self._skip(Fault.DUPLICATE, line, f"id {mapped.id}" if mapped.id else "equal to a line before it")
+            return
+        yield line, mapped
 
     def _is_duplicate(self, mapped: Mapped, digest: bytes) -> bool:
         key = digest_of(f"{mapped.stream}\0{mapped.id}".encode()) if mapped.id else digest
@@ -173,15 +235,27 @@ class EventLog:
         return False
 
     def _sorted(self, source: Iterator[tuple[int, Mapped]]) -> Iterator[tuple[int, Mapped]]:
-        window: list[tuple[int, int, Mapped]] = []
-        for line, mapped in source:
-            heapq.heappush(window, (mapped.event.ts_ms, line, mapped))
-            if len(window) > self._mapping.sort_window:
-                _, first, earliest = heapq.heappop(window)
+        most = self._window()
+        window: list[tuple[int, int, int, Mapped]] = []
+        for number, (line, mapped) in enumerate(source):
+            self._needed.add(mapped.stream, mapped.event.ts_ms)
+            heapq.heappush(window, (mapped.event.ts_ms, number, line, mapped))
+            if len(window) > most:
+                _, _, first, earliest = heapq.heappop(window)
                 yield first, earliest
         while window:
-            _, first, earliest = heapq.heappop(window)
+            _, _, first, earliest = heapq.heappop(window)
             yield first, earliest
+
+    def _window(self) -> int:
+        """Return the number of events to sort among."""
+        if self._mapping.sort_window is not None:
+            return self._mapping.sort_window
+        if self._found_window is None:
+            log = EventLog(self.path, dataclasses.replace(self._mapping, sort_window=0))
+            collections.deque(log.records(), maxlen=0)
+            self._found_window = min(log._needed.size, MAX_SORT_WINDOW)
+        return self._found_window
 
     def _in_order(self, order: StreamOrder, line: int, mapped: Mapped) -> list[tuple[str, Event]]:
         if order.is_late(mapped):

@@ -2,13 +2,17 @@
 
 [fields]                        a name, a dotted path into JSON, or a list of them: the first that is not empty is used
 event_id = "event_type"         the kind of event
-page_id = "screen"              empty or absent: the event belongs to the page that its stream is on
+page_id = "screen"              without it, or where it is empty, the page that the event's stream is on (optional)
 time = "timestamp"
 stream = "device_id"            events of different streams are different devices' (optional)
 session = "session_id"          a new value ends the page (optional)
 id = "uuid"                     two lines with one id are duplicates (optional; without it, equal lines are)
 [time]
-format = "ms"                   ms, s (since the epoch) or iso (without a zone: UTC)
+format = "ms"                   s, ms, us or ns since the epoch, iso, or a pattern such as "%d/%m/%Y %H:%M:%S"; or a
+                                list of these, of which the first that fits is taken; a time without a zone is UTC
+[lists]
+items = "each"                  this field is a list of events, each read as a line of its own with the line's other
+                                fields; "first": only the first element counts
 [kinds]
 product_exposure = "exposure"   the publisher's event id = ours; an event id that is not listed is kept
 [contents]
@@ -20,7 +24,8 @@ actions = { buy = "purchase" }  the publisher's event id = the value of `action`
 derive = true                   insert page_enter and page_exit at each change of page
 gap_s = 1800                    a longer silence ends the page
 [order]
-sort_window = 1000              lines held and sorted by time, for logs that are not in order
+sort_window = 1000              lines held and sorted by time, for logs that are not in order; "auto": as many as are
+                                needed, which costs a second reading of the file
 """
 
 import collections
@@ -29,11 +34,11 @@ import json
 import math
 import pathlib
 import tomllib
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, Self
 
 from walle.errors import ConfigError
+from walle.pipeline.event_time import EventTime, TimeFormatError
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event, EventError
 
 MAX_SORT_WINDOW = 100_000
@@ -41,7 +46,7 @@ MAX_STREAMS = (
     10_000  # whose page and latest time are kept; the stream that is silent for longest is dropped, its page exited
 )
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
+_TABLES = ("fields", "time", "lists", "kinds", "contents", "pages", "order")
 
 type Fields = tuple[tuple[str, ...], ...]
 
@@ -75,7 +80,9 @@ class EventMapping:
     stream: Fields = (("stream",),)
     session: Fields = ()
     id: Fields = (("id",),)
-    time_format: str = "ms"
+    time_format: EventTime = EventTime(("ms",))  # noqa: RUF009 - it does not change
+    each: tuple[str, ...] = ()  # the field that is a list of events, none if empty
+    firsts: frozenset[tuple[str, ...]] = frozenset()  # fields that are lists of which the first element counts
     kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     keep: Fields | None = None
     json_fields: tuple[str, ...] = ()
@@ -83,7 +90,7 @@ class EventMapping:
     actions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derive_pages: bool = False
     gap_s: float = math.inf
-    sort_window: int = 0
+    sort_window: int | None = 0  # None: as many lines as are needed
     whole: bool = False  # contents are the line's own fields, not its field `contents`
 
     @classmethod
@@ -112,53 +119,91 @@ class EventMapping:
             if fields
         )
 
+    def events(self, line: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield what is mapped of one line, given as fields by name: the line, or one for each element of its list.
+
+        Raises:
+            EventError: a column whose text is JSON cannot be read, or the field of [lists] is not a list.
+        """
+        if self.json_fields:
+            line = {**line, **{name: _parse_json(name, line[name]) for name in self.json_fields if line.get(name)}}
+        if not self.each:
+            yield line
+            return
+        found = _at(line, self.each, self.firsts)
+        if not isinstance(found, list):
+            what = "is missing" if found is None else f"is {type(found).__name__}"
+            raise EventError(".".join(self.each), f"{what}; the mapping's [lists] names it as a list of events")
+        for element in found:
+            yield _replaced(line, self.each, element)
+
     def map(self, line: Mapping[str, Any]) -> Mapped:
-        """Return one line, given as fields by name, mapped.
+        """Return one of `events` mapped.
 
         Raises:
             EventError: a field is missing or wrong; the error has our name for it.
         """
-        if self.json_fields:
-            line = {**line, **{name: _parse_json(name, line[name]) for name in self.json_fields if line.get(name)}}
         if not self.whole:
             event = Event.from_dict(line)
-            return Mapped(_text(line, self.stream, "stream"), "", _text(line, self.id, "id"), event)
-        kind = _text(line, self.event_id, "event_id")
-        page_id = _text(line, self.page_id, "page_id")
+            return Mapped(self._text(line, self.stream, "stream"), "", self._text(line, self.id, "id"), event)
+        kind = self._text(line, self.event_id, "event_id")
+        page_id = self._text(line, self.page_id, "page_id")
         event = Event(self.kinds.get(kind, kind), page_id, self._time_ms(line), self._contents(line, kind))
-        stream, session = _text(line, self.stream, "stream"), _text(line, self.session, "session")
-        return Mapped(stream, session, _text(line, self.id, "id"), event)
+        stream, session = self._text(line, self.stream, "stream"), self._text(line, self.session, "session")
+        return Mapped(stream, session, self._text(line, self.id, "id"), event)
 
     def _time_ms(self, line: Mapping[str, Any]) -> int:
-        text = _text(line, self.time, "ts_ms")
+        text = self._text(line, self.time, "ts_ms")
         if not text:
             raise EventError("ts_ms", "is missing")
         try:
-            if self.time_format == "iso":
-                moment = datetime.fromisoformat(text)
-                if moment.tzinfo is None:
-                    moment = moment.replace(tzinfo=UTC)
-                return (moment - _EPOCH) // timedelta(milliseconds=1)
-            return round(float(text) * (1000 if self.time_format == "s" else 1))
-        except (ValueError, OverflowError) as error:
-            raise EventError("ts_ms", f"{text[:80]!r} is not a time in the format {self.time_format!r}") from error
+            return self.time_format.read(text)
+        except ValueError as error:
+            raise EventError("ts_ms", str(error)) from error
 
     def _contents(self, line: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        contents = dict(line) if self.keep is None else {".".join(field): _find(line, field) for field in self.keep}
+        if self.keep is None:
+            contents = dict(line)
+        else:
+            contents = {".".join(field): self._find(line, field) for field in self.keep}
         for name, fields in self.names.items():
-            contents[name] = next((found for field in fields if (found := _find(line, field)) not in ("", None)), None)
+            found = (self._find(line, field) for field in fields)
+            contents[name] = next((value for value in found if value not in ("", None)), None)
         if kind in self.actions:
             contents["action"] = self.actions[kind]
         return {name: value for name, value in contents.items() if value not in ("", None)}
 
+    def _find(self, line: Mapping[str, Any], field: tuple[str, ...]) -> Any:
+        if len(field) > 1 and (dotted := ".".join(field)) in line:
+            return line[dotted]  # a name that contains dots
+        return _at(line, field, self.firsts)
 
-def _find(line: Mapping[str, Any], field: tuple[str, ...]) -> Any:
-    """Return the value at a dotted path, None if the line has none. Of a list, the first element is taken."""
+    def _text(self, line: Mapping[str, Any], fields: Fields, where: str) -> str:
+        """Return the first of `fields` that is not empty, as text; "" if all are."""
+        for field in fields:
+            value = self._find(line, field)
+            if isinstance(value, str) and value:
+                return value
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return str(value)
+            if value not in (None, ""):
+                raise EventError(where, f"{'.'.join(field)} must be text or a number, is {type(value).__name__}")
+        return ""
+
+
+def _at(line: Mapping[str, Any], field: tuple[str, ...], firsts: Container[tuple[str, ...]]) -> Any:
+    """Return the value at a path, None if the line has none.
+
+    Raises:
+        EventError: the path leads through a list of several elements, which is not among `firsts`.
+    """
     value: Any = line
-    if len(field) > 1 and (dotted := ".".join(field)) in line:
-        return line[dotted]  # a name that contains dots
-    for name in field:
+    for depth, name in enumerate(field):
         if isinstance(value, list) and value:
+            if len(value) > 1 and field[:depth] not in firsts:
+                path = ".".join(field[:depth])
+                what = f'is a list of {len(value)}; the mapping must say in [lists]: "{path}" = "each" or "first"'
+                raise EventError(path, what)
             value = value[0]
         if not isinstance(value, Mapping) or name not in value:
             return None
@@ -166,17 +211,15 @@ def _find(line: Mapping[str, Any], field: tuple[str, ...]) -> Any:
     return value
 
 
-def _text(line: Mapping[str, Any], fields: Fields, where: str) -> str:
-    """Return the first of `fields` that is not empty, as text; "" if all are."""
-    for field in fields:
-        value = _find(line, field)
-        if isinstance(value, str) and value:
-            return value
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return str(value)
-        if value not in (None, ""):
-            raise EventError(where, f"{'.'.join(field)} must be text or a number, is {type(value).__name__}")
-    return ""
+def _replaced(line: Mapping[str, Any], field: tuple[str, ...], element: Any) -> Mapping[str, Any]:
+    """Return the line with another value at a path that leads through objects alone, or through lists of one."""
+    name, *more = field
+    if not more:
+        return {**line, name: element}
+    inner = line[name]
+    if isinstance(inner, list):
+        inner = inner[0]
+    return {**line, name: _replaced(inner, tuple(more), element)}
 
 
 def _parse_json(name: str, text: Any) -> Any:
@@ -195,16 +238,14 @@ class _MappingReader:
 
     def read(self) -> dict[str, Any]:
         for name, table in self._tables.items():
-            if name not in ("fields", "time", "kinds", "contents", "pages", "order"):
-                raise MappingError(
-                    self._path, name, "unknown; a mapping has fields, time, kinds, contents, pages, order"
-                )
+            if name not in _TABLES:
+                raise MappingError(self._path, name, f"unknown; a mapping has {', '.join(_TABLES)}")
             self._check(isinstance(table, dict), name, "must be a table")
         found: dict[str, Any] = {}
         for name in ("event_id", "page_id", "time", "stream", "session", "id"):
-            found[name] = self._fields("fields", name, required=name in ("event_id", "page_id", "time"))
-        found["time_format"] = self._take("time", "format", str, "ms")
-        self._check(found["time_format"] in ("ms", "s", "iso"), "time.format", "must be ms, s or iso")
+            found[name] = self._fields("fields", name, required=name in ("event_id", "time"))
+        found["time_format"] = self._time_format()
+        found["each"], found["firsts"] = self._lists()
         found["kinds"] = self._tables.pop("kinds", {})
         for kind, ours in found["kinds"].items():
             self._check(isinstance(ours, str) and ours, f"kinds.{kind}", "must be an event id")
@@ -218,10 +259,7 @@ class _MappingReader:
         found["derive_pages"] = self._take("pages", "derive", bool, False)
         found["gap_s"] = self._take("pages", "gap_s", int, 1800)
         self._check(found["gap_s"] > 0, "pages.gap_s", "must be more than 0 seconds")
-        found["sort_window"] = self._take("order", "sort_window", int, 0)
-        self._check(
-            0 <= found["sort_window"] <= MAX_SORT_WINDOW, "order.sort_window", f"must be 0 to {MAX_SORT_WINDOW}"
-        )
+        found["sort_window"] = self._sort_window()
         for name, table in self._tables.items():
             for key in table:
                 raise MappingError(self._path, f"{name}.{key}", "unknown key")
@@ -235,6 +273,34 @@ class _MappingReader:
         value = self._tables.get(table, {}).pop(key, default)
         self._check(type(value) is kind, f"{table}.{key}", f"must be {kind.__name__}, is {type(value).__name__}")
         return value  # type: ignore[no-any-return]
+
+    def _time_format(self) -> EventTime:
+        value = self._tables.get("time", {}).pop("format", "ms")
+        formats = [value] if isinstance(value, str) else value
+        good = isinstance(formats, list) and formats and all(isinstance(one, str) for one in formats)
+        self._check(good, "time.format", "must be a format or a list of formats, such as ms, s or iso")
+        try:
+            return EventTime(formats)
+        except TimeFormatError as error:
+            raise MappingError(self._path, "time.format", str(error)) from error
+
+    def _lists(self) -> tuple[tuple[str, ...], frozenset[tuple[str, ...]]]:
+        """Return the field whose elements are events, and those of whose elements the first one counts."""
+        lists = self._tables.pop("lists", {})
+        for field, meaning in lists.items():
+            self._check(meaning in ("each", "first"), f"lists.{field}", 'must be "each" or "first"')
+        each = [tuple(field.split(".")) for field, meaning in lists.items() if meaning == "each"]
+        self._check(len(each) <= 1, "lists", 'only one field can be "each"')
+        firsts = frozenset(tuple(field.split(".")) for field, meaning in lists.items() if meaning == "first")
+        return (each[0] if each else ()), firsts
+
+    def _sort_window(self) -> int | None:
+        value = self._tables.get("order", {}).pop("sort_window", 0)
+        if value == "auto":
+            return None
+        good = type(value) is int and 0 <= value <= MAX_SORT_WINDOW
+        self._check(good, "order.sort_window", f'must be 0 to {MAX_SORT_WINDOW}, or "auto"')
+        return int(value)
 
     def _names(self) -> dict[str, Fields]:
         names = self._take("contents", "names", dict, {})

@@ -6,8 +6,9 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One sample of the fleet and the cloud, `t_s` seconds after the devices were up."""
+    """One sample of the fleet and the cloud, taken from `began_s` to `t_s` seconds after the devices were up."""
 
+    began_s: float
     t_s: float
     active: dict[str, int]  # version → devices on which it is active; "" counts devices without one
     produced: int
@@ -64,6 +65,12 @@ class DemoRecord:
 
     def claim(self, text: str, holds: bool, found: object) -> None:
         self.claims.append(Claim(text, holds, str(found)))
+
+    def has_all_on(self, version: str, since_s: float) -> bool:
+        """Return whether the latest sample, begun at `since_s` or later, found the version active on every device."""
+        if not self.samples or self.samples[-1].began_s < since_s:
+            return False
+        return self.samples[-1].active == {version: self.devices}
 
     @property
     def all_hold(self) -> bool:

@@ -125,6 +125,7 @@ class _Demo:
         self._started_s = time.monotonic()
         self._release: dict[str, Any] = {}
         self._sampled = asyncio.Event()
+        self._sampling = asyncio.Lock()
         self._summaries: list[tuple[DeviceSummary, dict[str, Any]]] = []
 
     @property
@@ -228,9 +229,9 @@ class _Demo:
                 await asyncio.sleep(0.1)
 
     async def _until_all_on(self, version: str) -> None:
+        since_s = self._now_s
         async with self._in_time(f"{version} on every device"):
-            await self._sampled.wait()
-            while self._record.samples[-1].active != {version: self._record.devices}:
+            while not self._record.has_all_on(version, since_s):
                 self._sampled.clear()
                 await self._sampled.wait()
 
@@ -255,6 +256,11 @@ class _Demo:
             await asyncio.sleep(_SAMPLE_S)
 
     async def _sample(self) -> None:
+        async with self._sampling:  # the latest sample in the record is the one that began last
+            await self._take_sample()
+
+    async def _take_sample(self) -> None:
+        began_s = self._now_s
         self._summaries = await self._fleet.summaries()
         stats = await self._cloud.gateway.stats()
         active: dict[str, int] = {}
@@ -266,6 +272,7 @@ class _Demo:
         release = self._release
         self._record.samples.append(
             Sample(
+                began_s=began_s,
                 t_s=self._now_s,
                 active=active,
                 produced=sum(device.produced for device in devices),
@@ -408,12 +415,13 @@ class _Demo:
         streams: dict[str, None] = {}
         for record in log.records():
             streams.setdefault(record.stream)
+        skipped = log.skipped_text()
         if len(streams) < options.devices:
-            raise ConfigError(f"{options.events} has {len(streams)} users; give at most as many devices with --devices")
+            what = f"{options.events} has {len(streams)} users; give at most as many devices with --devices"
+            raise ConfigError(f"{what} ({skipped})" if skipped else what)
         names = list(streams)
-        skipped = {fault.value: count for fault, count in log.skipped.items() if count}
         self._record.figures["events in the log"] = f"{log.events:,} of {len(names)} users"
-        self._record.figures["lines skipped"] = ", ".join(f"{count} {fault}" for fault, count in skipped.items()) or "0"
+        self._record.figures["lines skipped"] = skipped or "0"
         for line in log.reports[:20]:
             self._record.mark(0.0, f"line {line.line} skipped, {line.fault}: {line.reason}"[:200])
         by_device = {device_id: names[number :: options.devices] for number, device_id in enumerate(self._ids)}
