@@ -437,6 +437,8 @@ class Device:
             visits_cut=self.stream.events.counters()["evicted"],
             **dataclasses.asdict(self._intake.live_counts),
             history_dropped=self._history.dropped,
+            timers=self.stream.time.running,
+            timers_given_up=self.stream.time.given_up(),
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),
             lost_uploads=self.store.report.lost_uploads,

@@ -142,6 +142,10 @@ class SmokeRun:
                         raise runs.failure() from runs.failed
                     if runs.count >= _MAX_RUNS:
                         break
+                else:
+                    await device.end()
+                    if runs.failed is not None:
+                        raise runs.failure() from runs.failed
             if not runs.count:
                 _LOG.info("%s %s: its smoke events trigger nothing", manifest.name, manifest.version)
 

@@ -25,7 +25,7 @@ def check_trigger(
     """
     ids = list(dict.fromkeys(one for one in condition.trigger_ids if one != TriggerCondition.WILDCARD))
     if log is None:
-        for name in ids:
+        for name in [*ids, condition.absent] if condition.absent else ids:
             if name not in BASIC_KINDS and (close := _close(name, BASIC_KINDS)):
                 what = f"{name!r} is not a basic kind of event; did you mean {close}?"
                 yield _finding(file, place, what, "warning")
@@ -39,6 +39,12 @@ def check_trigger(
             hint = f"did you mean {close}?" if close else f"its event ids are {shown}" if shown else "it has no events"
             what = f"no event of {log_name} has the event id or page id {name!r}; {hint}"
             yield _finding(file, place, what, "error")
+    absent = condition.absent
+    if absent and absent != TriggerCondition.WILDCARD and is_whole and absent not in event_ids | page_ids:
+        close = _close(absent, [*event_ids, *page_ids])
+        hint = f"did you mean {close}?" if close else "the task is triggered each time its sequence has matched"
+        what = f"no event of {log_name} has the event id or page id {absent!r}, which must be absent; {hint}"
+        yield _finding(file, place, what, "warning")
     yield from _check_lines(log, log_name)
 
 
