@@ -51,6 +51,7 @@ def installed(folder: Path, task: str, main: str) -> tuple[Path, Manifest]:
     """Lay a task version out as on a device."""
     config = (
         f'[task]\nname = "{task}"\n[trigger]\nsequence = ["{TRIGGERS[task]}"]\n[limits]\ndeadline_ms = {DEADLINE_MS}\n'
+        'queue_full = "drop-oldest"\n'
     )
     files = {"task.toml": config.encode(), "main.py": main.encode()}
     tree = TaskTree(scenario="shop", task=task, version="v1", commit="c" * 40, files=files)

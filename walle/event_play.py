@@ -17,7 +17,8 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.events import MAX_TS_MS, Event
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamCounts, StreamEngine, TaskOutput
+from walle.pipeline.stream_counts import StreamCounts
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState

@@ -345,7 +345,7 @@ async def test_a_task_removed_between_trigger_and_run_does_not_count_as_a_failur
 @pytest.mark.asyncio
 async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_path: Path) -> None:
     main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.05)\n    return 1\n"
-    config_toml = TASK_CONFIG + "[limits]\nqueue = 2\n"
+    config_toml = TASK_CONFIG + '[limits]\nqueue = 2\nqueue_full = "drop-oldest"\n'
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = await installed(shop, device, main, config_toml)
         first = 3 * user.visits
@@ -463,10 +463,22 @@ async def test_events_in_json_become_features_and_a_wrong_batch_is_refused_whole
 
 
 @pytest.mark.asyncio
+async def test_a_burst_in_one_call_gives_a_feature_for_each_visit(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device)
+        lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(300)]
+        assert await device.on_json(b"\n".join(lines)) == 300
+        async with asyncio.timeout(LIMIT_S):
+            await device.settled()
+        assert (await device.summary()).dropped == {}
+        assert await pages(shop) == [f"page/{number}" for number in range(100)]
+
+
+@pytest.mark.asyncio
 async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) -> None:
     rng, sent = random.Random(5), 0
     async with shop_cloud(tmp_path) as shop:
-        await shop.push("v1", config=TASK_CONFIG + '[limits]\nqueue_full = "block"\n')  # a trigger may not be dropped
+        await shop.push("v1", config=TASK_CONFIG)
         await shop.release("v1", beta=["d0"])
         config_file = tmp_path / "config"
         config_file.write_bytes(pickle.dumps(device_config(shop.cloud.address, shop.cloud.home, tmp_path / "d0")))

@@ -1,5 +1,6 @@
 """Intake of events: live events beside those with positions, batches, a full journal, and the end of the device."""
 
+import array
 import asyncio
 import contextlib
 import dataclasses
@@ -304,9 +305,10 @@ async def test_a_call_that_waits_for_a_task_ends_with_the_device_and_its_event_i
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, runs=asyncio.Event(), queue=1) as device:
-        for event in clicks(0, 1):
+        for event in clicks(0, 1, 2):  # the task falls behind at the last one
             await device.intake.take_live(event, can_wait=False)
-        waits = asyncio.create_task(device.intake.take_live(click(2), can_wait=False))
+        # A source that is not recorded waits; so does an event with an array.
+        waits = asyncio.create_task(device.intake.take_live(click(3, image=array.array("b", b"1")), can_wait=False))
         settles = asyncio.create_task(device.stream.settle())
         await asyncio.sleep(0.01)
         assert not waits.done()
@@ -315,7 +317,7 @@ async def test_a_call_that_waits_for_a_task_ends_with_the_device_and_its_event_i
         with pytest.raises(StoreClosedError):
             await settles
     async with opened(tmp_path) as device:
-        assert await device.settled() == [(0, 0), (1, 1), (2, 2)]
+        assert await device.settled() == [(0, 0), (1, 1), (2, 2)]  # the array ended with the process
 
 
 @pytest.mark.asyncio
@@ -372,5 +374,5 @@ async def test_a_device_starts_offline_with_a_full_outbox_and_a_task_that_blocks
                 await asyncio.sleep(0)
             assert device.seen[-1] == (last, last)
             assert device.seen == [(number, number) for number in range(device.seen[0][0], last + 1)]
-            assert device.stream.queued == {"uploads": 3}
-            assert device.stream.counts.dropped["uploads"] > 0
+            assert device.stream.queued == {"uploads": last - 1}  # the first two outputs filled the outbox
+            assert device.stream.counts.dropped == {}

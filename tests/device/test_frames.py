@@ -128,7 +128,7 @@ async def test_a_slow_task_drops_frames_by_its_policy_and_each_trigger_has_one_r
         return n
     """
     configs = {
-        "old": "[limits]\nqueue = 2\n",
+        "old": '[limits]\nqueue = 2\nqueue_full = "drop-oldest"\n',
         "new": '[limits]\nqueue = 2\nqueue_full = "drop-newest"\n',
         "fast": BLOCK,
     }
@@ -163,7 +163,8 @@ async def test_a_slow_task_drops_frames_by_its_policy_and_each_trigger_has_one_r
 @pytest.mark.asyncio
 async def test_queues_are_bounded_by_the_bytes_of_frames(tmp_path: Path) -> None:
     hold = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.3)\n"
-    async with frame_rig(tmp_path, {"hold": (hold, FRAME.format("hold") + "[limits]\nqueue = 1000\n")}) as rig:
+    limits = '[limits]\nqueue = 1000\nqueue_full = "drop-oldest"\n'
+    async with frame_rig(tmp_path, {"hold": (hold, FRAME.format("hold") + limits)}) as rig:
         before = shared_memory_counts()["in_use"]
         for number in range(40):
             image = numpy.zeros((1024, 1024, 4), "uint8")

@@ -145,7 +145,7 @@ async def test_a_version_that_fails_is_left_at_once_though_its_run_waits_for_the
         for position in range(first, first + 3):
             await device.on_event(event_at(position), position)
         async with asyncio.timeout(LIMIT_S):
-            while not device.stream._queues[TASK].waits_for_cloud:  # noqa: ASYNC110 - the engine has no event for it
+            while not device.stream._queues.by_task[TASK].waits_for_cloud:  # noqa: ASYNC110 - the engine has no event for it
                 await asyncio.sleep(0.005)
             assert await device.agent.revert(TASK, "it fails")
         assert user.has("v1")

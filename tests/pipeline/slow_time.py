@@ -51,17 +51,14 @@ def firings(condition: TriggerCondition, entries: Sequence[Entry]) -> list[Firin
         return count > 0
 
     def has_visit(number: int) -> bool:
-        event = entries[number]
-        assert isinstance(event, Event)
+        event = _event(entries[number])
         return event.event_id == PAGE_ENTER or is_open(event.page_id, number)
 
     events = [(number, entry) for number, entry in enumerate(entries) if isinstance(entry, Event)]
     for at, (number, event) in enumerate(events):
-        page = event.page_id
-        if condition.idle_s and condition.idle == "stream":
-            following, key = events[at + 1 :], ""
-        else:
-            following, key = [one for one in events[at + 1 :] if one[1].page_id == page], page
+        page, following, key = event.page_id, events[at + 1 :], ""
+        if condition.idle == "page":
+            following, key = [one for one in following if one[1].page_id == page], page
             if not page or not (has_visit(number) or condition.without_visit):
                 continue
             if event.event_id == PAGE_EXIT and not is_open(page, number + 1):
@@ -74,12 +71,11 @@ def firings(condition: TriggerCondition, entries: Sequence[Entry]) -> list[Firin
         for number in range(1, len(entries)):
             start_ms, end_ms = (times[one] // period_ms * period_ms for one in (number - 1, number))
             if start_ms < end_ms:
-                contents = {"start_ms": start_ms, "end_ms": end_ms}
+                span = {"start_ms": start_ms, "end_ms": end_ms}
                 order = (number, start_ms + period_ms, "@every", "")
-                found.append((order, Firing(number, "@every", "", end_ms, contents)))
+                found.append((order, Firing(number, "@every", "", end_ms, span)))
     for number in _sequence_ends(condition, entries):
-        event = entries[number]
-        assert isinstance(event, Event)
+        event = _event(entries[number])
         if event.page_id and not has_visit(number) and not condition.without_visit:
             continue
         if not condition.absent:
@@ -94,9 +90,9 @@ def firings(condition: TriggerCondition, entries: Sequence[Entry]) -> list[Firin
             if later > number and matches(condition.absent, _occurrence(other)) and _key(condition, other) == value
         ]
         if when and not (came and came[0] < when[0]) and (value is not None or not condition.key):
-            order = (when[0], when[1], "@absent", "" if value is None else repr(value[1]), number)
+            place = (when[0], when[1], "@absent", "" if value is None else repr(value[1]), number)
             contents = {"event": event.to_dict()}
-            found.append((order, Firing(when[0], "@absent", event.page_id, when[1], contents)))
+            found.append((place, Firing(when[0], "@absent", event.page_id, when[1], contents)))
     return [firing for _, firing in sorted(found, key=lambda one: one[0])]
 
 
@@ -129,6 +125,11 @@ def _sequence_ends(condition: TriggerCondition, entries: Sequence[Entry]) -> Ite
             values = {_key(condition, one) for one in events[-len(condition.trigger_ids) :]}
             if not condition.key or (len(values) == 1 and None not in values):
                 yield number
+
+
+def _event(entry: Entry) -> Event:
+    assert isinstance(entry, Event)
+    return entry
 
 
 def _key(condition: TriggerCondition, event: Event) -> Any:

@@ -20,6 +20,7 @@ from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 ON_CLICK = TriggerCondition(("click",), without_visit=True)
 CLICK = Event("click", "p", 1, {})
+DROP_OLDEST = QueuePolicy(queue_full=FullPolicy.DROP_OLDEST)
 
 
 @pytest_asyncio.fixture
@@ -58,7 +59,7 @@ class Gate:
 async def test_a_task_that_hangs_delays_no_other_task(store: FeatureStore) -> None:
     gate = Gate()
     engine = StreamEngine(store, gate)
-    engine.add_task("slow", ON_CLICK)
+    engine.add_task("slow", ON_CLICK, DROP_OLDEST)
     engine.add_task("fast", ON_CLICK)
     started_s = time.monotonic()
     for position in range(100):
@@ -72,7 +73,7 @@ async def test_a_task_that_hangs_delays_no_other_task(store: FeatureStore) -> No
     assert engine.counts.dropped == {"slow": 83}
     gate.open.set()
     await engine.settle()
-    assert await positions(store, "slow") == [0, *range(84, 100)]  # the newest by default
+    assert await positions(store, "slow") == [0, *range(84, 100)]  # the newest
 
 
 @pytest.mark.asyncio
@@ -116,18 +117,19 @@ async def test_a_blocking_task_or_a_source_that_can_wait_loses_no_trigger(store:
 async def test_queued_triggers_are_bounded_by_bytes_and_the_largest_queue_drops_first(store: FeatureStore) -> None:
     gate = Gate()
     engine = StreamEngine(store, gate, max_queued_bytes=200_000)
-    engine.add_task("slow large", TriggerCondition(("large",), without_visit=True), QueuePolicy(queue=1000))
-    engine.add_task("slow small", TriggerCondition(("small",), without_visit=True), QueuePolicy(queue=1000))
+    policy = QueuePolicy(queue=1000, queue_full=FullPolicy.DROP_OLDEST)
+    engine.add_task("slow large", TriggerCondition(("large",), without_visit=True), policy)
+    engine.add_task("slow small", TriggerCondition(("small",), without_visit=True), policy)
     await engine.on_event(Event("small", "p", 1, {}))
     await engine.on_event(Event("small", "p", 1, {}))
     for _ in range(50):
         await engine.on_event(Event("large", "p", 1, {"text": "x" * 5_000}))
-        assert engine._queued_bytes <= 200_000
+        assert engine._queues.size_bytes <= 200_000
     assert engine.queued["slow small"] == 2
     assert engine.counts.dropped["slow large"] == 50 - engine.queued["slow large"] > 20
     gate.open.set()
     await engine.settle()
-    assert engine._queued_bytes == 0
+    assert engine._queues.size_bytes == 0
 
 
 @pytest.mark.asyncio
@@ -279,7 +281,7 @@ async def test_a_run_whose_state_was_replaced_meanwhile_stores_its_outputs_alone
 
 async def ended_or_stuck(engine: StreamEngine) -> None:
     """Return once the task "t" has no trigger left, or waits for room in the outbox."""
-    while "t" in engine.queued and not engine._queues["t"].waits_for_cloud:  # noqa: ASYNC110 - no event tells it
+    while "t" in engine.queued and not engine._queues.by_task["t"].waits_for_cloud:  # noqa: ASYNC110 - no event tells it
         await asyncio.sleep(0)
 
 

@@ -15,6 +15,7 @@ from walle import plain
 from walle.clock import ManualClock
 from walle.pipeline import stream_time
 from walle.pipeline.database import StoreDatabase
+from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
@@ -67,18 +68,27 @@ def histories(draw: st.DrawFn) -> list[Entry]:
 
 
 class Engine:
-    """A stream engine in `folder` with the tasks of CONDITIONS, whose outputs are the triggers' events."""
+    """A stream engine in `folder` with the tasks of CONDITIONS, whose outputs are the triggers' events.
 
-    def __init__(self, folder: Path, rng: random.Random) -> None:
+    `recorded`: the entries are in a journal, from which a task with a full queue reads them again.
+    """
+
+    def __init__(self, folder: Path, rng: random.Random, *, recorded: bool) -> None:
         self._folder = folder
         self._rng = rng
+        self._recorded = recorded
 
     async def play(self, entries: Sequence[Entry], crash_at: int | None = None) -> Path | None:
         """Play the entries from where an earlier process was; return a copy of the folder at a crash in between."""
         rng, names = self._rng, list(CONDITIONS)
-        async with FeatureStore(self._folder / "features.db", clock=ManualClock()) as store:
+        async with (
+            FeatureStore(self._folder / "features.db", clock=ManualClock()) as store,
+            EventJournal(self._folder / "events", clock=ManualClock()) as journal,
+        ):
             engine = StreamEngine(store, self._run, events=EventStream(max_events=3))  # a replay needs few events
             rng.shuffle(names)
+            if self._recorded:
+                engine.use_journal(journal)
             for name in names:
                 engine.add_task(name, CONDITIONS[name], BLOCKS)
             copied = None
@@ -86,7 +96,9 @@ class Engine:
                 if position == crash_at:
                     copied = await store.call(self._copy)
                     break
-                await engine.on_event(entries[position], position, can_wait=True)
+                if self._recorded and position >= journal.next_position:
+                    journal.append(entries[position])
+                await engine.on_event(entries[position], position, can_wait=not self._recorded)
                 for _ in range(rng.choice([0, 0, 1, 5])):
                     await asyncio.sleep(0)
                 if rng.random() < 0.2:
@@ -125,12 +137,12 @@ def expected(entries: Sequence[Entry]) -> dict[str, list[object]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(entries=histories(), seed=st.integers(0, 1 << 30))
+@given(entries=histories(), seed=st.integers(0, 1 << 30), recorded=st.booleans())
 def test_time_conditions_trigger_as_the_slow_reference(
-    tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], seed: int
+    tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], seed: int, recorded: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("whole")
-    asyncio.run(_play(folder, entries, [], seed))
+    asyncio.run(_play(folder, entries, [], seed, recorded=recorded))
     assert asyncio.run(stored(folder)) == expected(entries)
 
 
@@ -142,13 +154,14 @@ def test_crashes_neither_lose_nor_double_a_time_trigger(
     crashes = sorted(data.draw(st.lists(st.integers(1, len(entries)), min_size=1, max_size=3)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_time, "_SNAPSHOT_EVERY", data.draw(st.sampled_from([0, 1, 5, 64])))
-        folder = asyncio.run(_play(tmp_path_factory.mktemp("crashed"), entries, crashes, seed))
+        folder = tmp_path_factory.mktemp("crashed")
+        folder = asyncio.run(_play(folder, entries, crashes, seed, recorded=data.draw(st.booleans())))
     assert asyncio.run(stored(folder)) == expected(entries)
 
 
-async def _play(folder: Path, entries: Sequence[Entry], crashes: Sequence[int], seed: int) -> Path:
+async def _play(folder: Path, entries: Sequence[Entry], crashes: Sequence[int], seed: int, *, recorded: bool) -> Path:
     """Play the entries with a crash before each of these positions; return the folder of the last process."""
     for crash_at in crashes:
-        folder = await Engine(folder, random.Random(seed)).play(entries, crash_at) or folder
-    await Engine(folder, random.Random(seed)).play(entries)
+        folder = await Engine(folder, random.Random(seed), recorded=recorded).play(entries, crash_at) or folder
+    await Engine(folder, random.Random(seed), recorded=recorded).play(entries)
     return folder

@@ -236,7 +236,9 @@ class EventIntake:
             max_bytes=self._journal_bytes,
             clock=self._clock,
         )
-        return await journal.start(self._store.position + 1)
+        await journal.start(self._store.position + 1)
+        self._stream.use_journal(journal)
+        return journal
 
     async def _replay(self, journal: EventJournal) -> int | None:
         """Take the recorded events again that the last process may not have finished; return the last one's place."""

@@ -18,7 +18,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -162,6 +162,15 @@ class EventJournal:
         """The size of all files."""
         return sum(segment.size_bytes for segment in self._segments)
 
+    @property
+    def is_half_full(self) -> bool:
+        """True if the files take half of what they may, or more."""
+        return 2 * self.size_bytes >= self._max_bytes
+
+    def has(self, position: int) -> bool:
+        """Return whether the event at this position was recorded here and is kept."""
+        return self.first_position <= position < self.next_position
+
     # --- write --------------------------------------------------------------------------------------------------------
 
     def append(self, event: Event | Tick) -> int:
@@ -236,8 +245,10 @@ class EventJournal:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    async def replay(self, start: int) -> AsyncIterator[tuple[int, Event | Tick]]:
+    async def replay(self, start: int) -> AsyncGenerator[tuple[int, Event | Tick]]:
         """Yield (position, event) from position `start` on, up to the last event at the time of the call.
+
+        Events may be appended meanwhile.
 
         Damaged events are left out, logged and counted, and so are those from `start` on that are not there any more.
 
@@ -250,12 +261,13 @@ class EventJournal:
         for segment in list(self._segments):
             if segment.end <= start or segment.first >= end:
                 continue
+            segment_end = min(segment.end, end)  # what is appended meanwhile may be half a record in the data
             try:
                 data = await asyncio.to_thread(segment.path.read_bytes)
             except OSError as error:
                 raise EventJournalError(segment.path, f"cannot be read ({error.strerror}); check its disk") from error
-            for position, event in self._decode_all(segment, data):
-                if start <= position < end:
+            for position, event in self._decode_all(segment, segment_end, data):
+                if start <= position:
                     yield position, event
 
     # --- internals ----------------------------------------------------------------------------------------------------
@@ -387,24 +399,25 @@ class EventJournal:
         self._synced = upto
         self.counts.syncs += 1
 
-    def _decode_all(self, segment: _Segment, data: bytes) -> Iterator[tuple[int, Event | Tick]]:
+    def _decode_all(self, segment: _Segment, end: int, data: bytes) -> Iterator[tuple[int, Event | Tick]]:
+        """Yield the segment's events before position `end`."""
         position, whole_bytes = segment.first, 0
         if data.startswith(MAGIC):
             whole_bytes = len(MAGIC)
-            for payload, end, is_sound in _records(data, segment.first):
-                if position == segment.end:
+            for payload, offset, is_sound in _records(data, segment.first):
+                if position >= end:
                     return
-                whole_bytes = end
+                whole_bytes = offset
                 event = _decode(payload) if is_sound else None
                 if event is not None:
                     yield position, event
                 else:
                     self._count_damage(segment, position, 1)
                 position += 1
-        if position < segment.end and whole_bytes == len(data):
-            self._count_missing(segment.path, position, segment.end - position)
-        elif position < segment.end:
-            self._count_damage(segment, position, segment.end - position)
+        if position < end and whole_bytes == len(data):
+            self._count_missing(segment.path, position, end - position)
+        elif position < end:
+            self._count_damage(segment, position, end - position)
 
     def _count_missing(self, path: Path, position: int, events: int) -> None:
         self.counts.missing += events

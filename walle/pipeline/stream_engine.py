@@ -1,13 +1,13 @@
 """The stream engine (§5.1, Fig. 7): event → sequences → trigger trie → queues of tasks → runs → collective storage.
 
-Each task has its own bounded queue of triggers and its own position in the stream (ADR 90). After a crash the event
+Each task has its own bounded queue of triggers and its own position in the stream (ADR 90). A task whose queue is full
+falls behind and reads its events again from the event journal, where there is one (ADR 214). After a crash the event
 source starts again from `store.resume_from`. Up to `store.position` the engine feeds its sequences and the trie, and
 runs only tasks that lag, at the events after their own position; the other outputs are stored (ARCHITECTURE.md,
 "Exactly once").
 """
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -19,12 +19,16 @@ from typing import Any, NamedTuple
 from walle.engine_ext._core import PageVisit
 from walle.errors import PipelineError, VMError
 from walle.pipeline.database import StoreError
+from walle.pipeline.deferred_triggers import TriggerReader
+from walle.pipeline.event_journal import EventJournal, EventJournalError
 from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
+from walle.pipeline.stream_counts import LossKind, StreamCounts
 from walle.pipeline.stream_time import SNAPSHOT_TASK, StreamTime, matching_part, timer_trigger
 from walle.pipeline.task_output import TaskOutput as TaskOutput  # noqa: PLC0414 (re-exported)
-from walle.pipeline.task_queue import QueuedTrigger, TaskQueue, Trigger
+from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, TaskQueue, Trigger
+from walle.pipeline.task_queues import TaskQueues
 from walle.pipeline.task_results import TaskResults
 from walle.pipeline.task_states import TaskState
 from walle.pipeline.ticks import Tick
@@ -62,29 +66,14 @@ class TakenEvent(NamedTuple):
 type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]
 type OnOutcome = Callable[[str, bool, Exception | None], None]
 type OnPut = Callable[[str, Trigger], None]
-
-
-@dataclasses.dataclass(slots=True)
-class StreamCounts:
-    """`replayed` entries are among `events` and `ticks`; `triggers` are task runs, `failures` those that raised.
-
-    `without_visit` are triggers that were refused because their event's page has no open visit, `cut_visits` those that
-    were passed on with a visit that was cut. `dropped` are triggers that the policy of a full queue dropped,
-    `uploads_dropped` outputs that a full outbox refused: both by task.
-    """
-
-    events: int = 0
-    ticks: int = 0
-    replayed: int = 0
-    triggers: int = 0
-    failures: int = 0
-    without_visit: int = 0
-    cut_visits: int = 0
-    dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    uploads_dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+type OnLoss = Callable[[str, LossKind, int], None]
 
 
 def _ignore_outcome(task: str, ok: bool, error: Exception | None) -> None:
+    """Do nothing."""
+
+
+def _ignore_loss(task: str, kind: LossKind, count: int) -> None:
     """Do nothing."""
 
 
@@ -96,6 +85,7 @@ class StreamEngine:
         runner: runs a task on a trigger; one run of each task at a time. What it raises fails that run only.
         on_outcome: called with (task, ok, error) after each run, outputs that cannot be stored included.
         on_put: called with (task, trigger) once the outputs of a run are in the store's buffer. It must not raise.
+        on_loss: called with (task, kind, count) for what a full queue or a full outbox dropped. It must not raise.
         events: the two sequences with their bounds, and the trie.
         max_queued_bytes: bound on all queued triggers, arrays of their events included, which count for each task that
             they wait for. Beyond it the task that keeps most drops one by its policy.
@@ -110,6 +100,7 @@ class StreamEngine:
         *,
         on_outcome: OnOutcome = _ignore_outcome,
         on_put: OnPut | None = None,
+        on_loss: OnLoss = _ignore_loss,
         events: EventStream | None = None,
         max_queued_bytes: int = _MAX_QUEUED_BYTES,
         share_arrays: bool = False,
@@ -120,13 +111,12 @@ class StreamEngine:
         self._runner = runner
         self._on_outcome = on_outcome
         self._on_put = on_put
+        self._on_loss = on_loss
         self.results = TaskResults()
-        self._max_queued_bytes = max_queued_bytes
         self._share_arrays = share_arrays
         self._conditions: dict[str, TriggerCondition] = {}
         self._policies: dict[str, QueuePolicy] = {}
-        self._queues: dict[str, TaskQueue] = {}  # of tasks with triggers
-        self._queued_bytes = 0
+        self._queues = TaskQueues(max_queued_bytes, self._end_dropped)
         self._cooldowns: Mapping[str, int] = {}  # of tasks with a cool-down: the time of the event that triggered last
         self._needed_from: int | None = None  # by sequences and matches under way, for the next event
         self._last = store.resume_from - 1
@@ -171,8 +161,7 @@ class StreamEngine:
         if not condition.cooldown_ms:
             self._end_cooldown(task)
         self._policies[task] = policy or QueuePolicy()
-        if task in self._queues:
-            self._queues[task].policy = self._policies[task]
+        self._queues.set_policy(task, self._policies[task])
 
     def remove_task(self, task: str) -> None:
         """Stop triggering the task. A run under way ends and is stored; an unknown task is not an error."""
@@ -185,12 +174,10 @@ class StreamEngine:
             self.events.remove(matched, task)
         self.time.set_task(task, None, self._last + 1)
         self._end_cooldown(task)
-        queue = self._queues.get(task)
+        queue = self._queues.by_task.get(task)
         if queue is not None:
-            self._queued_bytes -= queue.size_bytes
             for removed in queue.clear_waiting():
-                self.results.drop(task, removed.trigger)
-            self._queued_bytes += queue.size_bytes
+                self.results.drop(task, removed)
             self._pulse()
 
     def _end_cooldown(self, task: str) -> None:
@@ -217,7 +204,11 @@ class StreamEngine:
     @property
     def queued(self) -> dict[str, int]:
         """The number of triggers of each task that are not done."""
-        return {task: len(queue.triggers) for task, queue in self._queues.items()}
+        return {task: len(queue.triggers) + len(queue.deferred) for task, queue in self._queues.by_task.items()}
+
+    def use_journal(self, journal: EventJournal) -> None:
+        """Let tasks fall behind on events that are in this journal before they are taken."""
+        self._queues.journal = journal
 
     @property
     def next_position(self) -> int:
@@ -242,9 +233,12 @@ class StreamEngine:
         `position` is the event's place in a source that can be replayed, None if the source cannot be: then triggers
         that are queued at a crash are lost.
 
-        `can_wait` is for a source that loses nothing by waiting, such as a file: this call waits where a trigger would
-        be dropped. Replayed events wait too. Other calls wait only for tasks whose policy is to block. Events are taken
-        in the order of the calls. A call that is cancelled while it waits has not taken the event.
+        Where a task's queue is full and its policy is to block, the task falls behind and reads its events again, if
+        the event is in the journal (`use_journal`). Otherwise this call waits for runs of the tasks that the event may
+        trigger: for an event that is not recorded or has arrays, and for a task that is behind by
+        `TaskQueue.MAX_DEFERRED` triggers or by half of the journal. `can_wait` is for a source that loses nothing by
+        waiting, such as a file: this call waits also where a policy would drop a trigger. Replayed events wait too.
+        Events are taken in the order of the calls. A call that is cancelled while it waits has not taken the event.
 
         Raises:
             EventError: the event is enormous, its contents are not plain data, or they are nested too deep for a task;
@@ -256,14 +250,16 @@ class StreamEngine:
         # Most events have flat contents, for which the call of `transient` would be a tenth of the cost.
         if type(event) is Event and not SIMPLE_TYPES.issuperset(map(type, event.contents.values())):
             event = transient(event) or event
-        if not self._queues and not self._waiting_calls and self.counts.events % _YIELD_EVERY:
+        if not self._queues.by_task and not self._waiting_calls and self.counts.events % _YIELD_EVERY:
             return self._take(event, position, self._now(), can_wait=can_wait)  # nothing to wait for: no lock is needed
         arrival = self._now()
         self._waiting_calls += 1
         try:
             async with self._turn:
                 await asyncio.sleep(0)
-                while self._must_wait(can_wait):
+                while not self._is_closed and self._queues.must_wait(
+                    event, position, self._conditions, can_wait=can_wait
+                ):
                     await self._progress.wait()
                 return self._take(event, position, arrival, can_wait=can_wait)
         finally:
@@ -293,7 +289,7 @@ class StreamEngine:
         fired, steps = _NONE_FIRED
         if self.time.is_used:
             before = needed_from, cut_visits, cooldowns
-            fired, steps = self._fire_timers(event.ts_ms, position, arrival, before, can_wait=can_wait)
+            fired, steps = self._fire_timers(event, position, arrival, before, can_wait=can_wait)
         if isinstance(event, Tick):
             return self._end_tick(position, fired)
         arrays = event if isinstance(event, TransientEvent) else None
@@ -316,20 +312,23 @@ class StreamEngine:
         if tasks:
             if arrays is not None and self._share_arrays:
                 event = arrays.shared()
-            trigger = self._trigger(event, position, visit, arrival)
+            trigger = Trigger.of(event, position, visit, events, arrival)
             kept_bytes = events.last_size_bytes + events.recent_bytes + (visit.size_bytes if visit else 0)
             kept_bytes += 0 if arrays is None else arrays.array_bytes
             queued = QueuedTrigger(trigger, arrival[0], needed_from, cut_visits, cooldowns, kept_bytes)
+            can_defer = self._queues.can_defer(event, position)
             for task in [task for task in tasks if task in steps]:
-                self._add((task,), dataclasses.replace(queued, step=steps[task]), can_wait=can_wait)
-            self._add([task for task in tasks if task not in steps] if steps else tasks, queued, can_wait=can_wait)
+                later = dataclasses.replace(queued, trigger=dataclasses.replace(trigger, step=steps[task]))
+                self._add((task,), later, can_wait=can_wait, can_defer=can_defer)
+            others = [task for task in tasks if task not in steps] if steps else tasks
+            self._add(others, queued, can_wait=can_wait, can_defer=can_defer)
         if tasks or fired or position > self._replay_until:
             self._advance()
         return TakenEvent(position, (*fired, *tasks) if fired else tuple(tasks))
 
     def _fire_timers(
         self,
-        ts_ms: int,
+        entry: Event | Tick,
         position: int,
         arrival: tuple[float, float],
         before: tuple[int, tuple[str, ...], Mapping[str, int]],
@@ -342,17 +341,19 @@ class StreamEngine:
         """
         fired: list[str] = []
         steps: dict[str, int] = {}
-        for due in self.time.advance(position, ts_ms):
+        can_defer = self._queues.can_defer(entry, position)
+        for due in self.time.advance(position, entry.ts_ms):
             task = due.task
             if not self._cooled_down([task], due.ts_ms):
                 continue
             steps[task] = steps.get(task, 0) + 1
-            if self._is_done(task, position, steps[task] - 1):
+            step = steps[task] - 1
+            if self._is_done(task, position, step):
                 continue
-            trigger, size_bytes = timer_trigger(due, position, self.events, arrival)
+            trigger, size_bytes = timer_trigger(due.to_event(), position, step, self.events, arrival)
             self.counts.cut_visits += trigger.visit == "cut"
-            queued = QueuedTrigger(trigger, arrival[0], *before, size_bytes, steps[task] - 1)
-            self._add((task,), queued, can_wait=can_wait)
+            queued = QueuedTrigger(trigger, arrival[0], *before, size_bytes)
+            self._add((task,), queued, can_wait=can_wait, can_defer=can_defer)
             fired.append(task)
         if steps:
             self._last = position  # although the sequences may refuse the event
@@ -385,9 +386,9 @@ class StreamEngine:
         """
         self._retry.set()
         self._retry = asyncio.Event()
-        stuck = {task: queue.error for task, queue in self._queues.items() if queue.waits_to_retry}
-        while self._queues:
-            for task, queue in self._queues.items():
+        stuck = {task: queue.error for task, queue in self._queues.by_task.items() if queue.waits_to_retry}
+        while self._queues.by_task:
+            for task, queue in self._queues.by_task.items():
                 if queue.error is not None and queue.error is not stuck.get(task):
                     raise queue.error
             self._check_open()
@@ -401,7 +402,7 @@ class StreamEngine:
         self._is_closed = True
         self.results.close()
         self._pulse()
-        workers = [queue.worker for queue in self._queues.values() if queue.worker is not None]
+        workers = [queue.worker for queue in self._queues.by_task.values() if queue.worker is not None]
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -451,70 +452,32 @@ class StreamEngine:
         self.counts.without_visit += 1
         return False
 
-    def _trigger(self, event: Event, position: int, visit: PageVisit | None, arrival: tuple[float, float]) -> Trigger:
-        came_s, arrived_s = arrival
-        state = "none" if visit is None else "cut" if visit.is_cut else "whole"
-        return Trigger(
-            event, position, tuple(visit.events) if visit else (), self.events.view(), state, arrived_s, came_s
-        )
-
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosedError(self._store.path, "is not open: the stream engine is closed")
 
-    def _must_wait(self, can_wait: bool) -> bool:
-        """Return whether a queue without room holds the stream; not after `close`."""
-        if self._is_closed:
-            return False
-        if any(queue.is_full and queue.holds(can_wait=can_wait) for queue in self._queues.values()):
-            return True
-        if self._queued_bytes < self._max_queued_bytes:
-            return False
-        largest = self._largest()
-        return largest is not None and largest.holds(can_wait=can_wait)
-
-    def _largest(self) -> TaskQueue | None:
-        """Return the queue with waiting triggers that keeps most bytes."""
-        waiting = (queue for queue in self._queues.values() if queue.waiting)
-        return max(waiting, key=lambda queue: queue.size_bytes, default=None)
-
-    def _add(self, tasks: Sequence[str], queued: QueuedTrigger, *, can_wait: bool) -> None:
+    def _add(self, tasks: Sequence[str], queued: QueuedTrigger, *, can_wait: bool, can_defer: bool) -> None:
         for task in tasks:
-            queue = self._queues.get(task)
-            if queue is None:
-                queue = self._queues[task] = TaskQueue(task, self._policies[task])
-            queue.add(queued)
-            self.results.expect(task, queued.trigger)
-            self._queued_bytes += queued.size_bytes
-            if queue.waiting > queue.policy.queue and not queue.holds(can_wait=can_wait):
-                self._drop_one(queue)
+            self.results.expect(task, queued.position, queued.step)
+            queue = self._queues.add(task, self._policies[task], queued, can_wait=can_wait, can_defer=can_defer)
             if queue.worker is None:
                 queue.worker = asyncio.create_task(self._work(queue), name=f"runs of {task}")
-        while self._queued_bytes > self._max_queued_bytes:
-            largest = self._largest()
-            if largest is None or largest.holds(can_wait=can_wait):  # then the next event waits
-                break
-            self._drop_one(largest)
+        self._queues.drop_excess(can_wait=can_wait)
 
-    def _drop_one(self, queue: TaskQueue) -> None:
-        self._queued_bytes -= queue.size_bytes
-        self.results.drop(queue.task, queue.drop_one().trigger)
-        self._queued_bytes += queue.size_bytes
-        self._count_dropped(self.counts.dropped, queue.task, 1, "triggers were dropped, because its queue was full")
+    def _end_dropped(self, task: str, dropped: QueuedTrigger | DeferredTrigger) -> None:
+        self.results.drop(task, dropped)
+        self._count_loss(task, LossKind.TRIGGERS, 1)
 
-    def _count_dropped(self, counter: collections.Counter[str], task: str, count: int, what: str) -> None:
-        """Count, and log whenever the count has doubled."""
-        before = counter[task]
-        counter[task] += count
-        if before.bit_length() != counter[task].bit_length():
-            _LOG.warning("task %s: %d %s", task, counter[task], what)
+    def _count_loss(self, task: str, kind: LossKind, count: int) -> None:
+        self.counts.add_loss(task, kind, count)
+        self._on_loss(task, kind, count)
 
     def _advance(self) -> None:
         """Pass the positions of stream and tasks to the store."""
         lagging: Mapping[str, int] = self._replay_lagging
         cut_visits = self.events.cut_before(self._last + 1)
         unchanged = self._replay.cut_visits is cut_visits and self._replay.cooldowns is self._cooldowns
-        if self._caught_up and not self._queues and unchanged:
+        if self._caught_up and not self._queues.by_task and unchanged:
             resume_from = self._last + 1 if self._needed_from is None else self._needed_from
             resume_from, snapshot = (
                 self.time.settle(self._last, resume_from) if self.time.is_used else (resume_from, None)
@@ -525,8 +488,7 @@ class StreamEngine:
         needed_from, cooldowns = self._needed_from, self._cooldowns
         cut_position = self._last + 1 if position > self._last else None
         steps, oldest_position = self._replay_steps, None
-        if self._queues:
-            firsts = {task: queue.triggers[0] for task, queue in self._queues.items()}
+        if firsts := self._queues.firsts():
             lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
             oldest = min(firsts.values(), key=_position)
             needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
@@ -545,16 +507,62 @@ class StreamEngine:
 
     async def _work(self, queue: TaskQueue) -> None:
         """Run the triggers of a queue until it is empty."""
+        reader: TriggerReader | None = None
         try:
-            while queue.triggers:
+            while queue.first is not None:
+                if not queue.triggers and (journal := self._queues.journal) is not None:
+                    reader = reader or TriggerReader(journal, self.events.like)
+                    await self._read_deferred(queue, reader)
+                    continue
                 async with self._run_turn(queue.task):
                     queued = queue.triggers[0]
                     await self._put(queue, queued, await self._run(queue.task, queued.trigger))
+            self._end_queue(queue)
         except Exception as error:  # noqa: BLE001 (`settle` raises it)
             if not isinstance(error, StoreClosedError):
                 _LOG.exception("the runs of task %s ended by a fault of the engine", queue.task)
-            queue.error = error
+            queue.error, queue.has_ended = error, True
             self._pulse()
+        finally:
+            if reader is not None:
+                await reader.aclose()
+
+    async def _read_deferred(self, queue: TaskQueue, reader: TriggerReader) -> None:
+        """Make the next triggers of a task that is behind, as many as its queue takes."""
+        while queue.deferred and len(queue.triggers) <= queue.policy.queue:
+            deferred = queue.deferred[0]
+            try:
+                queued = await reader.read(deferred)
+            except EventJournalError as error:
+                if queue.error is None:
+                    _LOG.warning("task %s cannot read its next events and tries again: %s", queue.task, error)
+                await reader.aclose()
+                if queue.triggers:  # their outputs are not in question
+                    return
+                await self._retry_later(queue, error)
+                continue
+            queue.error = None
+            if not queue.deferred or queue.deferred[0] is not deferred:
+                continue  # dropped meanwhile
+            if queued is None:
+                self._end_dropped(queue.task, queue.drop_deferred())
+            else:
+                queue.replace_deferred(queued)
+                if self._queues.has_excess:
+                    break
+
+    async def _retry_later(self, queue: TaskQueue, error: Exception) -> None:
+        """Return when what failed with this error is to be tried again."""
+        queue.error, queue.waits_to_retry = error, True
+        self._pulse()
+        await self._wait_for_retry()
+        queue.waits_to_retry = False
+
+    def _end_queue(self, queue: TaskQueue) -> None:
+        """Forget a queue that is empty. Its task is done up to the stream's position."""
+        if self._queues.remove_empty(queue):
+            self._advance()
+        self._pulse()
 
     async def _put(self, queue: TaskQueue, queued: QueuedTrigger, result: "_Result") -> None:
         """Put the outputs and the state of a run and remove its trigger, in one step. Waits for room by the policy."""
@@ -562,9 +570,7 @@ class StreamEngine:
         puts, state = result.puts, result.state
         while True:
             if drops and not store.outbox_has_room(puts):
-                uploads = sum(put.upload for put in puts)
-                what = "outputs were stored and not uploaded, because the outbox was full"
-                self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
+                self._count_loss(queue.task, LossKind.UPLOADS, sum(put.upload for put in puts))
                 puts = [put._replace(upload=False) for put in puts]
             done = functools.partial(self._remove_first, queue, result)
             if state is not None and store.task_states.active(queue.task) is not result.state_before:
@@ -585,10 +591,7 @@ class StreamEngine:
             except StoreError as error:
                 if queue.error is None:
                     _LOG.warning("outputs of task %s wait in memory: %s", queue.task, error)
-                queue.error, queue.waits_to_retry = error, True
-                self._pulse()
-                await self._wait_for_retry()
-                queue.waits_to_retry = False
+                await self._retry_later(queue, error)
             else:
                 return
 
@@ -597,12 +600,10 @@ class StreamEngine:
         queue.error = None
         first = queue.remove_first()
         self.results.end(queue.task, first.trigger, result.output, result.error, cpu_s=result.cpu_s)
-        self._queued_bytes -= first.size_bytes
         if queue.task in self._replay_lagging:
             self._replay_lagging[queue.task] = first.position
             self._replay_steps.pop(queue.task, None)
-        if not queue.triggers:
-            del self._queues[queue.task]
+        self._queues.remove_empty(queue)
         self._advance()
         self._pulse()
 
@@ -668,5 +669,5 @@ class _Result(NamedTuple):
     cpu_s: float | None = None
 
 
-def _position(queued: QueuedTrigger) -> int:
+def _position(queued: QueuedTrigger | DeferredTrigger) -> int:
     return queued.position

@@ -17,6 +17,7 @@ from walle.pipeline.events import PAGE_EXIT, Event
 from walle.pipeline.keyed_matches import KeyedMatches
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState
+from walle.pipeline.ticks import Tick
 from walle.pipeline.timers import DueTimer, Timers, key_of
 from walle.pipeline.trie import EventStream
 from walle.protocol import TriggerCondition, canonical_json
@@ -41,19 +42,26 @@ def matching_part(condition: TriggerCondition) -> TriggerCondition | None:
     return dataclasses.replace(condition, **applied, idle_s=0, idle="page", every_s=0)
 
 
+def may_trigger(condition: TriggerCondition, entry: Event | Tick) -> bool:
+    """Return whether an entry may trigger the condition: by its id, or because a timer is due at its time."""
+    if condition.longest_ms:
+        return True
+    ids = () if isinstance(entry, Tick) else (entry.event_id, entry.page_id, TriggerCondition.WILDCARD)
+    return condition.trigger_ids[-1] in ids
+
+
 def timer_trigger(
-    due: DueTimer, position: int, events: EventStream, arrival: tuple[float, float]
+    event: Event, position: int, step: int, events: EventStream, arrival: tuple[float, float]
 ) -> tuple[Trigger, int]:
     """Return the trigger of a timer that is due before the entry at `position`, and a bound on the memory it keeps.
 
-    Its visit is the open one of the timer's page.
+    `event` is the timer's. The visit is the open one of its page. `events` have had the entries before `position`.
     """
-    event = due.to_event()
-    visit = events.open_visit(due.page_id) if due.page_id else None
-    state = "whole" if visit else "cut" if due.page_id in events.cut_before(position) else "none"
+    visit = events.open_visit(event.page_id) if event.page_id else None
+    state = "whole" if visit else "cut" if event.page_id in events.cut_before(position) else "none"
     came_s, arrived_s = arrival
     page_events = tuple(visit.events) if visit else ()
-    trigger = Trigger(event, position, page_events, events.view(), state, arrived_s, came_s)
+    trigger = Trigger(event, position, page_events, events.view(), state, arrived_s, came_s, step, is_timer=True)
     return trigger, event.size_bytes() + events.recent_bytes + (visit.size_bytes if visit else 0)
 
 

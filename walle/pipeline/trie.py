@@ -107,7 +107,8 @@ class EventStream(_core.EventStream):
         EventError: from `feed`, the event is wrong or enormous; it is not fed.
     """
 
-    __slots__ = ()
+    __slots__ = ("_bounds",)
+    _bounds: tuple[tuple[int, int, int], tuple[int, int, int, int]]
 
     def __new__(
         cls,
@@ -122,7 +123,17 @@ class EventStream(_core.EventStream):
     ) -> Self:
         recent = max_events, max_bytes, max_age_ms
         visits = max_open, max_visit_bytes, max_span, max_visit_age_ms
-        return super().__new__(cls, EventError, PAGE_ENTER, PAGE_EXIT, MAX_EVENT_BYTES, recent, visits)
+        return cls._of(recent, visits)
+
+    @classmethod
+    def _of(cls, recent: tuple[int, int, int], visits: tuple[int, int, int, int]) -> Self:
+        made = super().__new__(cls, EventError, PAGE_ENTER, PAGE_EXIT, MAX_EVENT_BYTES, recent, visits)
+        made._bounds = recent, visits
+        return made
+
+    def like(self) -> Self:
+        """Return one with the same bounds, without events and conditions."""
+        return type(self)._of(*self._bounds)
 
     @property
     def recent_bytes(self) -> int:

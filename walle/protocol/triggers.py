@@ -248,8 +248,10 @@ class FullPolicy(enum.StrEnum):
 class QueuePolicy:
     """A task's queue of triggers: its size, and the policies when the queue or the device's outbox is full.
 
-    `queue_full`: drop the oldest waiting trigger, drop the new one, or block: the device takes no further event, for
-    any task, until a run has ended. While the task waits for the cloud, block drops the new one too.
+    `queue_full`: block, drop the oldest waiting trigger, or drop the new one. With block nothing is dropped: the task
+    falls behind the device's stream and reads its events from the journal; at the bound of that, and for events that
+    the journal lacks (with arrays, or of a source with positions), the device takes no further event that may trigger
+    the task until a run has ended. While the task waits for the cloud, block drops the new one there.
 
     `outbox_full`: block only this task until the cloud acknowledges uploads, or drop the newest upload, which stays
     stored on the device. An upload has a number without gaps, so that an older one cannot be dropped.
@@ -259,7 +261,7 @@ class QueuePolicy:
     """
 
     queue: int = 16
-    queue_full: FullPolicy = FullPolicy.DROP_OLDEST  # a full queue must not hold other tasks up; new events matter more
+    queue_full: FullPolicy = FullPolicy.BLOCK  # nothing is lost unless the task's author chose so
     outbox_full: FullPolicy = FullPolicy.BLOCK  # what was computed is kept
 
     SIZES: ClassVar = (1, 1024)  # least and most triggers in a queue

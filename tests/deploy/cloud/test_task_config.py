@@ -20,7 +20,7 @@ from walle.deploy.cloud.task_config import (
 from walle.protocol import PHASES, ContentsTest, Destination, ExclusiveFile, TriggerCondition
 
 REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000, "queue": 16}
-POLICIES = {"queue_full": "drop-oldest", "outbox_full": "block"}
+POLICIES = {"queue_full": "block", "outbox_full": "block"}
 
 FULL = b"""
 [task]

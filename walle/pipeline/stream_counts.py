@@ -1,0 +1,49 @@
+"""Counts of a device's stream, with what was dropped by task."""
+
+import collections
+import dataclasses
+import enum
+import logging
+
+_LOG = logging.getLogger("walle.pipeline.stream_engine")
+
+
+class LossKind(enum.StrEnum):
+    """What a task lost: triggers that gave no run, or uploads whose outputs are stored on the device alone."""
+
+    TRIGGERS = "triggers"
+    UPLOADS = "uploads"
+
+
+_TEXTS = {
+    LossKind.TRIGGERS: "triggers were dropped, because its queue was full",
+    LossKind.UPLOADS: "outputs were stored and not uploaded, because the outbox was full",
+}
+
+
+@dataclasses.dataclass(slots=True)
+class StreamCounts:
+    """`replayed` events are among `events`; `triggers` are task runs, `failures` those that raised.
+
+    `without_visit` are triggers that were refused because their event's page has no open visit, `cut_visits` those that
+    were passed on with a visit that was cut. `dropped` are triggers that had no room, by the policy of their queue or
+    at a bound, `uploads_dropped` outputs that a full outbox refused: both by task.
+    """
+
+    events: int = 0
+    ticks: int = 0
+    replayed: int = 0
+    triggers: int = 0
+    failures: int = 0
+    without_visit: int = 0
+    cut_visits: int = 0
+    dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    uploads_dropped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    def add_loss(self, task: str, kind: LossKind, count: int) -> None:
+        """Count a loss, and log whenever the count has doubled."""
+        counter = self.dropped if kind is LossKind.TRIGGERS else self.uploads_dropped
+        before = counter[task]
+        counter[task] += count
+        if before.bit_length() != counter[task].bit_length():
+            _LOG.warning("task %s: %d %s", task, counter[task], _TEXTS[kind])
