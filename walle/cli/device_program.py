@@ -329,7 +329,7 @@ class DeviceProgram:
             "clock_jumps": summary.clock_jumps,
             "history_dropped": summary.history_dropped,
             "timers": summary.timers,
-            "timers_given_up": summary.timers_given_up,
+            "timers_evicted": summary.timers_evicted,
             "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
@@ -370,7 +370,7 @@ _COUNTED = (
     ("duplicates", "duplicate events"),
     ("clock_jumps", "clock jumps"),
     ("history_dropped", "events missing from the longer history"),
-    ("timers_given_up", "timers given up"),
+    ("timers_evicted", "timers evicted"),
     ("interpreters_discarded", "interpreters discarded"),
 )
 

@@ -438,7 +438,7 @@ class Device:
             **dataclasses.asdict(self._intake.live_counts),
             history_dropped=self._history.dropped,
             timers=self.stream.time.running,
-            timers_given_up=self.stream.time.given_up(),
+            timers_evicted=self.stream.time.evicted(),
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),
             lost_uploads=self.store.report.lost_uploads,

@@ -34,7 +34,7 @@ class DeviceSummary:
     `queued` are the triggers of each task that are not done. `dropped`, `uploads_dropped`, `without_visit` and
     `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. `late`, `out_of_order`, `duplicates`
     and `clock_jumps` as in `LiveCounts`. `history_dropped` are events that `ctx.history` lacks, because they could not
-    be written. `timers` of conditions are running; `timers_given_up` were removed at a bound, by task. `discarded` are
+    be written. `timers` of conditions are running; `timers_evicted` were removed at a bound, by task. `discarded` are
     interpreters that could not be reset after a task, by its version. The rest as in `DeviceCounts`.
     """
 
@@ -62,7 +62,7 @@ class DeviceSummary:
     clock_jumps: int
     history_dropped: int
     timers: int
-    timers_given_up: dict[str, int]
+    timers_evicted: dict[str, int]
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: see `StoreReport`, and of the events' history
     lost_uploads: dict[str, int]  # of those, the number of uploads by cause

@@ -11,7 +11,7 @@ from walle.pipeline.events import Event
 from walle.pipeline.timers import Key, key_of
 from walle.protocol import TriggerCondition
 
-MAX_KEYS = 1_000  # of one task; beyond it the value that was used least recently is given up
+MAX_KEYS = 1_000  # of one task; beyond it the value that was used least recently is evicted
 MAX_KEY_BYTES = 1 << 20  # of one task's keys that are text
 _NUMBER_BYTES = 16
 
@@ -56,7 +56,7 @@ class _TaskMatches:
             self.size_bytes += _size_bytes(key)
         return has_ended
 
-    def give_up(self) -> int:
+    def evict(self) -> int:
         """Remove the matches of keys beyond the bounds, and return the number of keys."""
         count = 0
         while len(self.of_key) > MAX_KEYS or self.size_bytes > MAX_KEY_BYTES:
@@ -70,12 +70,12 @@ class _TaskMatches:
 class KeyedMatches:
     """The matches under way of all tasks whose condition has `skip_till_next` and a `key`.
 
-    `given_up` counts keys whose matches were removed at a bound, by task. An event costs a look-up of its ids, and a
+    `evicted` counts keys whose matches were removed at a bound, by task. An event costs a look-up of its ids, and a
     step for each task whose condition has one of them.
     """
 
     def __init__(self) -> None:
-        self.given_up: collections.Counter[str] = collections.Counter()
+        self.evicted: collections.Counter[str] = collections.Counter()
         self._tasks: dict[str, _TaskMatches] = {}
         self._of_id: dict[str, list[str]] = {}
 
@@ -102,8 +102,8 @@ class KeyedMatches:
             found.update(self._of_id[trigger_id])
         ended = {task for task in found if self._tasks[task].feed(event)}
         for task in found:
-            if count := self._tasks[task].give_up():
-                self.given_up[task] += count
+            if count := self._tasks[task].evict():
+                self.evicted[task] += count
         return ended
 
     def to_plain(self) -> dict[str, Any]:

@@ -109,9 +109,9 @@ class StreamTime:
             self._restore(self._restored)
         return self.timers.next_due_ms
 
-    def given_up(self) -> dict[str, int]:
+    def evicted(self) -> dict[str, int]:
         """Return the timers and keyed matches that were removed at a bound, by task."""
-        return dict(self.timers.given_up + self._matches.given_up)
+        return dict(self.timers.evicted + self._matches.evicted)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from walle import plain
 from walle.pipeline.events import Event
 from walle.protocol import TriggerCondition
 
-MAX_TIMERS = 1_000  # of one task, and pages of all; beyond it the oldest is given up
+MAX_TIMERS = 1_000  # of one task, and pages of all; beyond it the oldest is evicted
 MAX_TIMER_BYTES = 1 << 20  # of the events that the timers of one task keep
 JUMP_MS = 3_600_000  # as LivePolicy.jump_ms
 _MAX_ORDER_CHARS = 64
@@ -118,12 +118,12 @@ def key_of(field: str, contents: Mapping[str, Any]) -> Key | None:
 class Timers:
     """The running timers of all tasks, and the time of the stream, None before the first entry.
 
-    `given_up` counts timers that were removed at a bound, by task.
+    `evicted` counts timers that were removed at a bound, by task.
     """
 
     def __init__(self) -> None:
         self.now_ms: int | None = None
-        self.given_up: collections.Counter[str] = collections.Counter()
+        self.evicted: collections.Counter[str] = collections.Counter()
         self._conditions: dict[str, TriggerCondition] = {}
         self._heap: list[_Entry] = []
         self._serial = 0
@@ -306,7 +306,7 @@ class Timers:
                     self._start_page_timer(page_id, page, task)
         if len(self._pages) > MAX_TIMERS:
             oldest = self._pages.pop(next(iter(self._pages)))
-            self.given_up.update(oldest.running.keys())
+            self.evicted.update(oldest.running.keys())
             self._live -= len(oldest.running)
 
     def _start_page_timer(self, page_id: str, page: _Page, task: str) -> None:
@@ -331,7 +331,7 @@ class Timers:
         self._add_absence(task, _Pending(deadline_ms, key, event, event.size_bytes()))
         while len(absences.pending) > MAX_TIMERS or absences.size_bytes > MAX_TIMER_BYTES:
             absences.remove(next(iter(absences.pending)))
-            self.given_up[task] += 1
+            self.evicted[task] += 1
             self._live -= 1
 
     def _add_absence(self, task: str, pending: _Pending) -> None:
