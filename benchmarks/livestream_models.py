@@ -7,7 +7,7 @@ order; medians of CPU and wall milliseconds. Before it is timed, each model's ou
     python benchmarks/livestream_models.py [--rounds 40] [--models-dir DIR] [--json]
 
 Needs onnx and onnxruntime. The public models come from --models-dir, $WALLE_MODELS or the cache of `walle model get`;
-without them only the architectures are measured, and the report says so.
+without them the tasks run with the app's own models, and the report says so.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402  # the path must be set first
 import onnxruntime  # noqa: E402
 
 import walle  # noqa: E402
-from apps.livestream.task_files import NO_EXCLUSIVE_FILES, tasks_of, write_task  # noqa: E402
+from apps.livestream.task_files import NO_EXCLUSIVE_FILES, Models, choose_models, tasks_of, write_task  # noqa: E402
 from benchmarks.highlights import architectures, public_models  # noqa: E402
 from walle.engine_ext.session import load  # noqa: E402
 from walle.model_files import ModelFileError, ModelFolder, default_folder  # noqa: E402
@@ -152,8 +152,8 @@ def public_rows(folder: Path, models: ModelFolder, rounds: int) -> list[dict[str
     return rows
 
 
-async def task_rows(folder: Path, models: ModelFolder, rounds: int) -> list[dict[str, Any]]:
-    """Return the medians of whole runs in a VM: a changing 1280x720 frame, or a second of sound.
+async def task_rows(folder: Path, models: Models, rounds: int) -> list[dict[str, Any]]:
+    """Return the medians of whole runs in a VM: a changing 1280x720 frame, a second of sound, or a second's decision.
 
     CPU is the process's, with what the call of the VM costs.
     """
@@ -168,11 +168,13 @@ async def task_rows(folder: Path, models: ModelFolder, rounds: int) -> list[dict
         cpu, wall, phases = list[float](), list[float](), list[dict[str, float]]()
         for number in range(-3, rounds):
             second = number + 3
-            contents = (
-                {"samples": sound, "pts_ms": 1000 * second}
-                if name == "voice"
-                else {"image": frames[second % len(frames)], "second": second}
-            )
+            image = frames[second % len(frames)]
+            contents: dict[str, Any] = {"image": image, "second": second}
+            if name == "voice":
+                contents = {"samples": sound, "pts_ms": 1000 * second}
+            elif name == "highlight":  # of a frame on which the other tasks found nothing
+                frame = {"size": list(image.shape[:2]), "items": [], "faces": [], "image": image}
+                contents = {"second": second, "pts_ms": 1000 * second, "voice": 0.0, "frames": [frame]}
             event = {"event_id": "x", "page_id": "", "ts_ms": 1, "contents": contents}
             trigger = {"event": event, "position": 1, "visit": "none"}
             begin, begin_cpu = time.perf_counter(), time.process_time()
@@ -233,9 +235,11 @@ def main() -> None:
         report["architectures"] = paper_models(folder, options.rounds)
         try:
             report["public"] = public_rows(folder, models, options.rounds)
-            report["tasks"] = asyncio.run(task_rows(folder, models, options.rounds))
         except ModelFileError as error:
-            report["public"], report["tasks"], report["absent"] = [], [], str(error)
+            report["public"], report["absent"] = [], str(error)
+        chosen = choose_models(None, models)
+        report["tasks_with"] = chosen.why
+        report["tasks"] = asyncio.run(task_rows(folder, chosen.models, options.rounds))
     if options.json:
         print(json.dumps(report, indent=1))
         return
@@ -243,9 +247,9 @@ def main() -> None:
     print("Table 1's architectures, untrained", *model_lines(report["architectures"]), sep="\n")
     if report["public"]:
         print("public models", *model_lines(report["public"]), sep="\n")
-        print(*task_lines(report["tasks"]), sep="\n")
-    if "absent" in report:
+    else:
         print(f"the public models were not measured: {report['absent']}")
+    print(f"tasks, with {report['tasks_with']}", *task_lines(report["tasks"]), sep="\n")
 
 
 if __name__ == "__main__":

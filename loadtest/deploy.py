@@ -159,6 +159,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "activations": activations,
         "checkins": sum(len(record["checkins"]) for record in records.values()),
         "drops": sum(record["drops"] for record in records.values()),
+        "waits": sum(record["waits"] for record in records.values()),
         "push_s": [round(one, 2) for one in engineer.push_s],
         "cloud_peak_mib": round(peak_mib),
         "cloud_cpu_s": round(cpu_s, 1),
@@ -172,7 +173,8 @@ def table(found: dict[str, Any]) -> str:
     lines.append(
         f"{found['devices']} devices, {found['releases']} releases, {found['rolled_back']} of them rolled back"
         f" ({found['devices_that_had_a_bad_version']} devices had one of these), {found['activations']} activations,"
-        f" {found['checkins']} check-ins, {found['drops']} drops; the cloud: {found['cloud_cpu_s']} s of CPU time,"
+        f" {found['checkins']} check-ins, {found['drops']} drops, {found['waits']}"
+        f" refusals of a candidate by devices that went back; the cloud: {found['cloud_cpu_s']} s of CPU time,"
         f" peak {found['cloud_peak_mib']} MiB"
     )
     wrong = found["wrong"]

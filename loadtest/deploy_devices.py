@@ -25,6 +25,7 @@ from walle.cli import event_loop
 from walle.cli.join import Join
 from walle.clock import SystemClock
 from walle.deploy.device.agent import Agent
+from walle.deploy.device.agent_errors import DirectiveRefusedError
 from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.trust import DeviceTrust
@@ -75,6 +76,7 @@ class DeployDevice:
         self._activations: list[tuple[float, str, str, str]] = []  # when, task, version, sha256 of its weights
         self._checkins: list[tuple[float, dict[str, str]]] = []  # when it began, and what it left active
         self._drops = 0
+        self._waits = 0
         self._agent: Agent
 
     @property
@@ -156,9 +158,16 @@ class DeployDevice:
                     await handling
                 return
         for error in await handling:
-            if not isinstance(error, FetchError):  # which the next check-in tries again
+            if isinstance(error, DirectiveRefusedError) and self._went_back(error.task):
+                self._waits += 1  # for the next signing of its task's directives (docs/adr/0021-serials.md)
+            elif not isinstance(error, FetchError):  # which the next check-in tries again
                 raise error
         self._checkins.append((began_s, self._agent.tasks))
+
+    def _went_back(self, task: str) -> bool:
+        """Return whether the device had a later version than its active one."""
+        active = self._agent.tasks.get(task, "v0")
+        return any(name == task and int(had[1:]) > int(active[1:]) for _, name, had, _ in self._activations)
 
     async def report(self) -> None:
         """Send all outcomes.
@@ -176,7 +185,12 @@ class DeployDevice:
     async def finish(self) -> dict[str, Any]:
         async with self.calls:
             await self._agent.close()
-        return {"activations": self._activations, "checkins": self._checkins, "drops": self._drops}
+        return {
+            "activations": self._activations,
+            "checkins": self._checkins,
+            "drops": self._drops,
+            "waits": self._waits,
+        }
 
 
 def main(descriptor: int, join_file: Path, folder: Path) -> None:

@@ -56,7 +56,7 @@ case $kind in
         export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
         check_module
         # The child of a fork among busy threads may hang: this runtime does not hold its allocator's locks over a fork.
-        python -m pytest tests/engine_ext --timeout=1200 -q -p no:cacheprovider -m 'not vm_host' --deselect $flat \
+        python -m pytest tests/engine_ext --timeout=1200 -q -p no:cacheprovider -m 'not vm_host and not exhausts' --deselect $flat \
             --deselect tests/engine_ext/test_shared_models.py \
             --deselect "$long" --deselect $also_long \
             --deselect 'tests/engine_ext/vm/test_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
@@ -66,7 +66,7 @@ case $kind in
         export TSAN_OPTIONS="die_after_fork=0 suppressions=$PWD/scripts/tsan.supp"
         check_module
         # In the child of a fork the runtime still knows the parent's threads, and ends it when one of its own is made.
-        python -m pytest tests/engine_ext/vm tests/engine_ext/test_concurrent_runs.py --timeout=1200 -q -p no:cacheprovider -m 'not vm_host' --deselect $flat \
+        python -m pytest tests/engine_ext/vm tests/engine_ext/test_concurrent_runs.py --timeout=1200 -q -p no:cacheprovider -m 'not vm_host and not exhausts' --deselect $flat \
             --deselect "$long" --deselect $also_long \
             --deselect 'tests/engine_ext/vm/test_fork.py::test_a_child_of_a_fork_has_no_vms_and_does_not_hang[fork-8]' "$@"
         ;;

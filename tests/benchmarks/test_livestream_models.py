@@ -9,6 +9,8 @@ import pytest
 
 import walle
 from apps.livestream.make_embedder import write_embedder
+from apps.livestream.own_models import OwnModels
+from apps.livestream.task_files import NAMES, OPTIONAL
 from apps.livestream.tflite import read_tflite
 from benchmarks import livestream_models
 from benchmarks.fig10.networks import described
@@ -74,3 +76,11 @@ def test_both_engines_get_the_same_graph(tmp_path: Path) -> None:
     source = MODELS / "cls_mobilenet_v1_0.25_128.tflite"
     assert write_embedder(source, tmp_path / "again.walle").read_bytes() == embedder
     assert read_tflite(source.read_bytes()).input_shape == (1, 128, 128, 3)
+
+
+@pytest.mark.asyncio
+async def test_every_task_is_measured_with_the_apps_own_models(tmp_path: Path) -> None:
+    rows = await livestream_models.task_rows(tmp_path, OwnModels(), 1)
+    assert [row["task"] for row in rows] == [name for name in NAMES if name not in OPTIONAL]
+    assert all(row["phase_ms"]["execute"] >= 0 for row in rows)
+    assert "highlight" in "\n".join(livestream_models.task_lines(rows))

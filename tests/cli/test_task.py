@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -301,11 +302,34 @@ def test_a_dictionary_is_trained_on_the_tasks_features_and_measured_on_others(tm
     assert report["trained_on"] + report["measured_on"] == report["features"] == 400
     sizes = report["bytes_per_upload"]
     assert sizes["alone, dictionary"] < 0.8 * sizes["alone"]
-    config = (folder / "task.toml").read_text()
-    path = "resources/features.dict"
-    (folder / "task.toml").write_text(f'{config}\n[files]\n"{path}" = "shared"\n[tunnel]\ndictionary = "{path}"\n')
-    status, checked = run("task", "check", folder)
-    assert (status, path in checked["files"]) == (0, True)
+    assert report["written"]
+    assert 0 < report["pays_after_uploads"] <= 1000
+    for _ in range(2):  # task.toml names it, once
+        status, checked = run("task", "check", folder)
+        assert (status, checked["findings"], "resources/features.dict" in checked["files"]) == (0, [], True)
+        assert run("task", "dictionary", folder, "--events", folder / "log.jsonl", "--size", 2048)[0] == 0
+    config = tomllib.loads((folder / "task.toml").read_text())
+    assert config["tunnel"] == {"dictionary": "resources/features.dict"}
+    assert "# event ids" in (folder / "task.toml").read_text()  # its author's comments
+
+
+def test_a_dictionary_that_does_not_pay_is_not_written(tmp_path: Path) -> None:
+    folder = tmp_path / "dwell"
+    run("task", "new", "dwell", "--folder", folder)
+    (folder / "main.py").write_text("import os\n\ndef execute(ctx, trigger):\n    return ctx.random\n")
+    (folder / "main.py").write_text(
+        "import hashlib\n\n\ndef execute(ctx, trigger):\n"
+        "    return hashlib.sha512(str(trigger['position']).encode()).digest()\n"
+    )
+    before = (folder / "task.toml").read_bytes()
+    status, report = run("task", "dictionary", folder, "--events", folder / "log.jsonl")
+    assert (status, report["written"]) == (0, False)
+    assert (folder / "task.toml").read_bytes() == before
+    assert not (folder / "resources").exists()
+    assert run("task", "check", folder)[0] == 0
+    status, report = run("task", "dictionary", folder, "--events", folder / "log.jsonl", "--write")
+    assert (status, report["written"]) == (0, True)
+    assert run("task", "check", folder)[0] == 0
 
 
 def test_a_dictionary_needs_enough_features(task: Path, tmp_path: Path) -> None:

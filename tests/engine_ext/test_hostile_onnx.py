@@ -64,6 +64,7 @@ def test_there_are_at_least_59_hostile_files() -> None:
     assert len({one.name for one in FILES}) == len(FILES) >= 59
 
 
+@pytest.mark.exhausts
 def test_mutations_of_hostile_files_end_no_process() -> None:
     """In a process with limits, which would end where one of the mutations ends the converter's caller."""
     command = [sys.executable, "-m", "tests.sim.hostile_onnx", "--times", "2", "--seed", "31"]
@@ -122,6 +123,7 @@ def test_weights_are_not_copied_into_memory(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(found), np.arange(16 << 20, dtype=np.float32) + 1)
 
 
+@pytest.mark.exhausts
 def test_external_weights_count_as_parts_of_the_model(tmp_path: Path) -> None:
     """Limits of memory and of the written file grow with them: int4 becomes a byte for each element."""
     packed = onnx.helper.make_tensor("w", onnx.TensorProto.INT4, [96 << 20], bytes(48 << 20), raw=True)

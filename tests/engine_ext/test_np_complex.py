@@ -445,7 +445,7 @@ def warned(x):
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("hosted", [False, True])
+@pytest.mark.parametrize("hosted", [False, pytest.param(True, marks=pytest.mark.vm_host)])
 @pytest.mark.parametrize("size", [3, 100_000])
 async def test_arrays_cross_the_border_of_a_vm(tmp_path: Path, hosted: bool, size: int) -> None:
     folder = write_task(tmp_path, MAIN)

@@ -30,7 +30,7 @@ def test_a_time_is_read_in_the_first_format_that_fits(formats: list[str], text: 
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "nan", "inf", "1e400"])
-def test_what_is_no_time_names_every_format(text: str) -> None:
+def test_a_text_that_is_not_a_time_names_every_format(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{text!r} is not a time in the format 'iso' or 's'")):
         EventTime(["iso", "s"]).read(text)
 

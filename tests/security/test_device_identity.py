@@ -470,6 +470,20 @@ async def _revoke_on_the_folder(shop: ShopCloud, device_id: str) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_device_whose_folder_was_deleted_is_told_what_to_type(tmp_path: Path) -> None:
+    async with attacked(tmp_path / "cloud") as attacker:
+        for name, advice in (("phone", "walle device enrol phone --cloud"), ("a b", "walle device enrol ID --output")):
+            for number, folder in enumerate(("before", "after")):
+                device = credentials(attacker.http, tmp_path / folder / name, attacker.token())
+                await device.start()
+                if number:
+                    with pytest.raises(CloudRefusalError, match=rf"was its folder deleted\?.*{advice}"):
+                        await device.session()
+                else:
+                    assert await device.session()
+
+
+@pytest.mark.asyncio
 async def test_a_revocation_survives_a_restart_and_a_token_for_the_id_admits_a_new_key(tmp_path: Path) -> None:
     folder = tmp_path / "cloud"
     async with attacked(folder) as attacker:

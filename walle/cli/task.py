@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli.output import JsonFlag, emit
+from walle.cli.task_branch import add_branch
 from walle.cli.task_check import check
 from walle.cli.task_dictionary import dictionary
 from walle.cli.task_file import add_file
@@ -57,9 +58,16 @@ _SIMULATION_VISITS = 3
 def new(
     name: Annotated[str, typer.Argument(help="The task's name, which is also its branch.")],
     folder: Annotated[Path | None, typer.Option(help="Where to write it; ./NAME if not given.")] = None,
+    repo: Annotated[
+        Path | None, typer.Option(help="Clone of a scenario: the task becomes a branch of it, in a folder of its own.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write a small task that works: its configuration, ten lines of code, and events for simulation and device."""
+    """Write a small task that works: its configuration, ten lines of code, and events for simulation and device.
+
+    With --repo, its folder is a git worktree of that clone, on the new branch NAME, which has these files alone: commit
+    and push there as in the clone. So the tasks of a scenario lie side by side.
+    """
     from walle.deploy.cloud.task_config import NAME_RULE, is_name
 
     if not is_name(name):
@@ -71,9 +79,13 @@ def new(
         "log.jsonl": _event_lines(_LOG_VISITS),
         "simulation/events.jsonl": _event_lines(_SIMULATION_VISITS),
     }
-    _write_folder(target, files)
+    if repo is not None:
+        add_branch(repo, name, target, lambda: _write_folder(target, files))
+    else:
+        _write_folder(target, files)
     text = f"{escape(str(target))} holds the task {name}; next: walle task simulate {escape(str(target))}"
-    emit({"task": name, "folder": str(target), "files": sorted(files)}, as_json=as_json, text=text)
+    report = {"task": name, "folder": str(target), "files": sorted(files)}
+    emit(report | ({"branch": name} if repo is not None else {}), as_json=as_json, text=text)
 
 
 def _event_lines(visits: int) -> str:
@@ -107,7 +119,7 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Write, check and simulate tasks.", no_args_is_help=True)
-    group.command(epilog="Example: walle task new dwell --folder tasks/dwell")(new)
+    group.command(epilog="Example: walle task new dwell --repo shop")(new)
     group.command(epilog="Example: walle task check tasks/dwell")(check)
     group.command(epilog="Example: walle task simulate apps/ipv/task --events app.jsonl.gz --mapping app.toml")(
         simulate

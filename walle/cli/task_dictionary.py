@@ -1,6 +1,7 @@
 """`walle task dictionary`: train a zstd dictionary for a task's uploads on the features that it makes."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli.output import JsonFlag, emit, working
+from walle.cli.task_toml import set_text
 from walle.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _PATH = "resources/features.dict"
 _HELD_BACK = 4  # every fourth feature is measured, and not trained on
 _BATCH = 16  # uploads of a batch in the report
+_PAYS_WITHIN = 1_000  # uploads of a device, which pulls the dictionary once
 
 
 def dictionary(
@@ -29,12 +32,14 @@ def dictionary(
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
     size: Annotated[int, typer.Option(help="Bytes of the dictionary at most.", min=256, max=131_072)] = 16_384,
+    write: Annotated[bool, typer.Option("--write", help="Write it also where it does not pay.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train a dictionary on a task's features, write it to resources/features.dict, and say what it brings.
+    """Train a dictionary on a task's features, say what it brings, and put it into the task where it pays.
 
-    The task runs on the events as in a simulation. A quarter of the features is kept back, and measured. Write a new
-    version of the file whenever the features change: devices and cloud know a dictionary by its hash.
+    The task runs on the events as in a simulation. A quarter of the features is kept back, and measured. A dictionary
+    that saves a device its own size within 1,000 uploads is written to resources/features.dict, and named in task.toml.
+    Train it again whenever the features change: devices and cloud know a dictionary by its hash.
     """
     from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
     from walle.pipeline.tunnel.layouts import UPLOAD
@@ -46,24 +51,38 @@ def dictionary(
     with working(f"training on {len(samples)} features", as_json=as_json):
         data = train_dictionary(samples, size)
     trained = Dictionary(data)
-    path = folder / _PATH
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data)
     sizes = _sizes(measured, trained)
+    saved = sizes["alone"] - sizes["alone, dictionary"]
+    pays_after = math.ceil(len(data) / saved) if saved > 0 else None
+    is_written = write or (pays_after is not None and pays_after <= _PAYS_WITHIN)
+    path = folder / _PATH
+    if is_written:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        set_text(folder, "files", _PATH, "shared")
+        set_text(folder, "tunnel", "dictionary", _PATH)
     report = {
         "dictionary": str(path),
+        "written": is_written,
         "sha256": trained.digest,
         "size_bytes": len(data),
         "features": len(uploads),
         "trained_on": len(samples),
         "measured_on": len(measured),
         "bytes_per_upload": sizes,
+        "pays_after_uploads": pays_after,
     }
+    gain = f"it saves {saved:.1f} bytes an upload" if saved > 0 else "it saves nothing"
+    when = f", its own size after {pays_after:,} uploads of a device" if pays_after is not None else ""
+    if is_written:
+        end = f"{gain}{when}: it is in {path}, and task.toml names it"
+    else:
+        end = f"{gain}{when}: it does not pay, and is not written (--write writes it)"
     lines = [
-        f"{escape(str(path))}: {len(data)} bytes, trained on {len(samples)} features",
+        f"{len(data):,} bytes, trained on {len(samples)} features",
         f"bytes an upload, over {len(measured)} others:",
         *(f"{value:>10.1f}  {name}" for name, value in sizes.items()),
-        escape(f'add to task.toml:  [files] "{_PATH}" = "shared"  and  [tunnel] dictionary = "{_PATH}"'),
+        escape(end),
     ]
     emit(report, as_json=as_json, text="\n".join(lines))
 

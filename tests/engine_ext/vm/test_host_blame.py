@@ -294,6 +294,7 @@ def test_a_vm_alone_needs_a_host(tmp_path: Path) -> None:
         VM(write_task(tmp_path, HONEST), alone=True)
 
 
+@pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_stopped_host_is_killed_when_a_reply_is_overdue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -406,6 +406,7 @@ def no_descriptors_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
+@pytest.mark.exhausts
 @pytest.mark.asyncio
 async def test_a_result_for_which_the_device_has_no_descriptor_fails_its_call_only(tmp_path: Path) -> None:
     fake = FakeHost()
@@ -427,6 +428,7 @@ async def test_a_result_for_which_the_device_has_no_descriptor_fails_its_call_on
     fake.close()
 
 
+@pytest.mark.exhausts
 @pytest.mark.asyncio
 async def test_a_callback_for_which_the_device_has_no_descriptor_is_answered_by_an_error(tmp_path: Path) -> None:
     fake = FakeHost()
@@ -485,6 +487,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
+@pytest.mark.exhausts
 def test_a_result_for_which_the_device_has_no_memory_fails_its_call_only(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LITTLE_MEMORY, str(write_task(tmp_path, HONEST))]
     done = subprocess.run(

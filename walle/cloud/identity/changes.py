@@ -4,6 +4,7 @@ A store reads the rows concerned under a lock, asks these functions, and writes 
 """
 
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 from walle.cloud.identity.refusals import (
@@ -173,8 +174,12 @@ def _check_token(token: str, found: StoredToken | None, device_id: str, now_s: f
     if found.device_id not in ("", device_id):
         raise IdentityRefusedError(403, f"the enrolment token is for another device than {device_id[:100]!r}")
     if is_other and not found.device_id:
-        what = f"device {device_id[:100]!r} is enrolled with another key"
-        raise IdentityRefusedError(403, f"{what}; a token for this id replaces it: walle device enrol, with the id")
+        what = f"the cloud knows device {device_id[:100]!r} by another key (was its folder deleted?)"
+        shown = device_id if re.fullmatch(r"[\w.-]{1,100}", device_id) else "ID --output FILE"
+        how = (
+            f"run `walle device enrol {shown} --cloud FOLDER` beside the cloud, and start the device with its join file"
+        )
+        raise IdentityRefusedError(403, f"{what}; {how}")
 
 
 def _refuse_below(lowest: int, expires_s: float, least: int, now_s: float) -> Revocation:

@@ -131,11 +131,14 @@ class Output:
 def _stdout_state() -> tuple[object, ...]:
     """Return what a task could change of the process's output, which is an object in C."""
     stream = _stdout
-    if stream is None or stream.closed:
+    if stream is None or getattr(stream, "closed", False):
         return ()
-    return (
-        stream.fileno(), stream.encoding, stream.errors, stream.newlines, stream.line_buffering, stream.write_through,
-    )  # fmt: skip
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        descriptor = None  # outside VMs a program may have another one, such as a notebook's
+    names = ("encoding", "errors", "newlines", "line_buffering", "write_through")
+    return descriptor, *(getattr(stream, name, None) for name in names)
 
 
 _exceed_limit = _core.vm_exceed_limit
