@@ -448,18 +448,24 @@ async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_events_in_json_become_features_and_a_wrong_batch_is_refused_whole(tmp_path: Path) -> None:
+async def test_events_in_json_become_features_and_one_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         await installed(shop, device)
         lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(6)]
         assert await device.on_json(b"\n".join(lines[:3])) == 3
-        with pytest.raises(EventError, match="event_id: of event 1 is missing"):
-            await device.on_json(b"[%s, {}]" % lines[3])
-        assert await device.on_json(b"[%s]" % b",".join(lines[3:])) == 3
+        with pytest.raises(EventError, match="event: of event 0 must be an object"):
+            await device.on_json(b"visit")
+        assert await device.on_json(b"[%s, {}]" % b",".join(lines[3:])) == 3
+        assert await device.on_json(b"[%s, {}]" % b",".join(lines[3:])) == 3  # the app repeats its call
         async with asyncio.timeout(LIMIT_S):
             await device.settled()
         assert device.stream.counts.events == 6
         assert await pages(shop) == ["page/0", "page/1"]
+        assert (await device.summary()).rejected == 2
+    result = CliRunner().invoke(app, ["device", "log", str(tmp_path / "d0"), "--rejected", "--json"])
+    assert [row["reason"] for row in json.loads(result.stdout)] == ["event_id: is missing"] * 2
+    result = CliRunner().invoke(app, ["device", "log", str(tmp_path / "d1"), "--rejected"])
+    assert (result.exit_code != 0, "d1" in str(result.output) + str(result.exception)) == (True, True)
 
 
 @pytest.mark.asyncio

@@ -489,7 +489,6 @@ def test_the_fields_of_an_event_in_json_stand_in_any_order() -> None:
         (b'{"event_id":1,"page_id":"","ts_ms":1,"contents":{}}', "event_id: of event 0 must be str"),
         (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{"a":99999999999999999999}}', "byte 55 .*64 bits"),
         (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{"a":NaN}}', "event 0: byte 55 of the JSON"),
-        (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{"a":"\\ud800"}}', "lone surrogate"),
         (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{}', "ends here too early"),
         (b'{"event_id":"x","page_id":"","ts_ms":1,"contents":{}} 5', "event: of event 1 must be an object"),
         (b"[5]", "event: of event 0 must be an object"),

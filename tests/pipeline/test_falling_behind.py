@@ -50,7 +50,7 @@ class Rig:
             await self.intake.take_all_live(events)
 
     async def runs(self, task: str, count: int) -> None:
-        """Return once the task has run so often."""
+        """Return once the task has run `count` times."""
         async with asyncio.timeout(60), self.ran:
             await self.ran.wait_for(lambda: len(self.seen.get(task, ())) >= count)
 
@@ -119,7 +119,7 @@ async def test_a_task_that_fell_behind_sees_what_it_would_have_seen_at_once(
 
 
 @pytest.mark.asyncio
-async def test_a_task_that_hangs_on_a_burst_delays_no_other_task_and_loses_nothing(tmp_path: pathlib.Path) -> None:
+async def test_a_task_that_hangs_in_a_burst_delays_no_other_task_and_loses_nothing(tmp_path: pathlib.Path) -> None:
     async with rig(tmp_path) as device:
         device.stream.add_task("slow", ON_CLICK)
         device.stream.add_task("fast", ON_CLICK)
@@ -298,7 +298,7 @@ async def test_a_task_whose_runs_ended_by_a_fault_of_the_engine_holds_nothing(
 
 
 def play(folder: pathlib.Path, queue: int, stop_after: int | None = None) -> bool:
-    """Play a burst; kill the process after so many runs of a task. Return whether it came to its end."""
+    """Play a burst; kill the process after `stop_after` runs of a task. Return whether it came to its end."""
     command = [sys.executable, "-m", "tests.sim.burst_player", str(folder), str(queue), "1000"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     runs, ended = 0, False

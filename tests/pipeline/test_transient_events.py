@@ -21,7 +21,7 @@ from walle.pipeline import task_results
 from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.live_source import LivePolicy, LiveSource
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_queue import QueuedTrigger, Trigger
 from walle.pipeline.task_results import TaskResults
 from walle.pipeline.transient_events import RecordedEvent, TransientEvent, transient
 
@@ -145,6 +145,10 @@ def test_scalars_and_bytes_are_no_arrays_and_deep_contents_are_refused() -> None
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
+def queued_at(position: int) -> QueuedTrigger:
+    return QueuedTrigger(trigger_at(position), 0.0, position, (), {}, 0)
+
+
 def trigger_at(position: int) -> Trigger:
     return Trigger(Event("frame", "", position + 100, {}), position, (), ())
 
@@ -160,14 +164,14 @@ async def read(stream: task_results.ResultStream, number: int) -> list[Any]:
 @pytest.mark.asyncio
 async def test_results_come_in_the_order_of_events_and_a_stream_begins_when_it_is_opened() -> None:
     results = TaskResults()
-    results.expect("t", trigger_at(0))
+    results.expect("t", 0)
     first = results.open("t")
     for position in (1, 2, 3):
-        results.expect("t", trigger_at(position))
+        results.expect("t", position)
     second = results.open("t")
     other = results.open("u")
-    results.expect("t", trigger_at(4))
-    results.drop("t", trigger_at(2))
+    results.expect("t", 4)
+    results.drop("t", queued_at(2))
     results.end("t", trigger_at(0), "before", None)
     results.end("t", trigger_at(1), "one", None)
     results.end("t", trigger_at(3), None, PipelineError("no"))
@@ -185,7 +189,7 @@ async def test_a_result_that_is_dropped_removes_no_other(monkeypatch: pytest.Mon
     results = TaskResults()
     with results.open("t") as stream:
         for position in range(4):
-            results.expect("t", trigger_at(position))
+            results.expect("t", position)
         for position, size in ((0, 40_000), (2, 50_000), (3, 60_000)):  # 2 and 3 wait for 1, and there is room for one
             results.end("t", trigger_at(position), {"frame": array("B", bytes(size))}, None)
         results.end("t", trigger_at(1), None, None)
@@ -205,19 +209,19 @@ async def test_a_stream_is_bounded_by_bytes_and_says_so(
             results.end("t", trigger_at(position), {"frame": array("B", bytes(size)), "n": [position]}, None)
 
         for position in range(5):
-            results.expect("t", trigger_at(position))
+            results.expect("t", position)
             run(position, 40_000)
         assert stream.missed == 3
         assert 80_000 < stream.size_bytes < 84_000
         assert [record.message for record in caplog.records] == [
             "results of t are removed, since the app does not read them: they have more than 100000 bytes"
         ]
-        results.expect("t", trigger_at(5))
+        results.expect("t", 5)
         run(5, 300_000)  # one alone may have more
         assert [(await anext(stream)).position for _ in range(1)] == [5]
         assert (stream.missed, stream.size_bytes) == (5, 0)
         for position in range(6, 10):
-            results.expect("t", trigger_at(position))
+            results.expect("t", position)
         for position in range(7, 10):  # they wait for the run before them
             run(position, 40_000)
         assert stream.missed == 6
@@ -238,16 +242,16 @@ async def test_a_stream_that_nobody_reads_is_bounded_and_says_what_it_lost(monke
     results = TaskResults()
     with results.open("t") as stream:
         for position in range(50):
-            results.expect("t", trigger_at(position))
+            results.expect("t", position)
             results.end("t", trigger_at(position), position, None)
         assert stream.missed == 40
         assert await read(stream, 10) == [(position, position, False) for position in range(40, 50)]
         for position in range(50, 80):  # the first runs long, those behind it are dropped
-            results.expect("t", trigger_at(position))
+            results.expect("t", position)
         for position in range(51, 80):
-            results.drop("t", trigger_at(position))
+            results.drop("t", queued_at(position))
         results.end("t", trigger_at(50), 50, None)
         assert stream.missed == 40 + 10 + 10  # beyond 20 that were expected, and beyond 10 unread
         assert len(await read(stream, 10)) == 10
     assert [one async for one in stream] == []
-    results.expect("t", trigger_at(99))  # of a task without a stream
+    results.expect("t", 99)  # of a task without a stream

@@ -2,7 +2,7 @@
 
     python -m tests.sim.burst_player FOLDER QUEUE EVENTS
 
-Prints "run" after each run of the task `visit`, and "done" once all features are stored.
+Writes "run" at each run of the task `visit`, and "done" once all features are stored.
 """
 
 import asyncio
@@ -26,11 +26,16 @@ def burst(count: int) -> list[Event]:
     return [Event(kinds[n % 10], f"page/{n // 10 % 7}", 1_000_000 + n, {"n": n}) for n in range(count)]
 
 
+def say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
 async def run(task: str, trigger: Trigger) -> TaskOutput:
     """Return what a task sees: the positions of the visit's events, and of the latest ones."""
     await asyncio.sleep(0)
     if task == "visit":
-        print("run", flush=True)
+        say("run")
     visit = [event.contents["n"] for event in trigger.page_events]
     recent = [event.contents["n"] for event in trigger.recent]
     return TaskOutput([trigger.position, trigger.visit, visit, recent[0], recent[-1], len(recent)])
@@ -56,7 +61,7 @@ async def main(folder: Path, queue: int, count: int) -> None:
         await intake.aclose()
         await stream.close()
         await history.aclose()
-    print("done", flush=True)
+    say("done")
 
 
 if __name__ == "__main__":

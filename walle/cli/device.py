@@ -12,6 +12,7 @@ import typer
 
 from walle.cli import device_identity, event_loop, known_devices
 from walle.cli.device_log import device_log
+from walle.cli.device_log import show as show_log
 from walle.cli.join import Join
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit_rows
 from walle.durable_file import write_file
@@ -192,6 +193,7 @@ def register(app: typer.Typer) -> None:
         epilog="Example: walle device run kiosk-1 --join join.json --attribute os=linux --events today.jsonl"
     )(run)
     group.command(epilog="Example: walle device doctor --json")(doctor)
+    group.command("log", epilog="Example: walle device log kiosk-1 --rejected")(show_log)
     known_devices.register(group)
     device_identity.register(group)
     app.add_typer(group, name="device")

@@ -330,6 +330,7 @@ class DeviceProgram:
             "history_dropped": summary.history_dropped,
             "timers": summary.timers,
             "timers_evicted": summary.timers_evicted,
+            "rejected": summary.rejected,
             "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
@@ -371,6 +372,7 @@ _COUNTED = (
     ("clock_jumps", "clock jumps"),
     ("history_dropped", "events missing from the longer history"),
     ("timers_evicted", "timers evicted"),
+    ("rejected", "events that could not be read"),
     ("interpreters_discarded", "interpreters discarded"),
 )
 

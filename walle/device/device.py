@@ -35,9 +35,11 @@ from walle.device.task_versions import ActiveVersion, TaskVersions
 from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.database import StoreError
+from walle.pipeline.event_batch import read_batch
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
+from walle.pipeline.rejected_events import RejectedEvents
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.task_results import ResultStream
@@ -83,6 +85,7 @@ class Device:
             self.counts.produced = self.store.state.produced
             history = self._history = EventHistory(config.folder / _HISTORY, clock, position=self.store.position)
             undo.push_async_callback(history.aclose)
+            self._rejected = RejectedEvents(config.folder)
             task_log = TaskLog(config.device_id, clock)
             host = shared_host() if config.vm_host else None
             runner = self._runner = TaskRunner(config.vms, task_log=task_log, host=host)
@@ -367,20 +370,25 @@ class Device:
         return await self._intake.take_tick(ts_ms)
 
     async def on_json(self, json: bytes) -> int:
-        """Take live events in JSON, a list of objects or JSON lines, all or none; return their number.
+        """Take live events in JSON, a list of objects or JSON lines; return the number of those that could be read.
+
+        An event that cannot be read is set aside: counted (`DeviceSummary.rejected`), logged, and recorded with the
+        reason in `rejected.jsonl` in the device's folder, of bounded size (`walle device log --rejected`). The others
+        are taken, all or none. A repeated call takes none of them again, within `LivePolicy.duplicates`.
 
         They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
         of contents that no condition tests. They are recorded together, then each is taken as by `on_event`. A call
         that is cancelled may have recorded them; the next call takes them then.
 
         Raises:
-            EventError: the JSON or an event is wrong; none of the events is taken.
+            EventError: it begins neither with [ nor with {, or is more than 256 MiB; none of the events is taken.
             StoreClosedError: the device is closed; none of the events is taken.
             EventJournalError: as `on_event`; none of the events is taken, or all of them if `recorded` is True.
         """
-        events = Event.list_from_json(json)
+        events, rejected = read_batch(json)
         self._count_bare(len(events))
         await self._intake.take_all_live(events)
+        self._rejected.add(rejected, self._clock.time())
         return len(events)
 
     def results(self, task: str) -> ResultStream:
@@ -439,6 +447,7 @@ class Device:
             history_dropped=self._history.dropped,
             timers=self.stream.time.running,
             timers_evicted=self.stream.time.evicted(),
+            rejected=self._rejected.count,
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),
             lost_uploads=self.store.report.lost_uploads,

@@ -13,6 +13,7 @@ import heapq
 import io
 import json
 import pathlib
+import re
 import zlib
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
@@ -25,6 +26,7 @@ from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
 MAX_REPORTS = 100
 _DUPLICATE_WINDOW = 65_536  # ids remembered
 _MAX_RECORD_LINES = 100  # lines that one quoted CSV record may span
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # or a pair of them, which is one character
 
 
 class EventLogError(ConfigError):
@@ -300,6 +302,8 @@ class EventLog:
             if not isinstance(fields, dict):
                 self._skip(Fault.BROKEN, number, f"must be an object, is {type(fields).__name__}")
                 continue
+            if _SURROGATE.search(line):
+                fields = _whole(fields)
             yield number, fields, digest_of(line)
 
     def _csv_lines(self, file: BinaryIO) -> Iterator[tuple[int, dict[str, Any], bytes]]:
@@ -348,3 +352,14 @@ def _parse_csv(text: bytes, columns: int) -> list[str]:
     if columns and len(rows[0]) != columns:
         raise _BrokenRecord(f"{len(rows[0])} columns, the header has {columns}")
     return rows[0]
+
+
+def _whole(value: Any) -> Any:
+    """Return a value of JSON with U+FFFD in the place of each lone surrogate, as the reader of live events does."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    return value

@@ -61,8 +61,8 @@ class Events:
     def from_json(cls, json: bytes) -> Events:
         """Return the events of a JSON list of objects, or of JSON lines, with the fields of `Event`.
 
-        NaN, Infinity, integers of more than 64 bits and lone surrogates are refused. Of a key that occurs twice, the
-        last value counts.
+        NaN, Infinity and integers of more than 64 bits are refused. A lone surrogate becomes U+FFFD. Of a key that
+        occurs twice, the last value counts.
 
         Raises:
             EventError: it is not JSON in UTF-8, or an event is wrong; it names the event, counted from 0, and the byte.

@@ -9,7 +9,7 @@ _LOG = logging.getLogger("walle.pipeline.stream_engine")
 
 
 class LossKind(enum.StrEnum):
-    """What a task lost: triggers that gave no run, or uploads whose outputs are stored on the device alone."""
+    """Kind of a task's loss: triggers that gave no run, or uploads whose outputs are stored on the device alone."""
 
     TRIGGERS = "triggers"
     UPLOADS = "uploads"

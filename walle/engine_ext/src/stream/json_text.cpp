@@ -126,7 +126,7 @@ std::string_view JsonParser::escaped_text(const char* from, const char* first_es
             scan += 6;
           }
         }
-        if (code >= 0xd800 && code < 0xe000) refuse("a lone surrogate is not a character");
+        if (code >= 0xd800 && code < 0xe000) code = 0xfffd;  // half of a character that was cut: the replacement character
         break;
       }
       default: refuse("this escape does not exist");
