@@ -124,13 +124,14 @@ class StreamEngine:
         self._replay_lagging = dict(store.replay.lagging)
         self._replay = ReplayState()
         self._caught_up = False  # `_replay` is in the store and names no task
-        self._replay_steps = dict(store.replay.steps)
         replay = store.replay
         self._restore_at = store.position + 1 if replay.cut_position is None else replay.cut_position
         self._restored_cooldowns: Mapping[str, int] | None = replay.cooldowns
         self.events.restore_cut(tuple(replay.cut_visits), self._restore_at)
         stored = store.task_states.active(SNAPSHOT_TASK)
-        self.time = StreamTime(None if stored is None else stored.data, store.resume_from)
+        self.time = StreamTime(None if stored is None else stored.data, store.resume_from, store.replay.steps)
+        # As `time.is_used`. An object of 30 attributes or more is slower at each of them: an event took a tenth longer.
+        self._uses_time = False
         self._turn = asyncio.Lock()
         self._waiting_calls = 0  # of `on_event`, that hold `_turn` or wait for it
         # Of each task: held from a run's start until its outputs are put. A lock exists as long as it is in use.
@@ -156,7 +157,7 @@ class StreamEngine:
                 self.events.add(matched, task)
             if before is not None:
                 self.events.remove(before, task)
-        self.time.set_task(task, condition, self._last + 1)
+        self._uses_time = self.time.set_task(task, condition, self._last + 1)
         self._conditions[task] = condition
         if not condition.cooldown_ms:
             self._end_cooldown(task)
@@ -172,7 +173,7 @@ class StreamEngine:
         matched = matching_part(condition)
         if matched is not None:
             self.events.remove(matched, task)
-        self.time.set_task(task, None, self._last + 1)
+        self._uses_time = self.time.set_task(task, None, self._last + 1)
         self._end_cooldown(task)
         queue = self._queues.by_task.get(task)
         if queue is not None:
@@ -287,7 +288,8 @@ class StreamEngine:
         needed_from = position if self._needed_from is None else self._needed_from
         cut_visits, cooldowns = events.cut_before(position), self._cooldowns
         fired, steps = _NONE_FIRED
-        if self.time.is_used:
+        uses_time = self._uses_time
+        if uses_time:
             before = needed_from, cut_visits, cooldowns
             fired, steps = self._fire_timers(event, position, arrival, before, can_wait=can_wait)
         if isinstance(event, Tick):
@@ -295,7 +297,7 @@ class StreamEngine:
         arrays = event if isinstance(event, TransientEvent) else None
         recorded = event if arrays is None else arrays.recorded
         visit, tasks = events.feed(position, recorded)
-        if self.time.is_used:
+        if uses_time:
             tasks = self.time.feed(recorded, has_visit=visit is not None, tasks=tasks, events=events)
         self.counts.events += 1
         self._last = position
@@ -375,7 +377,7 @@ class StreamEngine:
         done = self._replay_lagging.get(task)
         if done is None or position <= done:
             return True
-        return position == done + 1 and step < self._replay_steps.get(task, 0)
+        return position == done + 1 and step < self.time.replay_steps.get(task, 0)
 
     async def settle(self) -> None:
         """Return once all queues are empty and all outputs are put. Outputs that could not be put are tried again.
@@ -479,15 +481,16 @@ class StreamEngine:
         unchanged = self._replay.cut_visits is cut_visits and self._replay.cooldowns is self._cooldowns
         if self._caught_up and not self._queues.by_task and unchanged:
             resume_from = self._last + 1 if self._needed_from is None else self._needed_from
-            resume_from, snapshot = (
-                self.time.settle(self._last, resume_from) if self.time.is_used else (resume_from, None)
-            )
-            self._store.advance(self._last, resume_from, state=snapshot)
+            if self._uses_time:
+                resume_from, snapshot = self.time.settle(self._last, resume_from)
+                self._store.advance(self._last, resume_from, state=snapshot)
+            else:
+                self._store.advance(self._last, resume_from)
             return
         position = max(self._last, self._replay_until)
         needed_from, cooldowns = self._needed_from, self._cooldowns
         cut_position = self._last + 1 if position > self._last else None
-        steps, oldest_position = self._replay_steps, None
+        steps, oldest_position = self.time.replay_steps, None
         if firsts := self._queues.firsts():
             lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
             oldest = min(firsts.values(), key=_position)
@@ -499,7 +502,7 @@ class StreamEngine:
             self._replay = ReplayState(dict(lagging), cut_visits, cut_position, cooldowns, steps)
         self._caught_up = not lagging and cut_position is None
         resume_from, snapshot = position + 1 if needed_from is None else needed_from, None
-        if self.time.is_used:
+        if self._uses_time:
             resume_from, snapshot = self.time.settle(self._last, resume_from, oldest_position)
         self._store.advance(position, resume_from, self._replay, state=snapshot)
 
@@ -602,7 +605,7 @@ class StreamEngine:
         self.results.end(queue.task, first.trigger, result.output, result.error, cpu_s=result.cpu_s)
         if queue.task in self._replay_lagging:
             self._replay_lagging[queue.task] = first.position
-            self._replay_steps.pop(queue.task, None)
+            self.time.replay_steps.pop(queue.task, None)
         self._queues.remove_empty(queue)
         self._advance()
         self._pulse()

@@ -75,10 +75,12 @@ class StreamTime:
     Args:
         stored: the snapshot of an earlier process, None without one.
         resume_from: the position at which the replay begins.
+        steps: `ReplayState.steps` of the earlier process; the engine removes those that do not hold any more.
     """
 
-    def __init__(self, stored: bytes | None, resume_from: int) -> None:
+    def __init__(self, stored: bytes | None, resume_from: int, steps: Mapping[str, int]) -> None:
         self.is_used = False
+        self.replay_steps = dict(steps)
         self.timers = Timers()
         self._matches = KeyedMatches()
         self._conditions: dict[str, TriggerCondition] = {}
@@ -115,13 +117,16 @@ class StreamTime:
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
-    def set_task(self, task: str, condition: TriggerCondition | None, next_position: int) -> None:
-        """Give the task this condition in place of the one before; None removes it. An equal one changes nothing."""
+    def set_task(self, task: str, condition: TriggerCondition | None, next_position: int) -> bool:
+        """Give the task this condition in place of the one before; None removes it. An equal one changes nothing.
+
+        Return `is_used`.
+        """
         if condition is not None and not uses_time(condition):
             condition = None
         before = self._conditions.get(task)
         if before == condition:
-            return
+            return self.is_used
         if before is not None:
             del self._conditions[task]
             self.timers.remove_task(task)
@@ -138,6 +143,7 @@ class StreamTime:
                 self._matches.add_task(task, condition)
         self._entries += _SNAPSHOT_EVERY  # the stored snapshot lacks the task, or has its former condition
         self.is_used = bool(self._conditions)
+        return self.is_used
 
     # --- entries ------------------------------------------------------------------------------------------------------
 
