@@ -212,10 +212,9 @@ class TriggerCondition:
             options["where"] = ContentsTest.parse(options["where"])
         if "sequence" not in table:
             return cls((), **options)
-        condition = cls.of(table["sequence"], **options)
-        if not condition.trigger_ids:
-            raise ProtocolError("trigger.sequence", "must not be empty; leave it out")
-        return condition
+        if table["sequence"] == []:
+            raise ProtocolError("trigger.sequence", f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is []")
+        return cls.of(table["sequence"], **options)
 
     def to_json(self) -> dict[str, Any]:
         """Return the table; an option that is not used is left out, so that an older device reads the condition."""
