@@ -14,9 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
+from tests.dashboard.visitor import log_in
 from tests.sim.device_session import session_headers
 from tests.sim.offline_device import NO_CLOUD
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
@@ -26,7 +28,7 @@ from walle.cli import app
 from walle.device import Device, DeviceConfig
 from walle.pipeline.database import StoreLockedError
 from walle.pipeline.events import Event, EventError
-from walle.pipeline.live_source import LivePolicy
+from walle.pipeline.live_source import LatePolicy, LivePolicy
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[2]
@@ -362,6 +364,30 @@ async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_pa
 
 
 @pytest.mark.asyncio
+async def test_what_a_device_dropped_is_in_the_release_the_metrics_and_on_its_page(tmp_path: Path) -> None:
+    main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.05)\n    return 1\n"
+    config = TASK_CONFIG + '[limits]\nqueue = 1\nqueue_full = "drop-newest"\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await installed(shop, device, main, config)
+        lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(60)]
+        await device.on_json(b"\n".join(lines))
+        await device.settled()
+        dropped = (await device.summary()).dropped["shop/count"]
+        assert 0 < dropped < 20
+        (release,) = await shop.releases.list_all()
+        assert (release["totals"]["dropped"], release["totals"]["ok"]) == (dropped, 20 - dropped)
+        assert release["totals"]["uploads_dropped"] == 0
+        bearer = {"Authorization": f"Bearer {shop.cloud.home.admin_token}"}
+        metrics = (await shop.http.get("/metrics", headers=bearer)).text
+        of_release = f'release="{release["id"]}",task="shop/count"'
+        assert f'walle_release_dropped_total{{{of_release},what="triggers"}} {dropped}.0' in metrics
+        async with httpx.AsyncClient(base_url=shop.cloud.address.url) as person:
+            await log_in(person, shop.cloud.home.admin_token)
+            page = (await person.get(f"/dashboard/releases/{release['id']}")).text
+        assert f"<dt>triggers dropped</dt><dd>{dropped}</dd>" in page
+
+
+@pytest.mark.asyncio
 async def test_answers_that_are_none_and_answers_after_the_end_do_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -449,7 +475,8 @@ async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: 
 
 @pytest.mark.asyncio
 async def test_events_in_json_become_features_and_one_that_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
-    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+    policy = LivePolicy(drop_equal=True)
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0", live=policy) as device:
         await installed(shop, device)
         lines = [json.dumps(event_at(position).to_dict()).encode() for position in range(6)]
         assert await device.on_json(b"\n".join(lines[:3])) == 3
@@ -523,7 +550,7 @@ async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) ->
 @pytest.mark.asyncio
 async def test_a_live_device_drops_late_events_and_duplicates_and_counts_them(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:
-        policy = LivePolicy(late_ms=5, jump_ms=1000)
+        policy = LivePolicy(late_ms=5, jump_ms=1000, late=LatePolicy.DROP, drop_equal=True)
         async with shop.device(tmp_path / "d0", live=policy) as device:
             await shop.push("v1")
             await shop.release("v1", beta=["d0"])

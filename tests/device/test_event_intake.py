@@ -21,7 +21,7 @@ from walle.durable_file import write_all
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_journal import EventJournal, EventJournalError, EventJournalFullError
 from walle.pipeline.events import Event
-from walle.pipeline.live_source import LivePolicy
+from walle.pipeline.live_source import LatePolicy, LivePolicy
 from walle.pipeline.store import FeatureStore, StoreClosedError
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
@@ -102,7 +102,7 @@ async def test_a_position_after_a_live_event_is_refused_and_live_events_go_on(tm
 async def test_a_batch_of_which_no_event_is_taken_ends_no_source_with_positions(tmp_path: Path) -> None:
     async with opened(tmp_path) as device:
         await device.intake.take_all_live(clicks(0, 1))
-    async with opened(tmp_path) as device:
+    async with opened(tmp_path, live=LivePolicy(drop_equal=True)) as device:
         await device.intake.take_all_live(clicks(0, 1))  # the app repeats its call
         await device.intake.take(click(2), 2, can_wait=False)
         assert (await device.settled())[-1] == (2, 2)
@@ -135,7 +135,7 @@ async def test_a_batch_that_cannot_be_recorded_is_refused_whole_and_taken_once_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = clicks(*range(3000))
-    async with opened(tmp_path) as device:
+    async with opened(tmp_path, live=LivePolicy(drop_equal=True)) as device:
         await device.intake.take_live(click(9999), can_wait=False)
 
         def fail(handle: int, data: bytes) -> None:
@@ -159,7 +159,7 @@ async def test_a_batch_that_cannot_be_recorded_is_refused_whole_and_taken_once_w
 
 @pytest.mark.asyncio
 async def test_a_batch_has_the_policy_of_single_events(tmp_path: Path) -> None:
-    async with opened(tmp_path, live=LivePolicy(late_ms=5, jump_ms=1000)) as device:
+    async with opened(tmp_path, live=LivePolicy(late_ms=5, late=LatePolicy.DROP, drop_equal=True)) as device:
         await device.intake.take_all_live(clicks(0, 10, 10, 2))
         await device.intake.take_all_live(clicks(10))
         await device.intake.take_all_live([])
@@ -341,7 +341,7 @@ async def test_a_recorded_event_that_the_stream_refuses_does_not_hold_up_those_a
 
 @pytest.mark.asyncio
 async def test_a_batch_costs_no_copy_of_the_latest_events(tmp_path: Path) -> None:
-    async with opened(tmp_path, live=LivePolicy(duplicates=LivePolicy.MAX_DUPLICATES)) as device:
+    async with opened(tmp_path, live=LivePolicy(duplicates=LivePolicy.MAX_DUPLICATES, drop_equal=True)) as device:
         for number in range(0, LivePolicy.MAX_DUPLICATES, 2048):
             await device.intake.take_all_live(clicks(*range(number, number + 2048)))
         await device.stream.settle()

@@ -240,6 +240,7 @@ def _row(release: ReleaseJson) -> dict[str, Any]:
         "ok": totals["ok"],
         "failed": totals["failed"],
         "failure rate": f"{totals['failure_rate']:.2%}",
+        "dropped": totals.get("dropped", 0) + totals.get("uploads_dropped", 0),
     }
 
 

@@ -41,6 +41,7 @@ from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.rejected_events import RejectedEvents
 from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_counts import LossKind
 from walle.pipeline.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.task_results import ResultStream
 from walle.pipeline.ticks import Tick
@@ -147,6 +148,7 @@ class Device:
                 self._runs.run,
                 on_outcome=self._on_outcome,
                 on_put=self._runs.put,
+                on_loss=self._on_loss,
                 share_arrays=config.vm_host,
             )
             undo.push_async_callback(self.stream.close)
@@ -320,6 +322,13 @@ class Device:
         ):  # without waiting for the cloud's verdict
             self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
 
+    def _on_loss(self, task: str, kind: LossKind, count: int) -> None:
+        """Count what a full queue or outbox dropped towards the release of the task's active version."""
+        active = self._versions.active.get(task)
+        if active is not None and count:
+            triggers, uploads = (count, 0) if kind is LossKind.TRIGGERS else (0, count)
+            self.agent.count_dropped(task, active.manifest.version, triggers=triggers, uploads=uploads)
+
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)
 
@@ -328,8 +337,8 @@ class Device:
     async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> TakenEvent | None:
         """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
-        An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
-        is recorded in the device's journal first: a process that is killed after this call
+        An event without a position is live. Late ones are counted, and dropped where `DeviceConfig.live` says so, as
+        duplicates are. It is recorded in the device's journal first: a process that is killed after this call
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
         recorded it; the next call takes it then. Live events get the positions after those of earlier events.
 
@@ -374,7 +383,7 @@ class Device:
 
         An event that cannot be read is set aside: counted (`DeviceSummary.rejected`), logged, and recorded with the
         reason in `rejected.jsonl` in the device's folder, of bounded size (`walle device log --rejected`). The others
-        are taken, all or none. A repeated call takes none of them again, within `LivePolicy.duplicates`.
+        are taken, all or none. A repeated call takes them again, unless `LivePolicy` finds duplicates.
 
         They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
         of contents that no condition tests. They are recorded together, then each is taken as by `on_event`. A call

@@ -1,9 +1,9 @@
-"""Policy for the events of a live source: late, out of order, duplicate, and from a clock that jumped (ADR 107).
+"""Policy for the events of a live source: late, out of order, duplicate, and from a clock that jumped (ADR 107, 216).
 
 Events are processed in the order of their arrival; nothing waits for an earlier one. Times are the events' own. An
 event is out of order if its time is before the latest one so far, and late if it is before that, and before the
-device's clock, by more than `late_ms`: one event from the future makes none of the present late. `EventLog` has the
-same meaning for a file, whose lines are sorted within a window first: what is out of order then is late.
+device's clock, by more than `late_ms`, however much: one event from the future makes none of the present late. An
+event is kept whatever its time, unless the app chose otherwise. What an earlier process took is taken again.
 """
 
 import contextlib
@@ -33,23 +33,23 @@ class LivePolicy:
 
     Args:
         late_ms: an event whose time is before the latest one, and the device's clock, by more than this is late.
-        late: what becomes of late events.
-        jump_ms: an event whose time differs from the latest one by more than this shows that the clock jumped. It is
-            taken, and times count from it on.
-        duplicates: latest events among which an equal one is looked for; 0: none.
-        id_field: key of the contents that names an event; events with equal ids are duplicates. Without it, or in an
-            event without the key, events are duplicates that are equal in id, page, time and contents. Those with
-            arrays are duplicates by the field alone.
+        late: what becomes of late events, all of them.
+        jump_ms: an event whose time is after the latest one by more than this shows that the clock jumped.
+        duplicates: latest events among which a duplicate is looked for; 0: none.
+        id_field: key of the contents that names an event; events with equal ids are duplicates.
+        drop_equal: events without such an id are duplicates if they are equal in id, page, time and contents, for an
+            app that repeats its calls. Those with arrays are not. False: equal events are different events.
 
     Raises:
         ValueError: a bound is negative, or `jump_ms` is not above `late_ms`.
     """
 
     late_ms: int = 60_000
-    late: LatePolicy = LatePolicy.DROP
+    late: LatePolicy = LatePolicy.TAKE
     jump_ms: int = 3_600_000
     duplicates: int = 1024
     id_field: str = ""
+    drop_equal: bool = False
 
     MAX_DUPLICATES: ClassVar = 65_536
 
@@ -112,10 +112,8 @@ class LiveSource:
         latest_ms, ts_ms = self._latest_ms, event.ts_ms
         if latest_ms is None:
             self._latest_ms = ts_ms
-        elif abs(ts_ms - latest_ms) > self.policy.jump_ms:
-            self.counts.clock_jumps += 1
-            self._latest_ms = ts_ms
         elif ts_ms >= latest_ms:
+            self.counts.clock_jumps += ts_ms - latest_ms > self.policy.jump_ms
             self._latest_ms = ts_ms
         elif self._is_late(ts_ms):
             self.counts.late += 1
@@ -144,7 +142,7 @@ class LiveSource:
                 self._latest_ms += round(step_s * 1000)
 
     def _is_late(self, ts_ms: int) -> bool:
-        if self._latest_ms is None or self._latest_ms - ts_ms > self.policy.jump_ms:
+        if self._latest_ms is None:
             return False
         latest_ms = self._latest_ms if self._clock_ms is None else min(self._latest_ms, self._clock_ms)
         return latest_ms - ts_ms > self.policy.late_ms
@@ -155,4 +153,6 @@ class LiveSource:
         if field and field in event.contents:
             with contextlib.suppress(plain.PlainDataError):  # of which `encode` makes an EventError
                 return digest_of(plain.encode(event.contents[field]))
-        return None if isinstance(event, RecordedEvent) else digest_of(event.encode())
+        if not self.policy.drop_equal or isinstance(event, RecordedEvent):
+            return None
+        return digest_of(event.encode())

@@ -129,7 +129,9 @@ class Outcome:
 
     `failures` are the different ones among them, as `Failure`; devices before it was added report none. A cloud of that
     time ignores it. `failure_class` is of a version that was refused or left; devices of before report VERSION, as what
-    has no class is. `metrics` are of its runs, one of a name; devices of before report none.
+    has no class is. `metrics` are of its runs, one of a name; devices of before report none. `dropped` are triggers
+    of the version that had no room on the device and gave no run, `uploads_dropped` outputs that are stored there
+    alone; devices of before report none.
     """
 
     task: str
@@ -144,6 +146,8 @@ class Outcome:
     failures: tuple[Failure, ...] = ()
     failure_class: FailureClass = FailureClass.VERSION
     metrics: tuple[Metric, ...] = ()
+    dropped: int = 0
+    uploads_dropped: int = 0
 
     MAX_FAILURES = 10
     MAX_METRICS = 17  # of a version: those of the task, and its latency
@@ -210,6 +214,8 @@ class OutcomeBatch:
                     failures=_failures(entry, where),
                     failure_class=_failure_class(entry, where),
                     metrics=_metrics(entry, where),
+                    dropped=_count(entry, "dropped", where),
+                    uploads_dropped=_count(entry, "uploads_dropped", where),
                 )
             )
         found = take(value, "alarms", list, "batch") if "alarms" in value else []
@@ -227,6 +233,13 @@ class OutcomeBatch:
             raise ProtocolError("batch.traces", f"{len(traced)} traces, more than {cls.MAX_TRACES}")
         traces = tuple(DeviceTrace.from_json(one, f"batch.traces[{index}]") for index, one in enumerate(traced))
         return cls(device_id, batch_id, tuple(outcomes), alarms, groups, traces)
+
+
+def _count(entry: dict[str, Any], key: str, where: str) -> int:
+    count = take(entry, key, int, where) if key in entry else 0
+    if not 0 <= count <= Outcome.MAX_COUNT:
+        raise ProtocolError(f"{where}.{key}", f"must be from 0 to {Outcome.MAX_COUNT}, is {count}")
+    return count
 
 
 def _failure_class(entry: dict[str, Any], where: str) -> FailureClass:

@@ -40,6 +40,30 @@ def test_runs_add_up_and_keep_the_last_error() -> None:
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
 
 
+def test_what_was_dropped_adds_up_and_is_reported_once() -> None:
+    report = _report()
+    report.count_dropped("s/t", "v1", "r1", triggers=3)
+    report.count_run("s/t", "v1", "r1")
+    report.count_dropped("s/t", "v1", "r1", triggers=1)
+    report.count_dropped("s/t", "v1", "r1", uploads=2)
+    report.count_dropped("s/u", "v1", "", triggers=10**12)
+    batch = report.take_batch()
+    assert batch is not None
+    first, second = batch.outcomes
+    assert (first.ok, first.failed, first.dropped, first.uploads_dropped) == (1, 0, 4, 2)
+    assert (second.ok, second.failed, second.dropped) == (0, 0, Outcome.MAX_COUNT)
+    plain = json.loads(json.dumps(batch.to_json()))
+    assert OutcomeBatch.from_json(plain) == batch
+    for wrong in (-1, 10**9 + 1, True, "3"):
+        plain["outcomes"][0]["dropped"] = wrong
+        with pytest.raises(ProtocolError, match=r"batch.outcomes\[0\].dropped"):
+            OutcomeBatch.from_json(plain)
+    del plain["outcomes"][0]["dropped"], plain["outcomes"][0]["uploads_dropped"]  # of a device of before
+    assert OutcomeBatch.from_json(plain).outcomes[0].dropped == 0
+    report.confirm(batch.batch_id)
+    assert report.take_batch() is None
+
+
 def test_place_and_log_are_those_of_the_last_failure() -> None:
     report = _report()
     report.count_run("s/t", "v1", "r1", failed("first", place="main.py:1", log="info: one"))

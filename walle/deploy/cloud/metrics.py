@@ -139,6 +139,15 @@ _ALL = [
             {**_OF_RELEASE, "result": "ok, failed"},
         ),
         (
+            _COUNTER,
+            "release_dropped",
+            "What devices dropped for want of room, as they reported it for the release",
+            {
+                **_OF_RELEASE,
+                "what": "triggers (that gave no run), uploads (outputs that are stored on the device alone)",
+            },
+        ),
+        (
             _GAUGE,
             "release_guard_median",
             "Median over the latest devices of the number that a guard of the release is on, in its unit",

@@ -52,8 +52,9 @@ class Totals:
     """Counts of one release. Numbers of devices are exact up to 1,024, and within about 1 % above.
 
     `installed`, `reverted`, `rejected` and `removed` are devices that ever reported it; `ok` and `failed` count
-    executions. `hindered` are devices that could not install it or had to leave it, by what was at fault: `device`,
-    `network`, `cloud`; they are not among the others. `stage`, `stage_devices`, `stage_broken`, `control_devices` and
+    executions, `dropped` triggers that had no room on a device, `uploads_dropped` outputs that are stored there alone.
+    `hindered` are devices that could not install it or had to leave it, by what was at fault: `device`, `network`,
+    `cloud`; they are not among the others. `stage`, `stage_devices`, `stage_broken`, `control_devices` and
     `verdict` are the evidence of the step that is being judged: devices that count, those of them that are broken, and
     devices with the version before. `guards` are those of the release, as in `Monitor.guards`; `tests` are those of the
     step that is judged, as they were noted last.
@@ -66,6 +67,8 @@ class Totals:
     hindered: Mapping[str, int] = dataclasses.field(default_factory=dict)
     ok: int = 0
     failed: int = 0
+    dropped: int = 0
+    uploads_dropped: int = 0
     last_error: str = ""
     last_place: str = ""  # of that error, "file:line in function" of the task's code
     distinct_failures: int = 0  # see `MonitorService.failures`
@@ -113,6 +116,8 @@ class _Evidence:
         self.hindered: dict[FailureClass, DeviceCount] = {}
         self.ok = 0
         self.failed = 0
+        self.dropped = 0
+        self.uploads_dropped = 0
         self.last_error = self.last_place = ""
         self.failures = FailureGroups()
         self.stage = ""
@@ -133,6 +138,8 @@ class _Evidence:
         if outcome.kind is OutcomeKind.RUN:
             self.ok += outcome.ok
             self.failed += outcome.failed
+            self.dropped += outcome.dropped
+            self.uploads_dropped += outcome.uploads_dropped
         if outcome.error:
             self.last_error, self.last_place = outcome.error, outcome.place
         if is_new:
@@ -168,6 +175,8 @@ class _Evidence:
             hindered={what.value: len(count) for what, count in self.hindered.items()},
             ok=self.ok,
             failed=self.failed,
+            dropped=self.dropped,
+            uploads_dropped=self.uploads_dropped,
             last_error=self.last_error,
             last_place=self.last_place,
             distinct_failures=len(self.failures),
@@ -197,6 +206,8 @@ class _Evidence:
             "hindered": {what.value: count.to_plain() for what, count in self.hindered.items()},
             "ok": self.ok,
             "failed": self.failed,
+            "dropped": self.dropped,
+            "uploads_dropped": self.uploads_dropped,
             "last_error": self.last_error,
             "last_place": self.last_place,
             "failures": self.failures.to_plain(),
@@ -214,6 +225,8 @@ class _Evidence:
         hindered = plain.get("hindered", {})  # not in evidence of before
         evidence.hindered = {FailureClass(what): DeviceCount.from_plain(one) for what, one in hindered.items()}
         evidence.ok, evidence.failed = plain["ok"], plain["failed"]
+        evidence.dropped = plain.get("dropped", 0)  # not in evidence of before
+        evidence.uploads_dropped = plain.get("uploads_dropped", 0)
         evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
         evidence.last_place = plain.get("last_place", "")
         if "failures" in plain:  # not in evidence of before

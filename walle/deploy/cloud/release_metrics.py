@@ -90,6 +90,7 @@ def _counts(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
     devices = gauge("walle_release_devices")
     hindered = gauge("walle_release_hindered_devices")
     executions = counter("walle_release_executions_total")
+    dropped = counter("walle_release_dropped_total")
     guarded = gauge("walle_release_guard_median")
     guards = gauge("walle_release_guard_state")
     for release, totals in shown:
@@ -100,12 +101,14 @@ def _counts(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
             hindered.add_metric([*labels, what], count)
         for result in ("ok", "failed"):
             executions.add_metric([*labels, result], getattr(totals, result))
+        dropped.add_metric([*labels, "triggers"], totals.dropped)
+        dropped.add_metric([*labels, "uploads"], totals.uploads_dropped)
         for guard in totals.guards:
             guards.add_metric([*labels, guard["guard"], guard["state"]], 1)
             for version in ("new", "control"):
                 if guard[version] is not None:
                     guarded.add_metric([*labels, guard["guard"], version], guard[version])
-    yield from (devices, hindered, executions, guarded, guards)
+    yield from (devices, hindered, executions, dropped, guarded, guards)
 
 
 def push_metrics(answerer: Answerer) -> list[Metric]:

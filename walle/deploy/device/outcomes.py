@@ -70,6 +70,19 @@ class OutcomeReport:
         if metrics and key in self._gathered:
             self._metrics.setdefault(key, RunMetrics()).add(metrics)
 
+    def count_dropped(self, task: str, version: str, release: str, *, triggers: int = 0, uploads: int = 0) -> None:
+        """Count triggers that gave no run, and outputs that are not uploaded, because there was no room."""
+        self.add(
+            Outcome(
+                task=task,
+                version=version,
+                release=release,
+                kind=OutcomeKind.RUN,
+                dropped=min(triggers, Outcome.MAX_COUNT),
+                uploads_dropped=min(uploads, Outcome.MAX_COUNT),
+            )
+        )
+
     def add(self, outcome: Outcome, failure: Failure | None = None) -> None:
         """Add `outcome` to the next report, with the failure that led to it, if any.
 
@@ -93,6 +106,8 @@ class OutcomeReport:
                 outcome,
                 ok=before.ok + outcome.ok,
                 failed=before.failed + outcome.failed,
+                dropped=min(Outcome.MAX_COUNT, before.dropped + outcome.dropped),
+                uploads_dropped=min(Outcome.MAX_COUNT, before.uploads_dropped + outcome.uploads_dropped),
                 error=latest.error,
                 place=latest.place,
                 log=latest.log,
