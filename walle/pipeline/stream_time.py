@@ -1,4 +1,4 @@
-"""Time conditions in the stream engine: timers and keyed matches, and what a restart needs to continue them (ADR 216).
+"""Time conditions in the stream engine: timers and keyed matches, and what a restart needs to continue them (ADR 218).
 
 A snapshot of the running timers is stored with the position of the stream that it belongs to. A replay begins at or
 before the next position, and continues the timers there. A snapshot is taken after `_SNAPSHOT_EVERY` entries and as

@@ -84,7 +84,7 @@ class TriggerCondition:
 
     A condition may also be one of time: `idle_s` and `every_s` each trigger the task by themselves, beside `sequence`
     or without it. Time is that of the stream: the largest time of an event so far, moved on by the device's clock where
-    no event comes (ADR 216).
+    no event comes (ADR 218).
 
     Options:
         within_ms: at most this time passes from the first to the last event, by their own times. 0: no bound.
