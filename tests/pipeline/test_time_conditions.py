@@ -1,6 +1,7 @@
 """Time conditions of a stream engine against the slow reference, whole and with crashes at random places."""
 
 import asyncio
+import itertools
 import random
 import shutil
 from collections.abc import Sequence
@@ -136,7 +137,7 @@ def expected(entries: Sequence[Entry]) -> dict[str, list[object]]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(entries=histories(), seed=st.integers(0, 1 << 30), recorded=st.booleans())
 def test_time_conditions_trigger_as_the_slow_reference(
     tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], seed: int, recorded: bool
@@ -146,7 +147,7 @@ def test_time_conditions_trigger_as_the_slow_reference(
     assert asyncio.run(stored(folder)) == expected(entries)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(entries=histories(), data=st.data(), seed=st.integers(0, 1 << 30))
 def test_crashes_neither_lose_nor_double_a_time_trigger(
     tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], data: st.DataObject, seed: int
@@ -157,6 +158,20 @@ def test_crashes_neither_lose_nor_double_a_time_trigger(
         folder = tmp_path_factory.mktemp("crashed")
         folder = asyncio.run(_play(folder, entries, crashes, seed, recorded=data.draw(st.booleans())))
     assert asyncio.run(stored(folder)) == expected(entries)
+
+
+def test_a_match_that_ends_after_a_snapshot_begins_before_it(tmp_path: Path) -> None:
+    kinds = [Tick] * 5 + [Event, Tick, Tick, Event, Event, Event] + [Tick] * 6
+    ts_ms = 1_700_000_000_000
+    entries: list[Entry] = [Tick(ts_ms) if kind is Tick else Event("a", "", ts_ms, {}) for kind in kinds]
+    entries.append(Tick(ts_ms + 30_000))
+    for every, crash_at in itertools.product((0, 2), range(7, 13)):
+        folder = tmp_path / f"{every} {crash_at}"
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stream_time, "_SNAPSHOT_EVERY", every)
+            folder = asyncio.run(_play(folder, entries, [crash_at], 0, recorded=False))
+        assert asyncio.run(stored(folder)) == expected(entries)
 
 
 async def _play(folder: Path, entries: Sequence[Entry], crashes: Sequence[int], seed: int, *, recorded: bool) -> Path:

@@ -93,8 +93,9 @@ class StreamTime:
                 _LOG.warning(
                     "the stored timers are not continued: they are of an earlier position, or of another walle"
                 )
-        self._floor = resume_from  # of `resume_from`: the position after the stored snapshot
-        self._candidate: tuple[int, bytes] | None = None  # a snapshot that waits for triggers up to its position
+        self._floor = resume_from  # of `resume_from`, for the stored snapshot
+        # A snapshot that waits for triggers up to its position: this, where a replay begins for it, and its bytes.
+        self._candidate: tuple[int, int, bytes] | None = None
         self._entries = _SNAPSHOT_EVERY  # since the latest snapshot
 
     @property
@@ -199,11 +200,12 @@ class StreamTime:
         """
         due = _SNAPSHOT_EVERY + self.running
         if self._candidate is None and self._entries >= due and self._restored is None:
-            self._candidate, self._entries = (last, self._encode(last)), 0
+            # What comes after a snapshot also depends on matches and visits that are under way, and may end meanwhile.
+            self._candidate, self._entries = (last, min(resume_from, last + 1), self._encode(last)), 0
         snapshot = None
         if self._candidate is not None and (oldest is None or oldest > self._candidate[0]):
-            position, data = self._candidate
-            self._floor, self._candidate = position + 1, None
+            _, self._floor, data = self._candidate
+            self._candidate = None
             snapshot = TaskState(task=SNAPSHOT_TASK, version=1, data=data)
         return min(resume_from, self._floor), snapshot
 
