@@ -29,6 +29,7 @@ from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.timers import MAX_TIMERS, Timers
 from walle.protocol import Manifest, TriggerCondition
 from walle.task_runner import TaskRunner
 
@@ -139,6 +140,37 @@ async def on_event_us(count: int, *, triggers: bool) -> float:
             return (time.process_time() - start_s) / len(events) * 1e6
 
 
+def timer_us(count: int) -> dict[str, float]:
+    """Return the CPU time in µs of a timer that is started, moved and due, beside `count` others, of tasks with 1,000.
+
+    A moved timer is that of a quiet page at an event of the page.
+    """
+    timers, tasks = Timers(), [f"task{number}" for number in range(count // MAX_TIMERS)]
+    for task in tasks:
+        timers.add_task(task, TriggerCondition.of(["cart"], absent="buy", absent_s=600, key="item"))
+    timers.advance(0)
+    carts = [Event("cart", "", number, {"item": number}) for number in range(MAX_TIMERS)]
+    start_s = time.process_time()
+    for cart in carts:
+        timers.advance(cart.ts_ms)
+        for task in tasks:
+            timers.start_absence(task, cart)
+    started_s = time.process_time() - start_s
+    timers.add_task("pages", TriggerCondition(("exit",), idle_s=10_000))
+    views = [Event("view", f"page{number % 50}", 1_000 + number, {}) for number in range(20_000)]
+    start_s = time.process_time()
+    for view in views:
+        timers.advance(view.ts_ms)
+        timers.feed(view, has_visit=True, is_open=True)
+    moved_s = time.process_time() - start_s
+    start_s = time.process_time()
+    due = timers.advance(1_000_000)
+    due_s = time.process_time() - start_s
+    assert len(due) == count
+    times = {"started_us": started_s / count, "moved_us": moved_s / len(views), "due_us": due_s / count}
+    return {what: seconds * 1e6 for what, seconds in times.items()}
+
+
 def percentiles(latencies: list[float]) -> dict[str, float]:
     cuts = statistics.quantiles(latencies, n=100, method="inclusive")
     return {"p50_ms": round(cuts[49], 3), "p99_ms": round(cuts[98], 3), "max_ms": round(max(latencies), 3)}
@@ -151,7 +183,14 @@ def main() -> None:
     parser.add_argument("--hang", choices=sorted(HANGS), default="sleep")
     parser.add_argument("--on-event", action="store_true", help="measure the CPU time of on_event instead")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--timers", action="store_true", help="measure the CPU time of timers instead")
     args = parser.parse_args()
+    if args.timers:
+        for count in (1_000, 100_000):
+            rounds_of = [timer_us(count) for _ in range(args.rounds)]
+            best = {key: round(min(one[key] for one in rounds_of), 2) for key in rounds_of[0]}
+            show({"timers": count, **best}, as_json=args.json)
+        return
     if args.on_event:
         rounds = {
             what: [asyncio.run(on_event_us(40_000, triggers=triggers)) for _ in range(args.rounds)]

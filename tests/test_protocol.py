@@ -176,6 +176,19 @@ def test_a_destination_that_is_wrong_is_refused_by_field(table: object, error: s
         ({"sequence": ["a"], "where": {"field": "n", "is": "~", "value": 1}}, "trigger.where.is: must be one of == !="),
         ({"sequence": ["a"], "where": {"field": "n", "is": "<", "value": True}}, "trigger.where.is: must be == or !="),
         ({"sequence": ["a"], "where": {"field": "n", "is": "<", "value": []}}, "trigger.where.value: must be text"),
+        ({"sequence": [], "idle_s": 5}, "trigger.sequence: must be a list of 1 to 64 trigger ids, is []"),
+        ({"idle_s": -1}, "trigger.idle_s: must be a whole number of seconds, 1 to 31622400, is -1"),
+        ({"every_s": 1.5}, "trigger.every_s: must be a whole number of seconds, 1 to 31622400, is 1.5"),
+        ({"every_s": 31_622_401}, "trigger.every_s: must be a whole number of seconds, 1 to 31622400"),
+        ({"idle_s": 5, "idle": "device"}, "trigger.idle: must be one of page, stream; is 'device'"),
+        ({"sequence": ["a"], "idle": "stream"}, "trigger.idle: needs idle_s"),
+        ({"every_s": 5, "within_ms": 4}, "trigger.within_ms: needs a sequence"),
+        ({"every_s": 5, "absent": "b", "absent_s": 4}, "trigger.absent: needs a sequence"),
+        ({"sequence": ["a"], "absent": "b"}, "trigger.absent: needs absent_s"),
+        ({"sequence": ["a"], "absent_s": 9}, "trigger.absent_s: needs absent"),
+        ({"sequence": ["a"], "absent": 1, "absent_s": 9}, "trigger.absent: must be an event id or page id, is 1"),
+        ({"sequence": ["a", "b"], "key": "item."}, "trigger.key: must be a field of the contents, is 'item.'"),
+        ({"sequence": ["a"], "key": "item"}, "trigger.key: needs a sequence of two or more ids, or absent"),
     ],
 )
 def test_a_trigger_condition_that_is_wrong_is_refused_by_field(table: object, error: str) -> None:
@@ -194,6 +207,22 @@ def test_a_trigger_condition_survives_its_table() -> None:
     optional = dataclasses.replace(condition, without_visit=True)
     assert TriggerCondition.parse(optional.to_json()) == optional
     assert str(condition) == "page_enter → item/7 → page_exit"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"idle_s": 1800},
+        {"every_s": 3600},
+        {"sequence": ["page_exit"], "idle_s": 1800},
+        {"cooldown_ms": 9, "without_visit": True, "idle_s": 60, "idle": "stream", "every_s": 5},
+        {"sequence": ["cart"], "key": "item.id", "absent": "purchase", "absent_s": 1800},
+    ],
+)
+def test_a_condition_of_time_survives_its_table_and_leaves_out_what_it_does_not_use(table: dict[str, object]) -> None:
+    condition = TriggerCondition.parse(table)
+    assert condition.to_json() == table
+    assert str(condition).endswith(", ".join(f"{key} {table[key]}" for key in table if key != "sequence"))
 
 
 def test_a_trigger_condition_with_options_survives_its_table() -> None:

@@ -16,13 +16,14 @@ from walle.clock import SystemClock
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog, LoggedEvent
-from walle.pipeline.events import Event
+from walle.pipeline.events import MAX_TS_MS, Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_counts import StreamCounts
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState
+from walle.pipeline.ticks import Tick
 from walle.pipeline.topics import PutTopics
 from walle.pipeline.transient_events import transient
 from walle.protocol import Attribute, Manifest
@@ -122,6 +123,21 @@ class EventPlay:
         if transient(event) is None:
             self._history.add(position, event)
         await self._engine.settle()
+
+    @property
+    def running_timers(self) -> int:
+        """The number of timers of the condition that are running."""
+        return self._engine.time.running
+
+    async def end(self) -> None:
+        """Let time pass after the last event until each timer has been due once, and return when the runs have ended.
+
+        Without it the timers that the last events start would trigger nothing.
+        """
+        now_ms = self._engine.time.timers.now_ms
+        if now_ms is not None and self._manifest.trigger.longest_ms:
+            await self._engine.on_event(Tick(min(now_ms + self._manifest.trigger.longest_ms, MAX_TS_MS)), can_wait=True)
+            await self._engine.settle()
 
     async def _run(self, task: str, trigger: Trigger) -> TaskOutput:
         self._trigger, self._output = trigger, None

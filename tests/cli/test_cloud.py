@@ -126,16 +126,13 @@ def test_a_folder_or_a_port_that_is_taken_is_an_error_that_says_what_to_do(tmp_p
     assert not list(tmp_path.glob("other-*"))  # what was not started leaves nothing
 
 
-SAFE = {"PYTHONSAFEPATH": "1"}  # as for the installed command, the current folder is not searched for modules
-
-
 def test_the_documented_app_is_served_from_the_current_folder(tmp_path: Path, start: Programs) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "embed.md").read_text()
     (code,) = re.findall(r"<!-- file: shop.py -->\n```python\n(.*?)```", page, re.DOTALL)
     command = re.search(r"^walle (cloud up data .*)$", page, re.MULTILINE)
     assert command is not None
     (tmp_path / "shop.py").write_text(code)
-    cloud = start(*command[1].split(), *PORTS, "--json", folder=tmp_path, **SAFE)
+    cloud = start(*command[1].split(), *PORTS, "--json", folder=tmp_path, PYTHONSAFEPATH="1")
     url = cloud.wait_for(lambda line: "url" in line)["url"]
     assert httpx.get(f"{url}/feed").json() == {"items": ["shoes", "books"]}
     assert httpx.get(f"{url}/healthz").json()["ok"]
@@ -148,7 +145,16 @@ def test_a_cloud_that_does_not_start_leaves_what_was_there(tmp_path: Path, start
         folder.mkdir(parents=True)
     if given == "full":
         (folder / "mine").write_text("kept")
-    cloud = start("cloud", "up", str(folder), *PORTS, "--json", "--business-app=shop:make_app", folder=tmp_path, **SAFE)
+    cloud = start(
+        "cloud",
+        "up",
+        str(folder),
+        *PORTS,
+        "--json",
+        "--business-app=shop:make_app",
+        folder=tmp_path,
+        PYTHONSAFEPATH="1",
+    )
     assert cloud.end() == 1
     error = json.loads(cloud.errors)["error"]
     assert error.endswith(f"there is no module shop in {tmp_path} and among the installed packages"), error
@@ -162,7 +168,9 @@ def test_a_cloud_that_does_not_start_leaves_what_was_there(tmp_path: Path, start
 def test_the_folder_of_a_cloud_that_ran_stays_where_it_does_not_start(tmp_path: Path, start: Programs) -> None:
     up(start, tmp_path / "data").kill()
     keys = (tmp_path / "data" / "admin.token").read_text()
-    cloud = start("cloud", "up", str(tmp_path / "data"), *PORTS, "--json", "--business-app=shop:make_app", **SAFE)
+    cloud = start(
+        "cloud", "up", str(tmp_path / "data"), *PORTS, "--json", "--business-app=shop:make_app", PYTHONSAFEPATH="1"
+    )
     assert cloud.end() == 1
     assert (tmp_path / "data" / "admin.token").read_text() == keys
 

@@ -311,6 +311,23 @@ async def test_events_that_trigger_nothing_fail_it_and_broken_lines_are_named(si
 
 
 @pytest.mark.asyncio
+async def test_time_passes_after_the_last_event_until_each_timer_was_due(simulator: Simulator) -> None:
+    config = TASK_CONFIG.replace('sequence = ["page_exit"]', "idle_s = 1800")
+    assert config != TASK_CONFIG
+    main = """\
+def execute(ctx, trigger):
+    return [trigger["event"]["event_id"], trigger["event"]["ts_ms"] - ctx.events[-1].ts_ms, len(ctx.events)]
+"""
+    found: list[SimulatedRun] = []
+    simulation = Simulator(1, on_run=found.append)
+    enter = b"".join(LOG.splitlines(keepends=True)[:2])
+    result = await simulation.run(bundle(main, config), enter)
+    assert (result.ok, result.first_error) == (True, "")
+    outputs = [one.output.output for one in found if one.output is not None]
+    assert outputs == [["@idle", 1_800_000, 2]] * len(DEVICE_KINDS)
+
+
+@pytest.mark.asyncio
 async def test_what_escalates_is_run_as_the_cloud_would(simulator: Simulator) -> None:
     main = """\
 def execute(ctx, x):

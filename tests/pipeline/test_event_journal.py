@@ -17,6 +17,7 @@ import pytest
 from walle.clock import ManualClock
 from walle.pipeline.event_journal import MAGIC, EventJournal, EventJournalError
 from walle.pipeline.events import Event, EventError
+from walle.pipeline.ticks import Tick
 
 
 def event(number: int) -> Event:
@@ -31,7 +32,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def replayed(journal: EventJournal, start: int = 0) -> list[tuple[int, Event]]:
+async def replayed(journal: EventJournal, start: int = 0) -> list[tuple[int, Event | Tick]]:
     return [found async for found in journal.replay(start)]
 
 

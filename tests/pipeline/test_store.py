@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -42,13 +43,21 @@ async def uploads_in(store: FeatureStore) -> int:
 
 @pytest.mark.asyncio
 async def test_the_positions_of_tasks_and_cut_visits_are_kept(path: pathlib.Path) -> None:
-    replay = ReplayState({"task": 5}, ("page b", "page \0a"), 6)
+    replay = ReplayState({"task": 5}, ("page b", "page \0a"), 6, {"task": 100}, {"task": 2})
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from, store.replay) == (-1, 0, ReplayState())
         store.advance(9, 2, replay)
         await store.flush()
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from, store.replay) == (9, 2, replay)
+
+
+def test_a_replay_state_of_an_older_walle_is_read_and_one_with_steps_has_no_part_that_it_refuses() -> None:
+    assert ReplayState.from_text('[{"a":5},["p"],6]') == ReplayState({"a": 5}, ("p",), 6)
+    assert ReplayState.from_text('[{"a":5},["p"],6,{"a":7}]') == ReplayState({"a": 5}, ("p",), 6, {"a": 7})
+    state = ReplayState({"a": 5}, (), 6, {}, {"a": 1})
+    assert len(json.loads(state.to_text())) == 4
+    assert ReplayState.from_text(state.to_text()) == state
 
 
 @pytest.mark.asyncio

@@ -117,6 +117,7 @@ async def test_the_journal_gives_recorded_forms_back_among_others(tmp_path: Path
         found = [one async for one in journal.replay(0)]
     assert [position for position, _ in found] == [0, 1, 2]
     assert [type(one) for _, one in found] == [RecordedEvent, Event, RecordedEvent]
+    assert isinstance(found[0][1], RecordedEvent)
     assert found[0][1].contents == {"image": None, "n": [1, None]}
     assert journal.counts.damaged == 0
     assert journal.first_position == 0  # one file: positions have no gap

@@ -190,6 +190,20 @@ def test_the_condition_is_compared_with_the_simulations_events(tmp_path: Path) -
     assert not check(tmp_path, config=config, **{"simulation/e.jsonl": events})
 
 
+def test_an_absent_id_that_no_event_has_is_a_warning(tmp_path: Path) -> None:
+    line = '{{"event_id": "{}", "page_id": "item", "ts_ms": 1, "contents": {{}}}}\n'
+    config = CONFIG.replace('"page_exit"', '"cart"') + '[simulation]\nevents = "e.jsonl"\n'
+    config = config.replace("[simulation]", 'absent = "purchase"\nabsent_s = 60\n[simulation]')
+    for other, hint in (("purchas", "did you mean purchas?"), ("view", "the task is triggered each time")):
+        findings = shown(check(tmp_path, config=config, **{"e.jsonl": line.format("cart") + line.format(other)}))
+        assert len(findings) == 1
+        assert findings[0].startswith(
+            "task.toml:4:1: warning: no event of e.jsonl has the event id or page id 'purchase'"
+        )
+        assert hint in findings[0]
+    assert not check(tmp_path, config=config, **{"e.jsonl": line.format("cart") + line.format("purchase")})
+
+
 def test_a_log_that_cannot_be_read_is_a_finding_of_its_own_task_and_an_error_otherwise(tmp_path: Path) -> None:
     config = CONFIG + '[simulation]\nevents = "simulation/e.txt"\n'
     (finding,) = check(tmp_path, config=config, **{"simulation/e.txt": ""})

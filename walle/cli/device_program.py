@@ -328,6 +328,8 @@ class DeviceProgram:
             "duplicates": summary.duplicates,
             "clock_jumps": summary.clock_jumps,
             "history_dropped": summary.history_dropped,
+            "timers": summary.timers,
+            "timers_evicted": summary.timers_evicted,
             "rejected": summary.rejected,
             "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
@@ -352,6 +354,8 @@ class DeviceProgram:
             if len(latencies) > 1:
                 cuts = statistics.quantiles(latencies, n=100, method="inclusive")
                 lines.append(f"{what}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
+        if summary.timers and self._source is not None:
+            lines.append(f"{summary.timers} timers were running at the end: no time passes after the last event")
         lines += summary.losses
         lines += [f"skipped {report}" for report in (self._source.reports if self._source else [])]
         for line in lines:
@@ -368,6 +372,7 @@ _COUNTED = (
     ("duplicates", "duplicate events"),
     ("clock_jumps", "clock jumps"),
     ("history_dropped", "events missing from the longer history"),
+    ("timers_evicted", "timers evicted"),
     ("rejected", "events that could not be read"),
     ("interpreters_discarded", "interpreters discarded"),
 )

@@ -308,6 +308,8 @@ class _Simulation:
                     await device.play(await self._resolved(event), position)
                 except EventError as error:  # a device refuses and skips it too
                     play.refused.append((position, str(error)))
+            else:
+                await device.end()
             play.runs += device.counts.triggers
             play.without_visit += device.counts.without_visit
 

@@ -44,6 +44,7 @@ from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_counts import LossKind
 from walle.pipeline.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.task_results import ResultStream
+from walle.pipeline.ticks import Tick
 from walle.pipeline.tunnel.client import TunnelClient, client_context
 from walle.protocol import Profile
 from walle.task_log import TaskLog
@@ -183,6 +184,7 @@ class Device:
             self._intake = EventIntake(config, clock, self.store, self.stream, history)
             undo.push_async_callback(self._intake.aclose)
             await self._intake.start()
+            self._background.spawn(self._intake.run_timers(), "timers")
             self._undo = undo.pop_all()
         self._is_open = True
         return self
@@ -358,6 +360,24 @@ class Device:
             return await self._intake.take(event, position, can_wait=can_wait)
         return await self._intake.take_live(event, can_wait=can_wait)
 
+    async def on_time(self, ts_ms: int, position: int | None = None) -> TakenEvent | None:
+        """Move the time of the stream to at least `ts_ms`, in milliseconds since the epoch, without an event.
+
+        Timers that are due trigger their tasks. A live source does not need it: there time goes on by the device's
+        clock. An app with a log of its own passes what its log has, with a position, and passes it again in a replay:
+        the time of its stream goes on with its entries alone. More than an hour before the time of the stream it sets
+        that back, as an event does.
+
+        Return its position and the tasks that it has triggered, None if the device closes meanwhile.
+
+        Raises:
+            EventError: the time is not one.
+            PositionError, StoreClosedError, EventJournalError: as `on_event`.
+        """
+        if position is not None:
+            return await self._intake.take(Tick(ts_ms), position, can_wait=True)
+        return await self._intake.take_tick(ts_ms)
+
     async def on_json(self, json: bytes) -> int:
         """Take live events in JSON, a list of objects or JSON lines; return the number of those that could be read.
 
@@ -434,6 +454,8 @@ class Device:
             visits_cut=self.stream.events.counters()["evicted"],
             **dataclasses.asdict(self._intake.live_counts),
             history_dropped=self._history.dropped,
+            timers=self.stream.time.running,
+            timers_evicted=self.stream.time.evicted(),
             rejected=self._rejected.count,
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),

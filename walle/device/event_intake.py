@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from walle.clock import Clock
 from walle.device.config import DeviceConfig
+from walle.device.live_time import LiveTime
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_journal import EventJournal, EventJournalError, EventJournalFullError
@@ -15,6 +16,7 @@ from walle.pipeline.events import Event, EventError
 from walle.pipeline.live_source import LiveCounts, LiveSource
 from walle.pipeline.store import FeatureStore, StoreClosedError
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TakenEvent
+from walle.pipeline.ticks import Tick
 from walle.pipeline.transient_events import RecordedEvent, TransientEvent, transient
 
 _LOG = logging.getLogger(__name__)
@@ -46,8 +48,11 @@ class EventIntake:
         self._journal_bytes = journal_bytes
         self._journal: EventJournal | None = None  # once there is an event without a position
         self._opening: asyncio.Task[EventJournal] | None = None
-        self._recorded: collections.deque[tuple[int, Event]] = collections.deque()  # in the journal, not taken yet
+        self._recorded: collections.deque[tuple[int, Event | Tick]] = (
+            collections.deque()
+        )  # in the journal, not taken yet
         self._live = LiveSource(config.live)
+        self._time = LiveTime(clock, stream)
         self._has_live_events = False  # of this process
         self._refused_in_replay = 0
         self._turn = asyncio.Lock()
@@ -79,7 +84,13 @@ class EventIntake:
             EventJournalError: it cannot be read or written.
         """
         if (self._config.folder / _JOURNAL).is_dir():
-            await self._replay(await self._open_journal())
+            last = await self._replay(await self._open_journal())
+            if last == self._stream.next_position - 1:  # the source was live
+                self._time.begin()
+
+    async def run_timers(self) -> None:
+        """Record a tick and take it whenever a timer of a live source is due, until the device is closed."""
+        await self._time.run(self.take_tick)
 
     async def aclose(self) -> None:
         """Sync and close the journal; later events are refused."""
@@ -91,9 +102,10 @@ class EventIntake:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    async def take(self, event: Event, position: int, *, can_wait: bool) -> TakenEvent:
-        """Take an event of a source that has positions; as `Device.on_event`."""
-        event = transient(event) or event
+    async def take(self, event: Event | Tick, position: int, *, can_wait: bool) -> TakenEvent:
+        """Take an event or a tick of a source that has positions; as `Device.on_event`."""
+        if not isinstance(event, Tick):
+            event = transient(event) or event
         async with self._turn:
             self._check_open()
             if self._has_live_events:
@@ -105,6 +117,7 @@ class EventIntake:
                 raise PositionError(position, last, what)
             if self._history.is_ahead:
                 await self._history.keep_up()
+            self._time.end()
             taken = await self._stream.on_event(event, position, can_wait=can_wait)
             self._add_to_history(position, event)
             return taken
@@ -117,7 +130,7 @@ class EventIntake:
             recorded = _recorded(event)
             if self._live.check(recorded) is not None:
                 return None
-            await self._record(journal, (event,))
+            await self._record(journal, (*self._time.ticks_before(recorded), event))
             self._live.take(recorded)
             return await self._finish_live(journal, can_wait=can_wait)
 
@@ -136,8 +149,16 @@ class EventIntake:
                         live.take(event)
                         chosen.append(event)
                 if chosen:
-                    await self._record(journal, chosen)
+                    await self._record(journal, [*self._time.ticks_before(_recorded(chosen[0])), *chosen])
             await self._finish_live(journal, can_wait=False)
+
+    async def take_tick(self, ts_ms: int) -> TakenEvent | None:
+        """Record a tick of the live source in the journal, and take it; as `Device.on_time`."""
+        tick = Tick(ts_ms)
+        async with self._turn:
+            journal = await self._begin_live(can_wait=True)
+            await self._record(journal, (tick,))
+            return await self._finish_live(journal, can_wait=True)
 
     # --- live events --------------------------------------------------------------------------------------------------
 
@@ -152,7 +173,7 @@ class EventIntake:
         self._live.note_clock(self._clock.time(), self._clock.monotonic())
         return journal
 
-    async def _record(self, journal: EventJournal, events: Sequence[Event]) -> None:
+    async def _record(self, journal: EventJournal, events: Sequence[Event | Tick]) -> None:
         """Record the events, all or none."""
         try:
             self._append(journal, events)
@@ -164,7 +185,7 @@ class EventIntake:
             self._trim(journal)
             self._append(journal, events)
 
-    def _append(self, journal: EventJournal, events: Sequence[Event]) -> None:
+    def _append(self, journal: EventJournal, events: Sequence[Event | Tick]) -> None:
         journal.skip_to(self._stream.next_position)  # behind events of a source that has positions
         first = journal.append_all([_recorded(event) for event in events])
         self._has_live_events = True
@@ -196,10 +217,11 @@ class EventIntake:
                 raise
             self._recorded.popleft()
             self._add_to_history(position, event)
+        self._time.note()
         return taken
 
-    def _add_to_history(self, position: int, event: Event) -> None:
-        if not isinstance(event, TransientEvent | RecordedEvent):
+    def _add_to_history(self, position: int, event: Event | Tick) -> None:
+        if not isinstance(event, TransientEvent | RecordedEvent | Tick):
             self._history.add(position, event)
 
     def _trim(self, journal: EventJournal) -> None:
@@ -232,10 +254,12 @@ class EventIntake:
         self._stream.use_journal(journal)
         return journal
 
-    async def _replay(self, journal: EventJournal) -> None:
-        """Take the recorded events again that the last process may not have finished."""
+    async def _replay(self, journal: EventJournal) -> int | None:
+        """Take the recorded events again that the last process may not have finished; return the last one's place."""
+        position = None
         async for position, event in journal.replay(self._store.resume_from):
-            self._live.restore(event)
+            if not isinstance(event, Tick):
+                self._live.restore(event)
             await self._history.keep_up()
             try:
                 await self._stream.on_event(event, position, can_wait=True)
@@ -243,8 +267,9 @@ class EventIntake:
             except EventError as error:  # recorded by a walle with wider bounds
                 self._refused_in_replay += 1
                 _LOG.warning("%s: a recorded event is left out: %s", self._config.device_id, error)
+        return position
 
 
-def _recorded(event: Event) -> Event:
+def _recorded[E: (Event, Event | Tick)](event: E) -> E:
     """Return what the journal keeps of an event."""
     return event.recorded if isinstance(event, TransientEvent) else event

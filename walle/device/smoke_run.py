@@ -157,6 +157,9 @@ class SmokeRun:
                 raise runs.failure() from runs.failed
             if runs.count >= _MAX_RUNS:
                 return
+        await device.end()
+        if runs.failed is not None:
+            raise runs.failure() from runs.failed
 
 
 class _Runs:

@@ -34,8 +34,9 @@ class DeviceSummary:
     `queued` are the triggers of each task that are not done. `dropped`, `uploads_dropped`, `without_visit` and
     `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. `late`, `out_of_order`, `duplicates`
     and `clock_jumps` as in `LiveCounts`. `history_dropped` are events that `ctx.history` lacks, because they could not
-    be written, `rejected` those in JSON that could not be read. `discarded` are interpreters that could not be reset
-    after a task, by its version. The rest as in `DeviceCounts`.
+    be written, `rejected` those in JSON that could not be read. `timers` of conditions are running; `timers_evicted`
+    were removed at a bound, by task. `discarded` are interpreters that could not be reset after a task, by its version.
+    The rest as in `DeviceCounts`.
     """
 
     device_id: str
@@ -61,6 +62,8 @@ class DeviceSummary:
     duplicates: int
     clock_jumps: int
     history_dropped: int
+    timers: int
+    timers_evicted: dict[str, int]
     rejected: int
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: of the store (`StoreReport`), history and journal

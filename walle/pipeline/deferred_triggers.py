@@ -6,11 +6,14 @@ needs, as a replay after a crash does, and so finds the page visit and the lates
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator, Callable
 
 from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import Event, EventError
+from walle.pipeline.stream_time import timer_trigger
 from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, Trigger
+from walle.pipeline.ticks import Tick
 from walle.pipeline.trie import EventStream
 
 _YIELD_EVERY = 256  # events after which the loop's other tasks run
@@ -29,9 +32,9 @@ class TriggerReader:
         self._new_sequences = new_sequences
         self._sequences: EventStream | None = None
         self._next = 0  # position of the next event to feed
-        self._events: AsyncGenerator[tuple[int, Event]] | None = None
+        self._events: AsyncGenerator[tuple[int, Event | Tick]] | None = None
         self._end = 0  # of `_events`
-        self._ahead: tuple[int, Event] | None = None  # read, and not fed
+        self._ahead: tuple[int, Event | Tick] | None = None  # read, and not fed
 
     async def read(self, deferred: DeferredTrigger) -> QueuedTrigger | None:
         """Return the trigger with its events; None if the journal cannot give its event, as it logs.
@@ -45,31 +48,33 @@ class TriggerReader:
             sequences = self._sequences = self._new_sequences()
             sequences.restore_cut(deferred.cut_visits, deferred.position)
             self._next = deferred.needed_from
+        arrival = deferred.came_s, deferred.arrived_s
+        before = deferred.needed_from, deferred.cut_visits, deferred.cooldowns
+        last = deferred.position - (deferred.timer is not None)  # a timer is due before the entry at its position
         fed = 0
-        while (found := await self._event(deferred.position)) is not None:
+        while (found := await self._event(last)) is not None:
             position, event = found
-            if position > deferred.position:
+            if position > last:
                 self._ahead = found
-                return None
+                break
             self._next = position + 1
+            if isinstance(event, Tick):
+                continue
             with contextlib.suppress(EventError):  # refused when it came, too
                 visit, _ = sequences.feed(position, event)
                 if position == deferred.position:
-                    arrival = deferred.came_s, deferred.arrived_s
-                    trigger = Trigger.of(event, position, visit, sequences, arrival)
-                    kept_bytes = sequences.last_size_bytes + sequences.recent_bytes + (visit.size_bytes if visit else 0)
-                    return QueuedTrigger(
-                        trigger,
-                        deferred.came_s,
-                        deferred.needed_from,
-                        deferred.cut_visits,
-                        deferred.cooldowns,
-                        kept_bytes,
+                    trigger = dataclasses.replace(
+                        Trigger.of(event, position, visit, sequences, arrival), step=deferred.step
                     )
+                    kept_bytes = sequences.last_size_bytes + sequences.recent_bytes + (visit.size_bytes if visit else 0)
+                    return QueuedTrigger(trigger, deferred.came_s, *before, kept_bytes)
             fed += 1
             if fed % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        return None
+        if deferred.timer is None:
+            return None
+        trigger, kept_bytes = timer_trigger(deferred.timer, deferred.position, deferred.step, sequences, arrival)
+        return QueuedTrigger(trigger, deferred.came_s, *before, kept_bytes)
 
     async def aclose(self) -> None:
         """Forget the events that were read."""
@@ -77,7 +82,7 @@ class TriggerReader:
         if events is not None:
             await events.aclose()
 
-    async def _event(self, upto: int) -> tuple[int, Event] | None:
+    async def _event(self, upto: int) -> tuple[int, Event | Tick] | None:
         """Return the next event to feed, None if there is none up to position `upto`."""
         if self._ahead is not None:
             ahead, self._ahead = self._ahead, None

@@ -8,7 +8,7 @@ pages.
 Segments are files `events-<position of the first event>.log`: MAGIC, then for each event its length and checksum
 (two uint32, little-endian) and its encoding as plain data. The checksum is CRC-32 of the encoding, started with the low
 32 bits of the position. The recorded form of an event with arrays (`walle.pipeline.transient_events`) has a fifth
-field, True.
+field, True. A tick (`walle.pipeline.ticks`) has one field, its time; an older walle counts it as damaged.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from walle.clock import Clock, SystemClock
 from walle.durable_file import make_folders, sync_folder, write_all
 from walle.errors import PipelineError
 from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
+from walle.pipeline.ticks import Tick
 from walle.pipeline.transient_events import RecordedEvent
 
 _LOG = logging.getLogger(__name__)
@@ -173,11 +174,11 @@ class EventJournal:
 
     # --- write --------------------------------------------------------------------------------------------------------
 
-    def append(self, event: Event) -> int:
+    def append(self, event: Event | Tick) -> int:
         """Record the event and return its position; as `append_all`."""
         return self.append_all((event,))
 
-    def append_all(self, events: Sequence[Event]) -> int:
+    def append_all(self, events: Sequence[Event | Tick]) -> int:
         """Record the events, all or none, and return the position of the first one; the others follow it.
 
         `synced` bounds what a power cut may lose.
@@ -245,7 +246,7 @@ class EventJournal:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    async def replay(self, start: int) -> AsyncGenerator[tuple[int, Event]]:
+    async def replay(self, start: int) -> AsyncGenerator[tuple[int, Event | Tick]]:
         """Yield (position, event) from position `start` on, up to the last event at the time of the call.
 
         Events may be appended meanwhile.
@@ -333,7 +334,7 @@ class EventJournal:
         self._has_new_file = True
         self._segments.append(_Segment(path, first, first, len(MAGIC)))
 
-    def _write(self, events: Sequence[Event]) -> int:
+    def _write(self, events: Sequence[Event | Tick]) -> int:
         if self._handle is None:
             raise EventJournalError(self.folder, "is not open")
         position = self.next_position
@@ -400,7 +401,7 @@ class EventJournal:
         self._synced = upto
         self.counts.syncs += 1
 
-    def _decode_all(self, segment: _Segment, end: int, data: bytes) -> Iterator[tuple[int, Event]]:
+    def _decode_all(self, segment: _Segment, end: int, data: bytes) -> Iterator[tuple[int, Event | Tick]]:
         """Yield the segment's events before position `end`."""
         position, whole_bytes = segment.first, 0
         if data.startswith(MAGIC):
@@ -466,8 +467,8 @@ def _records(data: bytes, first: int) -> Iterator[tuple[bytes, int, bool]]:
         offset, position = end, position + 1
 
 
-def _record(event: Event, position: int) -> bytes:
-    data = event.encode()
+def _record(event: Event | Tick, position: int) -> bytes:
+    data = plain.encode((event.ts_ms,)) if isinstance(event, Tick) else event.encode()
     if type(event) is RecordedEvent:
         data = plain.encode((event.event_id, event.page_id, event.ts_ms, event.contents, True))
     return _HEAD.pack(len(data), _checksum(data, position)) + data
@@ -477,9 +478,11 @@ def _checksum(payload: bytes, position: int) -> int:
     return zlib.crc32(payload, position & 0xFFFFFFFF)
 
 
-def _decode(payload: bytes) -> Event | None:
+def _decode(payload: bytes) -> Event | Tick | None:
     try:
         fields = plain.decode(payload)
+        if len(fields) == 1:
+            return Tick(*fields)
         return RecordedEvent(*fields[:4]) if len(fields) == 5 else Event(*fields)
     except (plain.PlainDataError, EventError, TypeError):
         return None

@@ -330,9 +330,16 @@ class FeatureStore:
             self._buffer.states |= changes
             self._start_due_write()
 
-    def advance(self, position: int, resume_from: int, replay: ReplayState | None = None) -> None:
-        """Move the stream's positions with the next transaction; `replay` None leaves that unchanged."""
+    def advance(
+        self, position: int, resume_from: int, replay: ReplayState | None = None, *, state: TaskState | None = None
+    ) -> None:
+        """Move the stream's positions with the next transaction; `replay` None leaves that unchanged.
+
+        `state` is activated in the same transaction.
+        """
         self._opened()
+        if state is not None:
+            self._buffer.states |= self.task_states.activate(state)
         self._position = position
         self._resume_from = resume_from
         if replay is not None:

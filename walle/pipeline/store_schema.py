@@ -15,6 +15,7 @@ FORMAT = 3  # in PRAGMA user_version; a walle without `add_versions` reads and w
 APPLICATION_ID = 0x57414C4C  # "WALL"
 ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
 
+_STEPS = "@steps"  # no task has such a name
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps makes an encoder for each call
 
 _STATE = """
@@ -48,24 +49,31 @@ class ReplayState:
     `lagging`: the tasks that are behind the stream's position, each with the position up to which its outputs are put.
     `cut_visits`: `EventStream.cut_before` the position `cut_position`, None for the stream's next position.
     `cooldowns`: the tasks with a cool-down, each with the time of its latest trigger before that position.
+    `steps`: of lagging tasks, the number of triggers at the next position whose outputs are put, if there are some.
     """
 
     lagging: Mapping[str, int] = dataclasses.field(default_factory=dict)
     cut_visits: Sequence[str] = ()
     cut_position: int | None = None
     cooldowns: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    steps: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def to_text(self) -> str:
         parts: list[object] = [dict(self.lagging), list(self.cut_visits), self.cut_position]
-        if self.cooldowns:
+        if self.steps:
+            # An older walle refuses a fifth part, and ignores the cool-down of an unknown task.
+            parts.append({**self.cooldowns, _STEPS: dict(self.steps)})
+        elif self.cooldowns:
             parts.append(dict(self.cooldowns))
         return _encode(parts)
 
     @classmethod
     def from_text(cls, text: str) -> "ReplayState":
         """Return the state that `to_text` wrote. Raises ValueError or TypeError for any other text."""
-        lagging, cut_visits, cut_position, *cooldowns = json.loads(text)
-        return cls(dict(lagging), tuple(cut_visits), cut_position, *map(dict, cooldowns))
+        lagging, cut_visits, cut_position, *rest = json.loads(text)
+        (cooldowns,) = map(dict, rest or [{}])
+        steps = dict(cooldowns.pop(_STEPS, {}))
+        return cls(dict(lagging), tuple(cut_visits), cut_position, cooldowns, steps)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -32,6 +32,7 @@ class StreamCounts:
     """
 
     events: int = 0
+    ticks: int = 0
     replayed: int = 0
     triggers: int = 0
     failures: int = 0

@@ -25,12 +25,15 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.stream_counts import LossKind, StreamCounts
+from walle.pipeline.stream_time import SNAPSHOT_TASK, StreamTime, matching_part, timer_trigger
+from walle.pipeline.task_output import TaskOutput as TaskOutput  # noqa: PLC0414 (re-exported)
 from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, TaskQueue, Trigger
 from walle.pipeline.task_queues import TaskQueues
 from walle.pipeline.task_results import TaskResults
 from walle.pipeline.task_states import TaskState
+from walle.pipeline.ticks import Tick
 from walle.pipeline.transient_events import SIMPLE_TYPES, RecordedEvent, TransientEvent, transient
-from walle.pipeline.trie import EventStream
+from walle.pipeline.trie import EventStream, TriggerError
 from walle.protocol import Destination, FullPolicy, QueuePolicy, TriggerCondition
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
 _RETRY_S = 1.0  # between attempts to put outputs while the store's file cannot be written
 _MAX_QUEUED_BYTES = 64 << 20  # about 20 frames of 1280 x 720
+_NONE_FIRED: tuple[list[str], dict[str, int]] = ([], {})
 
 
 class PositionError(PipelineError):
@@ -49,34 +53,11 @@ class PositionError(PipelineError):
         self.last = last
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TaskOutput:
-    """The result of one run: `output` goes to its `destination` under the task's name, None if there is none.
-
-    `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
-    new state, None if it has none. All is plain data. `phase_ms` is the time of each phase, where it was measured.
-    `cpu_s` is the run's CPU time and `run_ms` the time that it took in its VM, without that in queues, None where it is
-    not known. `metrics` are the numbers that the task reported of it, `version` is the task's, "" if it is not known.
-    """
-
-    output: Any = None
-    puts: Sequence[tuple[str, Any]] = ()
-    local: Sequence[tuple[str, Any]] = ()
-    state: Mapping[str, Any] | None = None
-    phase_ms: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    cpu_s: float | None = None
-    destination: Destination = Destination.CLOUD
-    run_ms: float | None = None
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    version: str = ""
-
-    @property
-    def uploads_output(self) -> bool:
-        return self.output is not None and self.destination is Destination.CLOUD
-
-
 class TakenEvent(NamedTuple):
-    """The position of an event in the stream, and the tasks that it has triggered, each of which gives one result."""
+    """The position of an event in the stream, and the tasks that it has triggered, each of which gives one result.
+
+    Timers that were due before the event are among them, at the front; a task may be there several times.
+    """
 
     position: int
     tasks: tuple[str, ...]
@@ -143,6 +124,10 @@ class StreamEngine:
         self._restore_at = store.position + 1 if replay.cut_position is None else replay.cut_position
         self._restored_cooldowns: Mapping[str, int] | None = replay.cooldowns
         self.events.restore_cut(tuple(replay.cut_visits), self._restore_at)
+        stored = store.task_states.active(SNAPSHOT_TASK)
+        self.time = StreamTime(None if stored is None else stored.data, store.resume_from, store.replay.steps)
+        # As `time.is_used`. An object of 30 attributes or more is slower at each of them: an event took a tenth longer.
+        self._uses_time = False
         self._turn = asyncio.Lock()
         self._waiting_calls = 0  # of `on_event`, that hold `_turn` or wait for it
         # Of each task: held from a run's start until its outputs are put. A lock exists as long as it is in use.
@@ -159,12 +144,16 @@ class StreamEngine:
         Raises:
             TriggerError: the task has no name.
         """
+        if not task:
+            raise TriggerError(condition, task, "the task has no name")
         old = self._conditions.get(task)
-        matched = _matching_part(condition)
-        if old is None or _matching_part(old) != matched:
-            self.events.add(matched, task)
-            if old is not None:
-                self.events.remove(_matching_part(old), task)
+        matched, before = matching_part(condition), None if old is None else matching_part(old)
+        if matched != before:
+            if matched is not None:
+                self.events.add(matched, task)
+            if before is not None:
+                self.events.remove(before, task)
+        self._uses_time = self.time.set_task(task, condition, self._last + 1)
         self._conditions[task] = condition
         if not condition.cooldown_ms:
             self._end_cooldown(task)
@@ -177,7 +166,10 @@ class StreamEngine:
         if condition is None:
             return
         del self._policies[task]
-        self.events.remove(_matching_part(condition), task)
+        matched = matching_part(condition)
+        if matched is not None:
+            self.events.remove(matched, task)
+        self._uses_time = self.time.set_task(task, None, self._last + 1)
         self._end_cooldown(task)
         queue = self._queues.by_task.get(task)
         if queue is not None:
@@ -220,10 +212,17 @@ class StreamEngine:
         """The position of the next event that has none of its own: after all events, also of an earlier process."""
         return max(self._last, self._replay_until) + 1
 
+    @property
+    def next_due_ms(self) -> int | None:
+        """The time of the stream at which the next timer is due, None if no timer runs."""
+        return self.time.next_due_ms(self._last + 1) if self.time.is_used else None
+
     # --- events -------------------------------------------------------------------------------------------------------
 
-    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> TakenEvent:
+    async def on_event(self, event: Event | Tick, position: int | None = None, *, can_wait: bool = False) -> TakenEvent:
         """Take one event: put a trigger into the queue of each task that it triggers; runs go on in the background.
+
+        Timers that are due at its time trigger before it (`walle.pipeline.timers`). A tick has the time alone.
 
         Contents with arrays (`walle.pipeline.transient_events`) reach the tasks; the sequences keep None in their
         places.
@@ -268,7 +267,9 @@ class StreamEngine:
         clock = self._store.clock
         return clock.time(), clock.monotonic()
 
-    def _take(self, event: Event, position: int | None, arrival: tuple[float, float], *, can_wait: bool) -> TakenEvent:
+    def _take(
+        self, event: Event | Tick, position: int | None, arrival: tuple[float, float], *, can_wait: bool
+    ) -> TakenEvent:
         """Feed the event and queue its triggers."""
         self._check_open()
         if position is None:
@@ -282,8 +283,18 @@ class StreamEngine:
         events = self.events
         needed_from = position if self._needed_from is None else self._needed_from
         cut_visits, cooldowns = events.cut_before(position), self._cooldowns
+        fired, steps = _NONE_FIRED
+        uses_time = self._uses_time
+        if uses_time:
+            before = needed_from, cut_visits, cooldowns
+            fired, steps = self._fire_timers(event, position, arrival, before, can_wait=can_wait)
+        if isinstance(event, Tick):
+            return self._end_tick(position, fired)
         arrays = event if isinstance(event, TransientEvent) else None
-        visit, tasks = events.feed(position, event if arrays is None else arrays.recorded)
+        recorded = event if arrays is None else arrays.recorded
+        visit, tasks = events.feed(position, recorded)
+        if uses_time:
+            tasks = self.time.feed(recorded, has_visit=visit is not None, tasks=tasks, events=events)
         self.counts.events += 1
         self._last = position
         self._needed_from = events.needed_from
@@ -294,7 +305,7 @@ class StreamEngine:
             tasks = []
         if position <= self._replay_until:
             self.counts.replayed += 1
-            tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
+            tasks = [task for task in tasks if not self._is_done(task, position, steps.get(task, 0))]
         if tasks:
             tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
         if tasks:
@@ -304,10 +315,66 @@ class StreamEngine:
             kept_bytes = events.last_size_bytes + events.recent_bytes + (visit.size_bytes if visit else 0)
             kept_bytes += 0 if arrays is None else arrays.array_bytes
             queued = QueuedTrigger(trigger, arrival[0], needed_from, cut_visits, cooldowns, kept_bytes)
-            self._add(tasks, queued, can_wait=can_wait, can_defer=self._queues.can_defer(event, position))
-        if tasks or position > self._replay_until:
+            can_defer = self._queues.can_defer(event, position)
+            for task in [task for task in tasks if task in steps]:
+                later = dataclasses.replace(queued, trigger=dataclasses.replace(trigger, step=steps[task]))
+                self._add((task,), later, can_wait=can_wait, can_defer=can_defer)
+            others = [task for task in tasks if task not in steps] if steps else tasks
+            self._add(others, queued, can_wait=can_wait, can_defer=can_defer)
+        if tasks or fired or position > self._replay_until:
             self._advance()
-        return TakenEvent(position, tuple(tasks))
+        return TakenEvent(position, (*fired, *tasks) if fired else tuple(tasks))
+
+    def _fire_timers(
+        self,
+        entry: Event | Tick,
+        position: int,
+        arrival: tuple[float, float],
+        before: tuple[int, tuple[str, ...], Mapping[str, int]],
+        *,
+        can_wait: bool,
+    ) -> tuple[list[str], dict[str, int]]:
+        """Queue triggers of the timers that are due before an entry; return their tasks, and the number of each task's.
+
+        The number includes triggers that an earlier process has done.
+        """
+        fired: list[str] = []
+        steps: dict[str, int] = {}
+        can_defer = self._queues.can_defer(entry, position)
+        for due in self.time.advance(position, entry.ts_ms):
+            task = due.task
+            if not self._cooled_down([task], due.ts_ms):
+                continue
+            steps[task] = steps.get(task, 0) + 1
+            step = steps[task] - 1
+            if self._is_done(task, position, step):
+                continue
+            trigger, size_bytes = timer_trigger(due.to_event(), position, step, self.events, arrival)
+            self.counts.cut_visits += trigger.visit == "cut"
+            queued = QueuedTrigger(trigger, arrival[0], *before, size_bytes)
+            self._add((task,), queued, can_wait=can_wait, can_defer=can_defer)
+            fired.append(task)
+        if steps:
+            self._last = position  # although the sequences may refuse the event
+        return fired, steps
+
+    def _end_tick(self, position: int, fired: list[str]) -> TakenEvent:
+        self.counts.ticks += 1
+        self._last = position
+        if position <= self._replay_until:
+            self.counts.replayed += 1
+        if fired or position > self._replay_until:
+            self._advance()
+        return TakenEvent(position, tuple(fired))
+
+    def _is_done(self, task: str, position: int, step: int) -> bool:
+        """Return whether an earlier process has put the outputs of this trigger."""
+        if position > self._replay_until:
+            return False
+        done = self._replay_lagging.get(task)
+        if done is None or position <= done:
+            return True
+        return position == done + 1 and step < self.time.replay_steps.get(task, 0)
 
     async def settle(self) -> None:
         """Return once all queues are empty and all outputs are put. Outputs that could not be put are tried again.
@@ -343,7 +410,7 @@ class StreamEngine:
 
     def _check_replay(self, position: int) -> None:
         """Report triggers that are lost because the source does not replay their events; end a replay that is over."""
-        late = not self.counts.events and position > self._store.resume_from
+        late = not (self.counts.events or self.counts.ticks) and position > self._store.resume_from
         over = position > self._replay_until
         if late or (over and self._last != self._replay_until):
             tasks = ", ".join(sorted(self._replay_lagging))
@@ -397,7 +464,7 @@ class StreamEngine:
 
     def _add(self, tasks: Sequence[str], queued: QueuedTrigger, *, can_wait: bool, can_defer: bool) -> None:
         for task in tasks:
-            self.results.expect(task, queued.position)
+            self.results.expect(task, queued.position, queued.step)
             queue = self._queues.add(task, self._policies[task], queued, can_wait=can_wait, can_defer=can_defer)
             if queue.worker is None:
                 queue.worker = asyncio.create_task(self._work(queue), name=f"runs of {task}")
@@ -417,20 +484,31 @@ class StreamEngine:
         cut_visits = self.events.cut_before(self._last + 1)
         unchanged = self._replay.cut_visits is cut_visits and self._replay.cooldowns is self._cooldowns
         if self._caught_up and not self._queues.by_task and unchanged:
-            self._store.advance(self._last, self._last + 1 if self._needed_from is None else self._needed_from)
+            resume_from = self._last + 1 if self._needed_from is None else self._needed_from
+            if self._uses_time:
+                resume_from, snapshot = self.time.settle(self._last, resume_from)
+                self._store.advance(self._last, resume_from, state=snapshot)
+            else:
+                self._store.advance(self._last, resume_from)
             return
         position = max(self._last, self._replay_until)
         needed_from, cooldowns = self._needed_from, self._cooldowns
         cut_position = self._last + 1 if position > self._last else None
+        steps, oldest_position = self.time.replay_steps, None
         if firsts := self._queues.firsts():
             lagging = {**lagging, **{task: first.position - 1 for task, first in firsts.items()}}
             oldest = min(firsts.values(), key=lambda first: first.position)
             needed_from, cut_visits, cut_position = oldest.needed_from, oldest.cut_visits, oldest.position
-            cooldowns = oldest.cooldowns
+            cooldowns, oldest_position = oldest.cooldowns, oldest.position
+            steps = {**steps, **{task: first.step for task, first in firsts.items()}}
         if lagging or self._replay.lagging or not unchanged:
-            self._replay = ReplayState(dict(lagging), cut_visits, cut_position, cooldowns)
+            steps = {task: step for task, step in steps.items() if step and task in lagging}
+            self._replay = ReplayState(dict(lagging), cut_visits, cut_position, cooldowns, steps)
         self._caught_up = not lagging and cut_position is None
-        self._store.advance(position, position + 1 if needed_from is None else needed_from, self._replay)
+        resume_from, snapshot = position + 1 if needed_from is None else needed_from, None
+        if self._uses_time:
+            resume_from, snapshot = self.time.settle(self._last, resume_from, oldest_position)
+        self._store.advance(position, resume_from, self._replay, state=snapshot)
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -527,6 +605,7 @@ class StreamEngine:
         self.results.end(queue.task, first.trigger, result.output, result.error, cpu_s=result.cpu_s)
         if queue.task in self._replay_lagging:
             self._replay_lagging[queue.task] = first.position
+            self.time.replay_steps.pop(queue.task, None)
         self._queues.remove_empty(queue)
         self._advance()
         self._pulse()
@@ -593,8 +672,3 @@ class _Result(NamedTuple):
     output: Any = None
     error: Exception | None = None
     cpu_s: float | None = None
-
-
-def _matching_part(condition: TriggerCondition) -> TriggerCondition:
-    """Return the condition without the options that the engine applies where a match ends."""
-    return dataclasses.replace(condition, cooldown_ms=0, without_visit=False)

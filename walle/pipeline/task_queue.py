@@ -22,7 +22,8 @@ class Trigger:
     `visit` says what they are: "whole"; "cut" if the visit was evicted from the page sequence, when they are this event
     alone; "none" if the event has no page or its page has no open visit, when they are empty. `recent` is the
     time-level sequence, this event included. `arrived_s` is when the event arrived, by the monotonic clock, and
-    `came_s` by the wall clock.
+    `came_s` by the wall clock. `step` is the number of triggers that the task had at this position before it: timers
+    may be due at an event that triggers it too. `is_timer`: a timer made the event (`walle.pipeline.timers`).
     """
 
     event: Event
@@ -32,6 +33,8 @@ class Trigger:
     visit: str = "whole"
     arrived_s: float = 0.0
     came_s: float = 0.0
+    step: int = 0
+    is_timer: bool = False
 
     @classmethod
     def of(
@@ -82,12 +85,17 @@ class QueuedTrigger:
     def position(self) -> int:
         return self.trigger.position
 
+    @property
+    def step(self) -> int:
+        return self.trigger.step
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeferredTrigger:
     """A trigger of a task that fell behind, without its events: a `TriggerReader` makes them again from the journal.
 
-    The fields are those of `QueuedTrigger` and of its trigger.
+    The fields are those of `QueuedTrigger` and of its trigger. `timer` is the event that a timer made; the journal does
+    not have it.
     """
 
     event_id: str
@@ -98,8 +106,11 @@ class DeferredTrigger:
     needed_from: int
     cut_visits: tuple[str, ...]
     cooldowns: Mapping[str, int]
+    step: int
+    timer: Event | None
+    size_bytes: int
 
-    size_bytes: ClassVar[int] = 300  # of this object, at most; what it refers to is shared
+    _SIZE_BYTES: ClassVar[int] = 316  # of this object, at most; what it refers to is shared, but for `timer`
 
     @classmethod
     def of(cls, queued: QueuedTrigger) -> Self:
@@ -113,6 +124,9 @@ class DeferredTrigger:
             queued.needed_from,
             queued.cut_visits,
             queued.cooldowns,
+            trigger.step,
+            trigger.event if trigger.is_timer else None,
+            cls._SIZE_BYTES + (trigger.event.size_bytes() if trigger.is_timer else 0),
         )
 
 

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import Event
+from walle.pipeline.stream_time import may_trigger
 from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, TaskQueue
+from walle.pipeline.ticks import Tick
 from walle.pipeline.transient_events import RecordedEvent, TransientEvent
 from walle.protocol import QueuePolicy, TriggerCondition
 
@@ -38,30 +40,29 @@ class TaskQueues:
         """Return the oldest trigger of each task that is not done."""
         return {task: first for task, queue in self.by_task.items() if (first := queue.first) is not None}
 
-    def can_defer(self, event: Event, position: int | None) -> bool:
+    def can_defer(self, event: Event | Tick, position: int | None) -> bool:
         """Return whether the journal has all of the event, so that a task may take it later."""
         if self.journal is None or position is None or isinstance(event, TransientEvent | RecordedEvent):
             return False
         return self.journal.has(position)
 
     def must_wait(
-        self, event: Event, position: int | None, conditions: Mapping[str, TriggerCondition], *, can_wait: bool
+        self, event: Event | Tick, position: int | None, conditions: Mapping[str, TriggerCondition], *, can_wait: bool
     ) -> bool:
         """Return whether a queue without room holds the stream, before the event is taken.
 
-        A full queue holds events only that have the last id of its task's condition: others cannot trigger it.
+        A full queue holds entries only that may trigger its task.
         """
         if isinstance(event, RecordedEvent):  # which triggers nothing
             return False
         can_defer = self.can_defer(event, position)
-        ids = event.event_id, event.page_id, TriggerCondition.WILDCARD
         for task, queue in self.by_task.items():
             if (
                 (queue.is_full or (queue.deferred and not can_defer))
                 and queue.holds(can_wait=can_wait)
                 and not (can_defer and self._may_fall_behind(queue))
                 and task in conditions
-                and conditions[task].trigger_ids[-1] in ids
+                and may_trigger(conditions[task], event)
             ):
                 return True
         if self.size_bytes < self._max_bytes:

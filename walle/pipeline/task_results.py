@@ -32,9 +32,10 @@ _MAX_EXPECTED = 10_000  # triggers of a stream without a result, and results tha
 class TaskResult:
     """The outcome of one trigger: `output`, None also for a run that returned nothing; or `failure`; or `dropped`.
 
-    `event_id`, `ts_ms` and `position` are those of the event that triggered. `cpu_s` is the CPU time of a run, also
-    of one that failed, in seconds on the thread of the task's VM, None where it is not known. The VM says it: what a
-    task could falsify.
+    `event_id`, `ts_ms` and `position` are those of the event that triggered. A timer has the position of the entry at
+    which it was due; `step` is the number of triggers that the task had at this position before. `cpu_s` is the CPU
+    time of a run, also of one that failed, in seconds on the thread of the task's VM, None where it is not known. The
+    VM says it: what a task could falsify.
     """
 
     task: str
@@ -45,6 +46,7 @@ class TaskResult:
     failure: Failure | None = None
     dropped: bool = False
     cpu_s: float | None = None
+    step: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class ResultStream:
         self.size_bytes = 0  # of the results in memory
         self._waiting_bytes = 0  # of those that wait for an earlier one
         self._unread: collections.deque[_Sized] = collections.deque()
-        self._expected: dict[int, _Sized | None] = {}  # by position, in their order; None: no result yet
+        # By position and step, in their order; None: no result yet.
+        self._expected: dict[tuple[int, int], _Sized | None] = {}
         self._has_news = asyncio.Event()
         self._is_closed = False
 
@@ -96,30 +99,30 @@ class ResultStream:
             await self._has_news.wait()
         return self._take_oldest()
 
-    def expect(self, position: int) -> None:
+    def expect(self, position: int, step: int = 0) -> None:
         """Take note of a trigger, which gets its result later."""
         if len(self._expected) >= _MAX_EXPECTED:
             self._miss("they wait for an earlier one")
         else:
-            self._expected[position] = None
+            self._expected[position, step] = None
 
     def put(self, result: TaskResult, size_bytes: int) -> None:
         """Give a trigger its result, which is told when all before it have theirs."""
-        expected = self._expected
-        if result.position not in expected:
+        expected, place = self._expected, (result.position, result.step)
+        if place not in expected:
             return  # of a trigger before the stream, or beyond its bound
         if self._waiting_bytes and self._waiting_bytes + size_bytes > MAX_BYTES:
-            del expected[result.position]
+            del expected[place]
             self._miss(f"they have more than {MAX_BYTES} bytes and wait for an earlier one")
         else:
             while self._unread and self.size_bytes + size_bytes > MAX_BYTES:
                 self._take_oldest()
                 self._miss(f"they have more than {MAX_BYTES} bytes")
-            expected[result.position] = _Sized(result, size_bytes)
+            expected[place] = _Sized(result, size_bytes)
             self.size_bytes += size_bytes
             self._waiting_bytes += size_bytes
         while expected and (first := next(iter(expected.values()))) is not None:
-            del expected[first.result.position]
+            del expected[first.result.position, first.result.step]
             self._waiting_bytes -= first.size_bytes
             if len(self._unread) == MAX_RESULTS:
                 self._take_oldest()
@@ -168,10 +171,10 @@ class TaskResults:
         for stream in [stream for streams in self._streams.values() for stream in streams]:
             stream.close()
 
-    def expect(self, task: str, position: int) -> None:
-        """Take note that the event at this position triggered the task."""
+    def expect(self, task: str, position: int, step: int = 0) -> None:
+        """Take note that the event at this position triggered the task, or a timer that was due before it."""
         for stream in self._streams.get(task, ()):
-            stream.expect(position)
+            stream.expect(position, step)
 
     def end(
         self, task: str, trigger: Trigger, output: Any, error: Exception | None, *, cpu_s: float | None = None
@@ -215,4 +218,5 @@ def memory_bytes(value: object) -> int:
 
 
 def _result(task: str, trigger: Trigger | DeferredTrigger, **outcome: Any) -> TaskResult:
-    return TaskResult(task=task, event_id=trigger.event_id, ts_ms=trigger.ts_ms, position=trigger.position, **outcome)
+    outcome |= {"position": trigger.position, "step": trigger.step}
+    return TaskResult(task=task, event_id=trigger.event_id, ts_ms=trigger.ts_ms, **outcome)

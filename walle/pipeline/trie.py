@@ -5,7 +5,6 @@ Matching is in C++ (`walle/engine_ext/src/stream`), one call per event. Its mean
 `skip_till_next` in which the event's ids occur; not with the other conditions.
 """
 
-import dataclasses
 from typing import Any, Self
 
 from walle.engine_ext import _core
@@ -25,8 +24,8 @@ class TriggerError(PipelineError):
 
 
 # Options that the stream engine applies, which are bools. Conditions that differ in them are different pairs here too.
-_MATCHING = ("trigger_ids", "within_ms", "skip_till_next", "cooldown_ms", "where")
-_OTHERS = tuple(field.name for field in dataclasses.fields(TriggerCondition) if field.name not in _MATCHING)
+# Those of time and of a key are not matched here: the engine removes them from the condition.
+_OTHERS = ("without_visit",)
 
 
 def _arguments(condition: TriggerCondition, task: str) -> tuple[tuple[str, ...], str, int, bool, int, Any, int]:

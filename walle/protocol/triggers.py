@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from walle.protocol.fields import ProtocolError, shorten
@@ -82,12 +82,23 @@ class TriggerCondition:
     A trigger id is an event id or a page id; an event matches if it has that event id or that page id. The wildcard
     `*` matches any one event. Without options, the events are consecutive.
 
+    A condition may also be one of time: `idle_s` and `every_s` each trigger the task by themselves, beside `sequence`
+    or without it. Time is that of the stream: the largest time of an event so far, moved on by the device's clock where
+    no event comes (ADR 218).
+
     Options:
         within_ms: at most this time passes from the first to the last event, by their own times. 0: no bound.
         skip_till_next: other events may come between those that match. A match waits until an event matches its next
             trigger id, and takes the first that does; it survives a restart if its first event is recent (ADR 108).
         cooldown_ms: after the condition has triggered the task, it does not again until this time has passed. 0: none.
         where: the contents of the last event pass this test.
+        key: a field of the contents, as in `where`. All events of a match have it, with equal values, and so has the
+            `absent` event.
+        absent, absent_s: a trigger id and seconds. The task is triggered where the sequence has matched and no event
+            with this id has come for that time.
+        idle_s, idle: seconds without an event of an open page, or of the whole `stream`. Once for each quiet time.
+        every_s: seconds; the ends of periods that begin at multiples of them since the epoch. Several periods that are
+            over at once trigger the task once.
 
     An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
     task` and simulation pass the whole value on. `StreamEngine` applies the options that decide where a match ends,
@@ -103,15 +114,29 @@ class TriggerCondition:
     cooldown_ms: int = 0
     where: ContentsTest | None = None
     without_visit: bool = False  # also trigger by an event of a page that has no open visit
+    key: str = ""
+    absent: str = ""
+    absent_s: int = 0
+    idle_s: int = 0
+    idle: str = "page"
+    every_s: int = 0
 
     WILDCARD: ClassVar = "*"
     MAX_LENGTH: ClassVar = 64
     MAX_MS: ClassVar = 2**53
-    OPTIONS: ClassVar[tuple[str, ...]] = ("within_ms", "skip_till_next", "cooldown_ms", "where", "without_visit")
+    MAX_S: ClassVar = 366 * 24 * 3600
+    IDLE: ClassVar = ("page", "stream")
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        *("within_ms", "skip_till_next", "cooldown_ms", "where", "without_visit"),
+        *("key", "absent", "absent_s", "idle_s", "idle", "every_s"),
+    )
     KEYS: ClassVar = ("sequence", *OPTIONS)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.trigger_ids) <= self.MAX_LENGTH:
+        has_timer = bool(self.idle_s or self.every_s)
+        if not self.trigger_ids and not has_timer:
+            raise ProtocolError("trigger.sequence", "is missing; without it a condition needs idle_s or every_s")
+        if len(self.trigger_ids) > self.MAX_LENGTH:
             what = f"must be a list of 1 to {self.MAX_LENGTH} trigger ids, is {shorten(list(self.trigger_ids))}"
             raise ProtocolError("trigger.sequence", what)
         for index, trigger_id in enumerate(self.trigger_ids):
@@ -124,6 +149,44 @@ class TriggerCondition:
         for key, value in (("skip_till_next", self.skip_till_next), ("without_visit", self.without_visit)):
             if type(value) is not bool:
                 raise ProtocolError(f"trigger.{key}", f"must be true or false, is {shorten(value)}")
+        self._check_time()
+        self._check_key()
+
+    def _check_time(self) -> None:
+        for key, value in (("absent_s", self.absent_s), ("idle_s", self.idle_s), ("every_s", self.every_s)):
+            if type(value) is not int or not 0 <= value <= self.MAX_S:
+                what = f"must be a whole number of seconds, 1 to {self.MAX_S}, is {shorten(value)}"
+                raise ProtocolError(f"trigger.{key}", what)
+        if self.idle not in self.IDLE:
+            raise ProtocolError("trigger.idle", f"must be one of {', '.join(self.IDLE)}; is {shorten(self.idle)}")
+        if self.idle != "page" and not self.idle_s:
+            raise ProtocolError("trigger.idle", "needs idle_s, the seconds without an event")
+        if not isinstance(self.absent, str):
+            raise ProtocolError("trigger.absent", f"must be an event id or page id, is {shorten(self.absent)}")
+        if bool(self.absent) != bool(self.absent_s):
+            one, other = ("absent", "absent_s") if self.absent else ("absent_s", "absent")
+            what = "the seconds for which it does not come" if self.absent else "the id of the event that does not come"
+            raise ProtocolError(f"trigger.{one}", f"needs {other}, {what}")
+        if not self.trigger_ids:
+            defaults = type(self).__dataclass_fields__
+            for key in ("within_ms", "skip_till_next", "where", "key", "absent"):
+                if getattr(self, key) != defaults[key].default:
+                    raise ProtocolError(f"trigger.{key}", "needs a sequence, which it is an option of")
+
+    def _check_key(self) -> None:
+        if not isinstance(self.key, str) or len(self.key) > ContentsTest.MAX_FIELD_CHARS:
+            raise ProtocolError("trigger.key", f"must be a field of the contents, is {shorten(self.key)}")
+        if self.key and not all(self.key.split(".")):
+            raise ProtocolError("trigger.key", f"must be a field of the contents, is {shorten(self.key)}")
+        if self.key and len(self.trigger_ids) < 2 and not self.absent:
+            raise ProtocolError(
+                "trigger.key", "needs a sequence of two or more ids, or absent: one event has one value"
+            )
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest time in milliseconds for which one of its timers runs; 0 without timers."""
+        return 1000 * max(self.absent_s, self.idle_s, self.every_s)
 
     @classmethod
     def of(cls, trigger_ids: Sequence[str], **options: Any) -> Self:
@@ -144,25 +207,32 @@ class TriggerCondition:
         for key in table:
             if key not in cls.KEYS:
                 raise ProtocolError("trigger", f"has an unknown key {shorten(key)}; known are {', '.join(cls.KEYS)}")
-        if "sequence" not in table:
-            raise ProtocolError("trigger.sequence", "is missing")
         options = {key: table[key] for key in cls.OPTIONS if key in table}
         if "where" in options:
             options["where"] = ContentsTest.parse(options["where"])
+        if "sequence" not in table:
+            return cls((), **options)
+        if table["sequence"] == []:
+            raise ProtocolError("trigger.sequence", f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is []")
         return cls.of(table["sequence"], **options)
 
     def to_json(self) -> dict[str, Any]:
         """Return the table; an option that is not used is left out, so that an older device reads the condition."""
-        table: dict[str, Any] = {"sequence": list(self.trigger_ids)}
-        for key in self.OPTIONS:
-            value = getattr(self, key)
-            if value:
-                table[key] = value.to_json() if isinstance(value, ContentsTest) else value
+        table: dict[str, Any] = {"sequence": list(self.trigger_ids)} if self.trigger_ids else {}
+        for key, value in self._used():
+            table[key] = value.to_json() if isinstance(value, ContentsTest) else value
         return table
 
     def __str__(self) -> str:
-        options = [f"{key} {value}" for key in self.OPTIONS if (value := getattr(self, key))]
-        return ", ".join([" → ".join(self.trigger_ids), *options])
+        sequence = [" → ".join(self.trigger_ids)] if self.trigger_ids else []
+        return ", ".join([*sequence, *(f"{key} {value}" for key, value in self._used())])
+
+    def _used(self) -> Iterator[tuple[str, Any]]:
+        """Yield the options that differ from their defaults."""
+        for key in self.OPTIONS:
+            value = getattr(self, key)
+            if value != type(self).__dataclass_fields__[key].default:
+                yield key, value
 
 
 class FullPolicy(enum.StrEnum):

@@ -74,6 +74,20 @@ def check_trigger(
         hint = f"did you mean {close}?" if close else f"its event ids are {shown}" if shown else "it has no events"
         what = f"no event of {log.name} has the event id or page id {name!r}; {hint}"
         yield _finding(file, place, what, "error")
+    if (absent := condition.absent) and absent != TriggerCondition.WILDCARD and absent not in known:
+        yield from _check_absent(absent, file, place, log)
+
+
+def _check_absent(absent: str, file: str, place: tuple[int, int], log: LogIds | None) -> Iterator[Finding]:
+    if log is None or not log.is_whole:
+        if absent not in BASIC_KINDS and (close := nearest(absent, BASIC_KINDS)):
+            what = f"{absent!r} is not a basic kind of event; did you mean {close}?"
+            yield _finding(file, place, what, "warning")
+        return
+    close = nearest(absent, log.event_ids | log.page_ids)
+    hint = f"did you mean {close}?" if close else "the task is triggered each time its sequence has matched"
+    what = f"no event of {log.name} has the event id or page id {absent!r}, which must be absent; {hint}"
+    yield _finding(file, place, what, "warning")
 
 
 def _finding(file: str, place: tuple[int, int], message: str, level: Level) -> Finding:

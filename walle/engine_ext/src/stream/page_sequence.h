@@ -38,6 +38,8 @@ class PageSequence {
 
   const std::vector<VisitIndex>& closed() const noexcept { return closed_; }
   const Visit& visit(VisitIndex index) const noexcept { return visits_[index]; }
+  // Returns the open visit of the page that was entered last, kNoVisit if there is none.
+  VisitIndex open_visit(Id page) const noexcept { return page < latest_of_page_.size() ? latest_of_page_[page] : kNoVisit; }
   std::size_t open() const noexcept { return open_; }
   std::int64_t size_bytes() const noexcept { return size_bytes_; }
   std::int64_t evicted() const noexcept { return evicted_; }

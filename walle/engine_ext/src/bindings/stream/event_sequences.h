@@ -51,6 +51,11 @@ class EventSequences {
 
   const stream::TimeSequence& recent() const noexcept { return recent_; }
   const stream::PageSequence& pages() const noexcept { return pages_; }
+  // Returns the page's open visit, a borrowed reference; null, without an error, if there is none.
+  PyObject* open_visit(stream::Id page) const noexcept {
+    const auto index = pages_.open_visit(page);
+    return index == stream::PageSequence::kNoVisit ? nullptr : visits_[index];
+  }
 
  private:
   stream::TimeSequence recent_;

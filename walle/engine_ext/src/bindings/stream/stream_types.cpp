@@ -379,6 +379,14 @@ PyObject* stream_cut_before(PyObject* self, PyObject* value) {
   return Py_NewRef(state_of(self).cut_pages);
 }
 
+// open_visit(page_id)
+PyObject* stream_open_visit(PyObject* self, PyObject* page_id) {
+  if (!PyUnicode_CheckExact(page_id)) return PyErr_Format(PyExc_TypeError, "a page id must be str");
+  const stream::Id page = matching_of(self).ids().find(page_id);
+  PyObject* visit = page == stream::kUnknown ? nullptr : state_of(self).sequences.open_visit(page);
+  return Py_NewRef(visit == nullptr ? Py_None : visit);
+}
+
 // restore_cut(pages, position)
 PyObject* stream_restore_cut(PyObject* self, PyObject* arguments) {
   PyObject* pages = nullptr;
@@ -435,6 +443,7 @@ PyMethodDef stream_methods[] = {{"_add", trie_add, METH_VARARGS, nullptr},
                                 {"counters", stream_counters, METH_NOARGS, nullptr},
                                 {"_snapshot", stream_snapshot, METH_NOARGS, nullptr},
                                 {"cut_before", stream_cut_before, METH_O, nullptr},
+                                {"open_visit", stream_open_visit, METH_O, nullptr},
                                 {"restore_cut", stream_restore_cut, METH_VARARGS, nullptr},
                                 {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef stream_properties[] = {{"pending", trie_pending, nullptr, nullptr, nullptr},
