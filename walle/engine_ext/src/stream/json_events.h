@@ -1,8 +1,8 @@
 // Reader of events in JSON: strict JSON (RFC 8259, UTF-8) straight into the bytes and columns of a batch.
 //
 // It accepts what `json.loads` accepts, apart from NaN and Infinity and integers of more than 64 bits. A lone surrogate, which
-// plain data cannot hold, becomes U+FFFD. Of a key that occurs twice the last value counts, at the place of the first. The bytes are those that
-// walle.plain.encode makes of the same value.
+// plain data cannot hold, becomes U+FFFD. Of a key that occurs twice the last value counts, at the place of the first. The bytes
+// are those that walle.plain.encode makes of the same value.
 #pragma once
 #include <memory>
 #include <string_view>
