@@ -32,7 +32,7 @@ _MAX_RESULTS = 1_000  # runs in the report; failed ones are always in it
 _MAX_RESULT_BYTES = 16 << 20  # of all outputs and puts in the report, as JSON, about
 _MAX_VALUE_CHARS = 2_000  # of an output in text
 _SHOWN_SKIPPED = 5  # lines, in text
-_USERS = 20  # as the cloud plays, `walle.cloud.simulation.DEFAULT_USERS`; a device takes some 20 ms to make
+_USERS = 20  # as the cloud plays, `walle.cloud.simulation.DEFAULT_USERS`
 _NUMBER_BYTES = 20  # of a float in JSON, with the comma
 
 

@@ -42,7 +42,7 @@ DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
     {"id": "simulated-low", "app_version": "1.0", "os": "android", "performance": "low"},
     {"id": "simulated-high", "app_version": "1.0", "os": "ios", "performance": "high"},
 )
-DEFAULT_USERS = 20  # of the events, each on a device of its own, which takes some 20 ms to make
+DEFAULT_USERS = 20  # of the events, each on a device of its own
 _RESET_S = 5.0  # for the reset of interpreters at the end, which says whether one was discarded
 _MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at every event
 

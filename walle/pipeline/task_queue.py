@@ -137,7 +137,7 @@ class TaskQueue:
     in memory after a deferred one.
     """
 
-    MAX_DEFERRED: ClassVar = 16_384  # about 5 MB; beyond it the source waits
+    MAX_DEFERRED: ClassVar = 16_384  # beyond it the source waits
 
     def __init__(self, task: str, policy: QueuePolicy) -> None:
         self.task = task

@@ -69,9 +69,9 @@ async def test_libraries_survive_stops_and_limits_in_their_imports(tmp_path: Pat
 @pytest.mark.asyncio
 async def test_a_stop_waits_for_the_end_of_an_import_and_no_longer(tmp_path: Path) -> None:
     discarded = _core.vm_counts()["discarded"]
-    async with in_fresh_interpreter(slow_import(tmp_path, 0.3), grace_s=0.1) as vm:
+    async with in_fresh_interpreter(slow_import(tmp_path, 1.0), grace_s=0.1) as vm:
         call = asyncio.ensure_future(vm.call("run"))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)  # within the import
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
