@@ -37,8 +37,8 @@ using Turns = DeficitRoundRobin<QueuedUpload>;
 // The uploads of one device, of all its connections.
 struct DeviceFlow : Turns::Flow {
   std::string device_id;
-  Py_ssize_t size_bytes = 0;  // of the uploads that wait, and of those that were taken
-  Py_ssize_t users = 0;       // uploads and receivers that name it
+  Py_ssize_t size_bytes = 0;          // of the uploads that wait, and of those that were taken
+  Py_ssize_t users = 0;               // uploads and receivers that name it
   ReceiverObject* bounded = nullptr;  // the receiver that was called `on_bound`, until it may continue
 };
 
@@ -257,9 +257,9 @@ bool push(ReceiverObject* self, PyObject* records) {
 }
 
 PyObject* queue_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static const char* const kNames[] = {"record",         "buffer",     "time",         "monotonic",  "uploads",       "size_bytes",
-                                       "receiver_bytes", "window",     "read_uploads", "read_bytes", "least_uploads", "least_bytes",
-                                       "turn_bytes",     nullptr};
+  static const char* const kNames[] = {"record",        "buffer",         "time",       "monotonic",    "uploads",
+                                       "size_bytes",    "receiver_bytes", "window",     "read_uploads", "read_bytes",
+                                       "least_uploads", "least_bytes",    "turn_bytes", nullptr};
   Py_ssize_t turn_bytes = 1;
   QueueObject read{};
   PyObject* record = nullptr;
@@ -282,7 +282,8 @@ PyObject* queue_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords)
   self->flows = new (std::nothrow) std::unordered_map<std::string, DeviceFlow>;
   self->resumable = new (std::nothrow) std::deque<ReceiverObject*>;
   self->view = PyMemoryView_FromObject(read.view);
-  if (self->waiting == nullptr || self->taken == nullptr || self->flows == nullptr || self->resumable == nullptr) PyErr_NoMemory();
+  if (self->waiting == nullptr || self->taken == nullptr || self->flows == nullptr || self->resumable == nullptr)
+    PyErr_NoMemory();
   if (PyErr_Occurred() != nullptr || PyObject_GetBuffer(self->view, &self->buffer, PyBUF_WRITABLE) < 0) {
     Py_DECREF(made);
     return nullptr;
@@ -589,10 +590,9 @@ PyObject* receiver_buffer_updated(PyObject* object, PyObject* argument) {
     scan.records = PyList_New(0);
     const Bound room = room_of(queue, *self->flow);
     std::swap(self->topic, scan.topic);
-    read_bytes =
-        scan.received_ms == nullptr || scan.records == nullptr
-            ? -1
-            : scan.read(static_cast<const unsigned char*>(queue.buffer.buf), bytes, 0, room.uploads, room.size_bytes);
+    read_bytes = scan.received_ms == nullptr || scan.records == nullptr
+                     ? -1
+                     : scan.read(static_cast<const unsigned char*>(queue.buffer.buf), bytes, 0, room.uploads, room.size_bytes);
     Py_XDECREF(scan.received_ms);
     std::swap(self->topic, scan.topic);
     if (read_bytes < 0) return nullptr;

@@ -39,7 +39,8 @@
 //   while the transport is not writable it sets `owes_ack` instead. send(frame)      Writes a frame. write            the
 //   transport's function, None once the connection is lost pauses, buffered_bytes, is_open, is_writable  set by the subclass;
 //   has_sent  set by each read due, acked, upload_bytes, written  number of the next upload and of the latest acknowledged; bytes
-//   of the device in the queue; frames sent. room  uploads, and bytes of them, that may be pushed at once now. received_bytes  of all reads
+//   of the device in the queue; frames sent. room  uploads, and bytes of them, that may be pushed at once now. received_bytes  of
+//   all reads
 #pragma once
 #include <Python.h>
 
