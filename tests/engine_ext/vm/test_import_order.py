@@ -201,11 +201,3 @@ async def test_methods_and_errors_of_arrays_need_no_import(tmp_path: Path) -> No
         assert await vm.call("run", array()) == ([0, 1, 2, 3], "ShapeError")
         with pytest.raises(ImportError, match=r"imports 'walle\.engine_ext\.np'"):
             await vm.call("reach")
-
-
-@pytest.mark.parametrize("output", ["io.StringIO()", "io.TextIOWrapper(io.BytesIO())", "None", "Bare()"])
-def test_a_program_may_have_an_output_of_its_own(output: str) -> None:
-    """As a notebook has, whose cells write to an object of its own."""
-    bare = "class Bare:\n    def write(self, text): return len(text)\n    def flush(self): pass\n"
-    program = f"import io, sys\n{bare}sys.stdout = {output}\nimport walle.vm\nimport walle.engine_ext.vm.dispatch\n"
-    subprocess.run([sys.executable, "-c", program], check=True)

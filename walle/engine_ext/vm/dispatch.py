@@ -11,7 +11,7 @@ import sys
 from walle.engine_ext import _core, lazy
 from walle.engine_ext._core import Stopped
 from walle.engine_ext.vm import sandbox
-from walle.engine_ext.vm.imports import ForbiddenImport, TaskModules
+from walle.engine_ext.vm.imports import INSTEAD_OF_BUILTINS, ForbiddenImport, TaskModules
 from walle.engine_ext.vm.reset import load_shared, reset_c_state
 
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
@@ -178,7 +178,8 @@ def _printable(text: str) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return _printable(str(error)[:_MESSAGE_CHARS])
+        hint = INSTEAD_OF_BUILTINS.get(str(error.name)) if type(error) is NameError else None
+        return _printable(f"{error}; {hint}"[:_MESSAGE_CHARS] if hint else str(error)[:_MESSAGE_CHARS])
     except Stopped:
         raise
     except BaseException as other:  # noqa: BLE001 -- a task's __str__ may raise anything
