@@ -128,7 +128,7 @@ class Timers:
         self._heap: list[_Entry] = []
         self._serial = 0
         self._live = 0  # entries of the heap whose timer runs
-        self._pages: dict[str, _Page] = {}
+        self._pages: collections.OrderedDict[str, _Page] = collections.OrderedDict()
         self._page_tasks: list[str] = []  # with `idle_s` of a page
         self._without_visit: list[str] = []  # those of them that take events without a visit
         self._latest_ms: int | None = None  # the time of the stream at its latest event
@@ -305,7 +305,7 @@ class Timers:
                 if task not in page.running:
                     self._start_page_timer(page_id, page, task)
         if len(self._pages) > MAX_TIMERS:
-            oldest = self._pages.pop(next(iter(self._pages)))
+            _, oldest = self._pages.popitem(last=False)
             self.evicted.update(oldest.running.keys())
             self._live -= len(oldest.running)
 
