@@ -43,9 +43,9 @@ async def test_a_light_device_waits_for_one_turn_of_each_heavy_one_though_the_qu
             sent[f"device-{number}"] = 100
         await until(lambda: server.held_back == 8)
         for seq in range(1, 6):
-            uploads = server.counts.uploads
+            server.queue.release()  # the light device's former upload
             light.say(upload(seq))
-            await until(lambda uploads=uploads: server.counts.uploads > uploads)  # type: ignore[misc]
+            await until(lambda: server._by_device["device-8"].upload_bytes > 0)
             taken_before = 0
             while True:
                 taken = await _take(server, 10)
@@ -96,31 +96,39 @@ async def test_a_device_that_does_not_end_its_frame_is_cut_off_only_while_others
     authority: TunnelAuthority,
 ) -> None:
     clock = ManualClock()
-    limits = ServerLimits(memory_bytes=24 << 20, frame_s=10.0)
-    half = bytes(512 << 10)
-    frame = bytes([0, 16, 0, 0, 3, 0, 0, 0]) + half  # an upload of 1 MiB, of which half comes
+    limits = ServerLimits(memory_bytes=24 << 20, frame_s=10.0, idle_s=1e9)  # 9 MiB for unprocessed bytes
+    frame = bytes([0, 16, 0, 0, 3, 0, 0, 0]) + bytes(512 << 10)  # an upload of 1 MiB, of which half comes
     async with (
         bare_server(authority, limits=limits, clock=clock) as server,
         contextlib.AsyncExitStack() as devices,
         asyncio.timeout(60),
     ):
-        stalling = [await devices.enter_async_context(RawDevice.connect(authority, server.port, n)) for n in range(16)]
-        honest = await devices.enter_async_context(RawDevice.connect(authority, server.port, 16))
+        stalling = [await devices.enter_async_context(RawDevice.connect(authority, server.port, n)) for n in range(24)]
+        honest = await devices.enter_async_context(RawDevice.connect(authority, server.port, 24))
         for number, device in enumerate([*stalling, honest]):
             await device.hello(number)
-        for device in stalling:
+        for device in stalling[
+            :12
+        ]:  # more than half of the memory, and less than the three quarters that stop everyone
             device.writer.write(frame)
         await until(lambda: server.credit.held_bytes > server.budget.buffered_share // 2)
         honest.say(upload(1))  # without delay: it takes no memory
-        assert [received.device_id for received in await _take(server, 10)] == ["device-16"]
+        assert [received.device_id for received in await _take(server, 10)] == ["device-24"]
         assert await honest.hear() == protocol.Ack(1)
         assert server.counts.refusals == {}
+        for device in stalling[12:]:  # in all more than the memory
+            device.writer.write(frame)
         await until(lambda: server.credit.waiting > 0)
-        for _ in range(60):
+        while not server.counts.refusals:
             await clock.advance(1.0)
-        assert server.counts.refusals.keys() == {"memory"}
+            await asyncio.sleep(0.001)
         honest.say(upload(2))
-        assert [received.seq for received in await _take(server, 10)] == [2]
+        taking = asyncio.create_task(_take(server, 10))
+        while not taking.done():
+            await clock.advance(1.0)
+            await asyncio.sleep(0.001)
+        assert [received.seq for received in taking.result()] == [2]
+        assert server.counts.refusals.keys() == {"memory"}
 
 
 @pytest.mark.asyncio
