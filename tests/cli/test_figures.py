@@ -20,7 +20,12 @@ from walle.cli.figure_budget import Budget
 from walle.cli.figure_catalogue import Catalogue, Figure
 from walle.cli.figure_run import versions
 
-_HELPERS = {"apis_cv", "tunnel_authority"}  # modules without a figure: a writer of docs, and a part of tunnel
+_HELPERS = {
+    "tunnel_fairness",
+    "feature_export",
+    "apis_cv",
+    "tunnel_authority",
+}  # modules without a figure: a writer of docs, and a part of tunnel
 _CATALOGUE = """\
 [good]
 title = "Runs & <calls>"
