@@ -175,9 +175,9 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
         assert text in release, release
     assert "0 failed" in release
     assert "last error" not in release
-    tailed = [line for line in release.splitlines() if " shop/visits item/" in line]
+    tailed = [line for line in release.splitlines() if " shop/visits v1 item/" in line]
     assert len(tailed) == 3
-    assert all(json.loads(line.split(maxsplit=4)[4])["dwell_ms"] >= 600 for line in tailed)
+    assert all(json.loads(line.split(maxsplit=5)[5])["dwell_ms"] >= 600 for line in tailed)
     with (folder / "shop" / "visits.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert f"visits.csv: {len(rows)} features" in release
