@@ -204,7 +204,8 @@ class TaskState:
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
         if self.outcome is not None:
-            for name in ("failures", "metrics", "dropped", "uploads_dropped"):  # of reports only: older programs can read the state too
+            # Of reports only: older programs can read the state too.
+            for name in ("failures", "metrics", "dropped", "uploads_dropped"):
                 del body["outcome"][name]
             body["failure_class"] = body["outcome"].pop("failure_class")  # which take no other fields of an outcome
         digest = hashlib.sha256(canonical_json(body)).hexdigest()
