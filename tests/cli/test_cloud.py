@@ -157,7 +157,7 @@ def test_a_cloud_that_does_not_start_leaves_what_was_there(tmp_path: Path, start
     )
     assert cloud.end() == 1
     error = json.loads(cloud.errors)["error"]
-    assert error.endswith(f"there is no module shop in {tmp_path} and among the installed packages"), error
+    assert error.endswith(f"module shop is neither in {tmp_path} nor installed"), error
     assert (tmp_path / "new").exists() == (given is not None)
     if given == ".":
         assert list(folder.iterdir()) == []

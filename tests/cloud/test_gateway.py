@@ -97,7 +97,7 @@ async def test_a_business_app_that_exists_already_gets_the_push_answer(tmp_path:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("no_such_module:make", "there is no module no_such_module in"),
+        ("no_such_module:make", "module no_such_module is neither in"),
         ("business_app:nothing", "no attribute 'nothing'"),
         ("business_app", "cannot be made"),
         (":make", "cannot be made"),

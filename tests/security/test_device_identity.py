@@ -457,7 +457,8 @@ async def test_a_revoked_device_is_out_within_5_s_and_keeps_its_tasks(tmp_path: 
             replayed = await shop.http.get("/", headers=headers)
             assert TASKS_HEADER not in replayed.headers
             assert "revoked" in replayed.headers["x-walle-error"]
-            with pytest.raises(httpx.HTTPStatusError, match="revoked"):
+            # The device may have tried its enrolment token with another key meanwhile, which is refused as well.
+            with pytest.raises(httpx.HTTPStatusError, match=r"revoked|this key is not enrolled"):
                 await device.checkin()
             assert device.tasks == {"shop/count": "v1"}
             assert other.tunnel.connected

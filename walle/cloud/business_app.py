@@ -15,7 +15,7 @@ def load_app(spec: str) -> ASGIApp:
     except Exception as error:  # foreign code may raise anything
         what = f"{type(error).__name__}: {error}"
         if isinstance(error, ModuleNotFoundError) and error.name and module_name.split(".")[0] == error.name:
-            what = f"there is no module {error.name} in {Path.cwd()} and among the installed packages"
+            what = f"module {error.name} is neither in {Path.cwd()} nor installed"
         raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {what}") from error
     if not callable(app):
         raise ConfigError(f"business app {spec!r} is not an ASGI app: the factory returned a {type(app).__name__}")

@@ -357,7 +357,7 @@ def _ask(name: str, why_none: str, *args: Any) -> Any:
     """Return the result of the caller's callback.
 
     Raises:
-        TaskContextError: the caller of this run has no such callback, for the reason `why_none`.
+        TaskContextError: the caller of this run does not answer this call, for the reason `why_none`.
         CallbackError: the callback raised.
     """
     try:

@@ -45,7 +45,7 @@ def session(name: str) -> Session | Module:
     """Return the loaded model `resources/NAME`; `.walle` may be left out.
 
     Raises:
-        TaskContextError: the task has no such file; it lists those that exist.
+        TaskContextError: the task does not have the file; the message lists those that it has.
         EngineError: the engine cannot load it; it names the file.
     """
     if name not in _sessions:

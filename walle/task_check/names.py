@@ -137,7 +137,7 @@ def _check_contexts(file: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _check_builtins(file: str, tree: ast.Module) -> Iterator[Finding]:
-    """Check for builtins that a task does not have, where the module binds no such name."""
+    """Check for builtins that a task does not have, where the module does not define the name itself."""
     uses = [
         node
         for node in running(tree)

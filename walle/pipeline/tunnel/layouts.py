@@ -118,7 +118,7 @@ def _versioned_values(upload: protocol.Upload) -> tuple[Any, ...]:
 
 
 def split_version(text: str) -> tuple[str, str]:
-    """Return topic and version of a topic's field in protocol 4; the version is "" where there is no sound one."""
+    """Return topic and version of a topic's field in protocol 4; the version is "" where it is missing or not valid."""
     topic, _, version = text.partition(VERSION_MARK)
     return topic, protocol.sound_version(version)
 

@@ -121,7 +121,7 @@ class ReadCredit[R: Reader]:
             self.give_turns()
 
     def hold(self, reader: R, held_bytes: int) -> None:
-        """Record what a reader holds, and end the credits that there is no memory for."""
+        """Record what a reader holds, and end the credits for which memory is missing."""
         state = self._states.get(reader)
         if state is None:
             return
