@@ -27,7 +27,7 @@ _BATCH = 5_000
 async def fill(path: Path, features: int) -> None:
     """Store the features: tables of a text, an integer and a float."""
     rng = random.Random(1)
-    async with open_uploads(path) as store:
+    async with open_uploads(path, create=True) as store:
         for first in range(0, features, _BATCH):
             batch = []
             for number in range(first, min(features, first + _BATCH)):

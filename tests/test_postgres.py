@@ -257,7 +257,7 @@ async def test_a_pooler_is_used_by_sessions_and_refused_by_transactions(
         async with asyncio.timeout(LIMIT_S):
             if mode == "session":
                 await check_pooling(url)
-                async with PostgresDatabase(url) as state, open_uploads(url) as uploads:
+                async with PostgresDatabase(url) as state, open_uploads(url, create=True) as uploads:
                     assert (await state.read("SHOW lock_timeout"))[0][0] == "10s"
                     assert await uploads.count() == 0
                 return

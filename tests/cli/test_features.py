@@ -40,7 +40,7 @@ def store(path: Path, first: int, last: int, topic: str = "shop/visits") -> None
     """Store features `first` to `last` of a phone."""
 
     async def accept() -> None:
-        async with open_uploads(path) as uploads:
+        async with open_uploads(path, create=True) as uploads:
             await uploads.accept(
                 [
                     Received(
@@ -68,7 +68,7 @@ class ServedFeatures:
         self.token = access.issue("anna", {"shop": Role.READER})
         self.requests: list[httpx.QueryParams] = []
         self.failing = 0  # of the next requests
-        uploads = open_uploads(path)
+        uploads = open_uploads(path, create=True)
 
         @contextlib.asynccontextmanager
         async def lifespan(_: FastAPI) -> Any:
@@ -153,7 +153,7 @@ def test_tail_shows_what_devices_sent_without_control_characters_and_cut(tmp_pat
     path = tmp_path / "uploads.db"
 
     async def accept() -> None:
-        async with open_uploads(path) as uploads:
+        async with open_uploads(path, create=True) as uploads:
             payload = plain.encode({"page": "\x1b[2J[red]x\nsecond line", "long": "y" * 5000})
             await uploads.accept([Received("d\x1b", "e", 1, "shop/a", payload, 1, 1)])
 
@@ -170,7 +170,7 @@ def test_line_breaks_of_unicode_in_a_payload_do_not_cut_its_line(cloud: ServedFe
     odd = "a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\nb"
 
     async def accept() -> None:
-        async with open_uploads(uploads) as opened:
+        async with open_uploads(uploads, create=True) as opened:
             await opened.accept([Received("phone", "e", 26, "shop/visits", plain.encode({"page": odd}), 1, 26_000)])
 
     asyncio.run(accept())
@@ -299,7 +299,7 @@ def test_an_export_ends_at_the_newest_upload_of_its_start(
 
     def store_more(_: httpx.QueryParams) -> None:
         async def accept() -> None:
-            async with open_uploads(uploads) as opened:
+            async with open_uploads(uploads, create=True) as opened:
                 head = await opened.head()
                 await opened.accept([Received("busy", "e", head + 1, "shop/visits", b"\x01", 1, 1)])
 
@@ -355,7 +355,7 @@ def test_features_of_a_postgresql_database(tmp_path: Path, postgres: PostgresSer
     dsn = postgres.make_database()
 
     async def accept() -> None:
-        async with open_uploads(dsn) as opened:
+        async with open_uploads(dsn, create=True) as opened:
             await opened.accept([Received("phone", "e", 1, "shop/visits", plain.encode(5), 1, 1)])
 
     asyncio.run(accept())

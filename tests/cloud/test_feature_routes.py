@@ -52,7 +52,7 @@ class World:
 
 @pytest_asyncio.fixture
 async def store(tmp_path: Path) -> AsyncIterator[UploadStore]:
-    async with open_uploads(tmp_path / "uploads.db") as opened:
+    async with open_uploads(tmp_path / "uploads.db", create=True) as opened:
         payloads = [{"page": "a", "raw": b"\xff"}, 5, {"page_id": "<script>"}, None]
         await opened.accept(
             [

@@ -95,7 +95,7 @@ async def _consume(path: Path, spans: Spans) -> None:
     """Use the stored uploads as another process would, with a tracer of its own."""
     clock = SystemClock()
     tracer = Tracer(1.0, exporter(spans.url), clock)
-    async with open_uploads(path, clock=clock) as uploads, uploads.consume("ranker") as consumer:
+    async with open_uploads(path, create=True, clock=clock) as uploads, uploads.consume("ranker") as consumer:
         began_s = clock.time()
         batch = await anext(consumer)
         await batch.commit()

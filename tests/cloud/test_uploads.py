@@ -97,7 +97,7 @@ async def test_uploads_go_to_postgresql_and_consumers_and_retention_are_watched(
         asyncio.timeout(90),
         shop_cloud(tmp_path, uploads=dsn, retention=rules) as shop,
         shop.device(tmp_path / "d0") as device,
-        open_uploads(dsn) as uploads,
+        open_uploads(dsn, create=True) as uploads,
     ):
         for number in range(5):
             await device.tunnel.send("numbers", number)

@@ -22,7 +22,7 @@ async def test_a_device_that_makes_topics_up_does_not_grow_the_metrics(tmp_path:
         return dict(found)
 
     clock = ManualClock()
-    async with open_uploads(tmp_path / "uploads.db", clock=clock) as store:
+    async with open_uploads(tmp_path / "uploads.db", create=True, clock=clock) as store:
         names = ["*", *(f"topic-{number}" for number in range(700))]
         await store.accept([received(seq, topic=topic) for seq, topic in enumerate(names, 1)])
         await store.accept([received(1, device="true", topic="shop/ipv", payload=bytes(100))])
@@ -46,7 +46,7 @@ async def test_a_store_that_cannot_be_read_and_a_full_quarantine_are_not_ok(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, away = tmp_path / "uploads.db", tmp_path / "away.db"
-    async with open_uploads(path, clock=ManualClock()) as store:
+    async with open_uploads(path, create=True, clock=ManualClock()) as store:
         watch = UploadsWatch(store, Retention(store, {}), store.clock)
         await watch.refresh()
         assert (watch.health()["ok"], watch.health()["refused"]) == (True, 0)

@@ -252,7 +252,7 @@ async def test_a_consumer_of_features() -> None:
             raise _EnoughError
 
     rows = [received(seq, topic="shop/ipv", payload=plain.encode({"n": seq})) for seq in (1, 2, 3)]
-    async with open_uploads("shop-cloud/uploads.db") as uploads:
+    async with open_uploads("shop-cloud/uploads.db", create=True) as uploads:
         await uploads.accept(rows)
     text = program("with features in a cloud").text
     text = text.replace("postgresql://walle@db.example/features", "shop-cloud/uploads.db")

@@ -48,7 +48,7 @@ async def _check(config: CloudConfig) -> None:
         from walle.pipeline.ingest.upload_store import open_uploads
 
         await _unpooled(config.uploads)
-        async with open_uploads(config.uploads):
+        async with open_uploads(config.uploads, create=True):
             pass
 
 

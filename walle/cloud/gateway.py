@@ -216,7 +216,7 @@ class GatewayNode:
             rules = dict(parse_rule(rule) for rule in config.retention)
             location = config.uploads or self._home.uploads_db
             quota = DeviceQuota.parse(config.device_quota)
-            uploads: UploadStore = open_uploads(location, clock=self._clock, device_quota=quota)
+            uploads: UploadStore = open_uploads(location, create=True, clock=self._clock, device_quota=quota)
             self._uploads = await undo.enter_async_context(uploads)
             self._tunnel = self._make_tunnel(authority, sockets)
             await self._revoke(self._identity.revocations)

@@ -110,7 +110,7 @@ class TunnelNode:
             undo.callback(home.close)
             location = config.uploads or home.uploads_db
             quota = DeviceQuota.parse(config.device_quota)
-            store: UploadStore = open_uploads(location, clock=self._clock, device_quota=quota)
+            store: UploadStore = open_uploads(location, create=True, clock=self._clock, device_quota=quota)
             await undo.enter_async_context(store)
             self._service = TunnelService(
                 store,

@@ -131,7 +131,7 @@ async def test_a_fail_over_to_a_standby_loses_nothing_that_both_had() -> None:
         async with (
             asyncio.timeout(120),
             PostgresDatabase(both, retry_s=100) as database,
-            open_uploads(both) as uploads,
+            open_uploads(both, create=True) as uploads,
         ):
             journal = PostgresJournal(database)
             drawn = [await journal.draw("serial") for _ in range(5)]

@@ -34,7 +34,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "postgres":
         postgres: PostgresServer = request.getfixturevalue("postgres")
         location = postgres.make_database()
-    async with open_uploads(location) as opened:
+    async with open_uploads(location, create=True) as opened:
         yield opened
 
 

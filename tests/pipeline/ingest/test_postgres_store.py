@@ -25,7 +25,7 @@ class TestPostgresUploadStore(UploadStoreContract):
     @pytest.fixture
     def make_store(self, postgres: PostgresServer) -> MakeStore:
         self.dsn = postgres.make_database()
-        return lambda: open_uploads(self.dsn)
+        return lambda: open_uploads(self.dsn, create=True)
 
     @pytest.fixture
     def refuse_topic(self, make_store: MakeStore) -> RefuseTopic:
@@ -44,12 +44,12 @@ def run(dsn: str, statement: str) -> None:
 @pytest.mark.asyncio
 async def test_a_database_of_format_1_gets_the_tables_that_it_lacks(postgres: PostgresServer) -> None:
     dsn = postgres.make_database()
-    async with open_uploads(dsn) as store:
+    async with open_uploads(dsn, create=True) as store:
         await store.accept([received(1)])
     drop = "ALTER TABLE walle.uploads DROP COLUMN version; DROP TABLE walle.merged_losses; DROP TABLE walle.refused;"
     drop += " UPDATE walle.head SET format = 1"
     await asyncio.to_thread(run, dsn, drop)
-    async with open_uploads(dsn) as store:
+    async with open_uploads(dsn, create=True) as store:
         assert await store.refused_count() == 0
         assert await stored(store) == [received(1)]
 
@@ -59,12 +59,12 @@ async def test_uploads_of_a_database_of_format_2_have_unknown_versions_and_those
     postgres: PostgresServer,
 ) -> None:
     dsn = postgres.make_database()
-    async with open_uploads(dsn) as store:
+    async with open_uploads(dsn, create=True) as store:
         await store.accept([received(1)._replace(version="v9")])
     drop = "ALTER TABLE walle.uploads DROP COLUMN version; ALTER TABLE walle.merged_losses DROP COLUMN open_reports;"
     drop += " UPDATE walle.head SET format = 2"
     await asyncio.to_thread(run, dsn, drop)
-    async with open_uploads(dsn) as store:
+    async with open_uploads(dsn, create=True) as store:
         later = [received(2)._replace(version="v1"), received(3)]
         await store.accept(later)
         assert await stored(store) == [received(1), *later]
@@ -75,7 +75,7 @@ async def test_a_position_that_is_taken_is_a_fault_of_the_database_and_not_of_th
     postgres: PostgresServer,
 ) -> None:
     dsn = postgres.make_database()
-    async with open_uploads(dsn) as store:
+    async with open_uploads(dsn, create=True) as store:
         await store.accept([received(1)])
         await asyncio.to_thread(run, dsn, "UPDATE walle.head SET position = 0")
         with pytest.raises(IngestError, match="uploads_pkey") as raised:
@@ -123,14 +123,17 @@ async def test_a_connection_that_is_cut_at_the_commit_loses_and_doubles_nothing(
 ) -> None:
     database = postgres.make_database()
     proxy = PostgresProxy(short_folder, postgres)
-    async with proxy.serving(), open_uploads(database.replace(str(postgres.folder), str(short_folder))) as store:
+    async with (
+        proxy.serving(),
+        open_uploads(database.replace(str(postgres.folder), str(short_folder)), create=True) as store,
+    ):
         await store.accept([received(1)])
         proxy.cut = cut
         with pytest.raises(IngestError) as raised:
             await store.accept([received(2), received(3)])
         assert raised.value.may_pass
         assert proxy.cuts == 1
-        async with open_uploads(database) as direct:
+        async with open_uploads(database, create=True) as direct:
             assert await direct.acked("d", "e") == (3 if cut == "after" else 1)
         accepted = await store.accept([received(2), received(3), received(4)])
         assert accepted.highest == {("d", "e"): 4}
@@ -153,7 +156,7 @@ async def test_a_server_that_is_killed_and_restarted_under_load_loses_and_double
             used.extend(batch.uploads)
             await batch.commit()
 
-    async with open_uploads(dsn) as store, asyncio.timeout(100):
+    async with open_uploads(dsn, create=True) as store, asyncio.timeout(100):
         pumping = asyncio.create_task(pump(source, store, retry_s=0.05, status=status))
         consuming = asyncio.create_task(consume(store))
         for fault in ("terminate", "immediate", "terminate", "kill", "fast"):
@@ -205,7 +208,7 @@ def small_disk(own_server: PostgresServer) -> Iterator[Path]:
 @pytest.mark.asyncio
 async def test_a_full_disk_is_waited_for(own_server: PostgresServer, small_disk: Path) -> None:
     dsn = own_server.make_database()
-    async with open_uploads(f"{dsn}&default_tablespace=small") as store, asyncio.timeout(60):
+    async with open_uploads(f"{dsn}&default_tablespace=small", create=True) as store, asyncio.timeout(60):
         source, status = Source(100), PumpStatus()
         pumping = asyncio.create_task(pump(source, store, retry_s=0.05, status=status))
         await until(lambda: source.acked == 100)
@@ -233,16 +236,16 @@ async def test_a_full_disk_is_waited_for(own_server: PostgresServer, small_disk:
 async def test_a_database_that_cannot_be_used_is_named_without_its_password(postgres: PostgresServer) -> None:
     secret = f"postgresql://postgres:hush@/nowhere?host={postgres.folder}"
     with pytest.raises(IngestError, match=r"postgresql://postgres@/nowhere.*does not exist") as raised:
-        async with open_uploads(secret):
+        async with open_uploads(secret, create=True):
             pass
     assert "hush" not in str(raised.value)
     assert not raised.value.may_pass
     with pytest.raises(IngestError) as raised:
-        async with open_uploads("postgresql://postgres@/x?host=/nowhere"):
+        async with open_uploads("postgresql://postgres@/x?host=/nowhere", create=True):
             pass
     assert raised.value.may_pass  # it may start later
     newer = postgres.make_database()
-    async with open_uploads(newer) as store:
+    async with open_uploads(newer, create=True) as store:
         await store.accept([received(1)])
     await asyncio.to_thread(
         subprocess.run,
@@ -251,7 +254,7 @@ async def test_a_database_that_cannot_be_used_is_named_without_its_password(post
         capture_output=True,
     )
     with pytest.raises(IngestError, match="has format 7"):
-        async with open_uploads(newer):
+        async with open_uploads(newer, create=True):
             pass
 
 
@@ -259,7 +262,7 @@ async def test_a_database_that_cannot_be_used_is_named_without_its_password(post
 async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: PostgresServer) -> None:
     postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
     with pytest.raises(IngestError, match="encoding LATIN1; make one with ENCODING 'UTF8'"):
-        async with open_uploads(postgres.dsn("latin")):
+        async with open_uploads(postgres.dsn("latin"), create=True):
             pass
 
 
@@ -267,7 +270,7 @@ def test_a_missing_driver_is_named() -> None:
     code = (
         "import sys; sys.modules['asyncpg'] = None\n"
         "from walle.pipeline import open_uploads\n"
-        "open_uploads('postgresql://localhost/x')"
+        "open_uploads('postgresql://localhost/x', create=True)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     expected = "asyncpg is missing; keep uploads in a file, or install it with: pip install '"

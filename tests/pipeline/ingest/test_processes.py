@@ -93,7 +93,7 @@ async def fleet(authority: TunnelAuthority, port: int) -> AsyncIterator[tuple[li
 async def test_killed_processes_lose_and_double_nothing(authority: TunnelAuthority, location: str) -> None:
     rng, made = random.Random(11), 0
     async with (
-        open_uploads(location) as store,
+        open_uploads(location, create=True) as store,
         TunnelProcesses(3, settings(authority, location), on_request=answer) as processes,
         fleet(authority, processes.port) as (outboxes, clients),
         asyncio.timeout(150),
@@ -142,7 +142,7 @@ async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
 
     location = str(tmp_path / "u.db")
     async with contextlib.AsyncExitStack() as undo:
-        store = await undo.enter_async_context(open_uploads(location))
+        store = await undo.enter_async_context(open_uploads(location, create=True))
         other = TunnelService(
             store,
             ssl_context=authority.server_context(),
@@ -232,7 +232,7 @@ async def test_connections_are_spread_and_a_device_that_moves_is_taken_over(
 ) -> None:
     location = str(tmp_path / "uploads.db")
     async with (
-        open_uploads(location) as store,
+        open_uploads(location, create=True) as store,
         TunnelProcesses(2, settings(authority, location), on_request=answer) as processes,
         asyncio.timeout(60),
     ):
@@ -310,7 +310,7 @@ async def test_a_process_that_hangs_is_killed_and_started_again(
         for outbox in outboxes:  # devices of the killed process, too
             fill(outbox, 20, seed=20)
         await asyncio.gather(*(client.drained() for client in clients))
-        async with open_uploads(location) as store:
+        async with open_uploads(location, create=True) as store:
             assert await store.count() == 40 * _DEVICES
 
 

@@ -148,8 +148,8 @@ async def test_one_device_that_flaps_between_two_servers_loses_and_doubles_nothi
     outbox = KeepingOutbox()
     async with (
         asyncio.timeout(60),
-        open_uploads(location) as one,
-        open_uploads(location) as other,
+        open_uploads(location, create=True) as one,
+        open_uploads(location, create=True) as other,
         service(authority, one, "a") as a,
         service(authority, other, "b") as b,
         running(client := make_client(outbox, a.port)),
@@ -179,7 +179,7 @@ async def test_at_a_drain_each_device_goes_to_its_own_server(
     location = postgres.make_database()
     outboxes = [MemoryOutbox() for _ in range(8)]
     async with asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_uploads(location))
+        store = await stack.enter_async_context(open_uploads(location, create=True))
         tunnels = {name: await stack.enter_async_context(service(authority, store, name)) for name in "abc"}
         clients = []
         for number, outbox in enumerate(outboxes):

@@ -23,7 +23,7 @@ class FeatureViews:
         if not configs:
             return
         async with contextlib.AsyncExitStack() as undo:
-            uploads = await undo.enter_async_context(open_uploads(location))
+            uploads = await undo.enter_async_context(open_uploads(location, create=True))
             for config in configs:
                 view = self.views[config.name] = FeatureView(config, uploads)
                 await undo.enter_async_context(in_background(f"feature view {config.name}", view.run, uploads.clock))

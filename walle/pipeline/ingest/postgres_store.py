@@ -83,10 +83,14 @@ type _Connection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
 
 class PostgresUploadStore(UploadStore):
-    """The received uploads in the database that `dsn` names, as libpq does: `postgresql://user@host:5432/name`."""
+    """The received uploads in the database that `dsn` names, as libpq does: `postgresql://user@host:5432/name`.
 
-    def __init__(self, dsn: str, *, clock: Clock | None = None) -> None:
+    Without `create` a database that has none is an error; its tables are made otherwise.
+    """
+
+    def __init__(self, dsn: str, *, clock: Clock | None = None, create: bool = True) -> None:
         super().__init__()
+        self._create = create
         self.clock = clock or SystemClock()
         self._dsn = dsn
         self._place = without_password(dsn)  # in errors
@@ -103,6 +107,9 @@ class PostgresUploadStore(UploadStore):
         try:
             async with self._connection() as connection:
                 await self._check_encoding(connection)
+                if not self._create and await connection.fetchval("SELECT to_regclass('walle.head')") is None:
+                    what = "this database has no uploads; name a cloud's database, or pass create=True for a new store"
+                    raise IngestError(self._place, what)  # noqa: TRY301 - closed as after other errors
                 found = await make_schema(cast("asyncpg.Connection[asyncpg.Record]", connection))
         except BaseException as error:
             await self.close()

@@ -21,17 +21,22 @@ from walle.pipeline.store_thread import StoreThread
 _LOG = logging.getLogger(__name__)
 
 _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
+_WHAT_TO_OPEN = "name the uploads.db of a cloud's folder, or pass create=True for a new store"
 
 
 class SqliteConnection:
     """The connection that writes, None in `database` before `open` and after `close`.
 
-    `opened` is the file that was opened last, and `log` its write-ahead log, whose work is posted to `thread`.
+    `opened` is the file that was opened last, and `log` its write-ahead log, whose work is posted to `thread`. Without
+    `create` a file that does not exist is an error.
     `on_open(is_replaced)` is called after each opening, with True where another file was open before.
     """
 
-    def __init__(self, path: Path, thread: StoreThread, on_open: Callable[[bool], None], max_log_bytes: int) -> None:
+    def __init__(
+        self, path: Path, thread: StoreThread, on_open: Callable[[bool], None], max_log_bytes: int, *, create: bool
+    ) -> None:
         self.path = path
+        self._create = create
         self.database: sqlite3.Connection | None = None
         self.opened: OpenedFile | None = None
         self.log: UploadLog | None = None
@@ -63,22 +68,27 @@ class SqliteConnection:
         self.open(is_replaced=self.opened is not None and not self.opened.is_current)
 
     def open(self, *, is_replaced: bool = False) -> None:
-        """Open the file, which is made if it does not exist, or brought to the present format.
+        """Open the file and bring it to the present format; with `create`, make it if it does not exist.
 
         Raises:
-            IngestError: it has a newer format, was replaced meanwhile, or this Python's SQLite is too old.
+            IngestError: it does not exist or has no uploads, and `create` is False; it has a newer format, was replaced meanwhile, or this Python's SQLite is too old.
         """
         if sqlite3.sqlite_version_info < _SQLITE_VERSION:
             needed = ".".join(map(str, _SQLITE_VERSION))
             what = f"need SQLite {needed}, and this Python has {sqlite3.sqlite_version}; use another, or PostgreSQL"
             raise IngestError(self.path, what)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._create:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        elif not self.path.is_file():
+            raise IngestError(self.path, f"this file does not exist; {_WHAT_TO_OPEN}")
         self.path.touch(mode=0o600)  # before SQLite makes it: what users did; its other files get the same permissions
         self.path.chmod(0o600)  # an earlier walle made it readable to others
         # The event loop uses it too, while no call is in the thread.
         database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
             connected = OpenedFile(self.path)
+            if not self._create and self._check_format(database) == 0:  # an empty file, or of another program
+                raise IngestError(self.path, f"this file has no uploads; {_WHAT_TO_OPEN}")  # noqa: TRY301 - as above
             execute_when_free(database, "PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             if self._check_format(database) < FORMAT:

@@ -87,18 +87,20 @@ class _ReadsNeededError(Exception):
 
 
 class SqliteUploadStore(UploadStore):
-    """The received uploads in one SQLite file at `path`, which is created if it does not exist.
+    """The received uploads in one SQLite file at `path`, which is created if it does not exist, unless `create` is False.
 
     Its write-ahead log has about `max_log_bytes` at most: see `walle.pipeline.ingest.sqlite_log`.
     """
 
-    def __init__(self, path: Path, *, clock: Clock | None = None, max_log_bytes: int = MAX_LOG_BYTES) -> None:
+    def __init__(
+        self, path: Path, *, clock: Clock | None = None, max_log_bytes: int = MAX_LOG_BYTES, create: bool = True
+    ) -> None:
         super().__init__()
         self.path = path
         self.clock = clock or SystemClock()
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
         self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
-        self._connection = SqliteConnection(path, self._thread, self._note_open, max_log_bytes)
+        self._connection = SqliteConnection(path, self._thread, self._note_open, max_log_bytes, create=create)
         self._reader_thread = StoreThread("walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
         self._reader_of: OpenedFile | None = None  # the file of `_reader`

@@ -95,7 +95,7 @@ class UploadStore(abc.ABC):
 
     @abc.abstractmethod
     async def start(self) -> None:
-        """Open the store; it is made if it does not exist."""
+        """Open the store. One that does not exist is made, or is an IngestError (see `open_uploads`)."""
 
     @abc.abstractmethod
     async def close(self) -> None:
@@ -346,26 +346,31 @@ def is_cut(rows: Sequence[tuple[int, Received]], limit: int) -> bool:
 
 
 def open_uploads(
-    location: str | Path, *, clock: Clock | None = None, device_quota: DeviceQuota | None = None
+    location: str | Path,
+    *,
+    create: bool = False,
+    clock: Clock | None = None,
+    device_quota: DeviceQuota | None = None,
 ) -> UploadStore:
     """Return the store at a path (SQLite) or a `postgresql://` URL (PostgreSQL). It is not open yet.
 
-    With `device_quota`, this object stores no more than that of a device.
+    Opening makes a store that does not exist with `create`, as a cloud does, and raises IngestError without it. With
+    `device_quota`, this object stores no more than that of a device.
 
     Raises:
         IngestError: PostgreSQL is asked for, and asyncpg is not installed; or the URL is of another database.
     """
-    store = _make_store(location, clock)
+    store = _make_store(location, clock, create=create)
     if device_quota is not None:
         store.limit_devices(device_quota)
     return store
 
 
-def _make_store(location: str | Path, clock: Clock | None) -> UploadStore:
+def _make_store(location: str | Path, clock: Clock | None, *, create: bool) -> UploadStore:
     if isinstance(location, str) and location.startswith(("postgresql://", "postgres://")):
         from walle.pipeline.ingest.postgres_store import PostgresUploadStore
 
-        return PostgresUploadStore(location, clock=clock)
+        return PostgresUploadStore(location, clock=clock, create=create)
     if isinstance(location, str) and "://" in location:
         scheme = location.partition("://")[0]
         raise IngestError(
@@ -373,4 +378,4 @@ def _make_store(location: str | Path, clock: Clock | None) -> UploadStore:
         )
     from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 
-    return SqliteUploadStore(Path(location), clock=clock)
+    return SqliteUploadStore(Path(location), clock=clock, create=create)

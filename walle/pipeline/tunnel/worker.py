@@ -63,7 +63,7 @@ class Worker:
         try:
             context = server_tls(server_pem, ca_pem)
             async with contextlib.AsyncExitStack() as undo:
-                store = await undo.enter_async_context(open_uploads(uploads, device_quota=quota))
+                store = await undo.enter_async_context(open_uploads(uploads, create=True, device_quota=quota))
                 service = TunnelService(
                     store,
                     ssl_context=context,
