@@ -71,7 +71,8 @@ class SqliteConnection:
         """Open the file and bring it to the present format; with `create`, make it if it does not exist.
 
         Raises:
-            IngestError: it does not exist or has no uploads, and `create` is False; it has a newer format, was replaced meanwhile, or this Python's SQLite is too old.
+            IngestError: it does not exist or has no uploads, and `create` is False; it has a newer format, was replaced
+                meanwhile, or this Python's SQLite is too old.
         """
         if sqlite3.sqlite_version_info < _SQLITE_VERSION:
             needed = ".".join(map(str, _SQLITE_VERSION))

@@ -87,7 +87,7 @@ class _ReadsNeededError(Exception):
 
 
 class SqliteUploadStore(UploadStore):
-    """The received uploads in one SQLite file at `path`, which is created if it does not exist, unless `create` is False.
+    """The received uploads in one SQLite file at `path`. One that does not exist is made, without `create` an error.
 
     Its write-ahead log has about `max_log_bytes` at most: see `walle.pipeline.ingest.sqlite_log`.
     """
