@@ -1,7 +1,6 @@
 """Opening of a store of uploads that does not exist."""
 
 import contextlib
-import os
 import sqlite3
 from pathlib import Path
 
@@ -13,6 +12,10 @@ from walle.pipeline import open_uploads
 from walle.pipeline.ingest.upload_store import IngestError
 
 
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["typo.db", "typo/uploads.db"])
 async def test_a_mistyped_path_makes_no_file(tmp_path: Path, name: str) -> None:
@@ -21,7 +24,7 @@ async def test_a_mistyped_path_makes_no_file(tmp_path: Path, name: str) -> None:
     ):
         async with open_uploads(tmp_path / name):
             pass
-    assert not os.listdir(tmp_path)
+    assert not list_names(tmp_path)
 
 
 @pytest.mark.asyncio
@@ -36,7 +39,7 @@ async def test_a_file_of_another_program_is_not_changed(tmp_path: Path) -> None:
             async with open_uploads(file):
                 pass
         assert file.read_bytes() == before
-    assert sorted(os.listdir(tmp_path)) == ["empty.db", "shop.db"]
+    assert list_names(tmp_path) == ["empty.db", "shop.db"]
 
 
 @pytest.mark.asyncio
