@@ -104,7 +104,7 @@ END
 # Packages are downloaded while the core compiles. Most of their bytecode is never needed: see `compile_shared`.
 pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@"; }
 install() {
-    pip_install 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
+    pip_install 'scikit-build-core>=0.11' 'pybind11>=3.1,<4' 'cmake>=3.26' 'ninja>=1.11' &&
         requirements >build/requirements.txt || return
     (
         PATH="$(cd "$venv/bin" && pwd):$PATH"

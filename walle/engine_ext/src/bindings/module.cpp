@@ -21,8 +21,14 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_files(module);
   walle::bind_fourier(module);
   walle::bind_vm(module);
-  // Set once, before any VM: PyMem_Raw counts what a VM's thread allocates.
-  if (PyInterpreterState_Get() == PyInterpreterState_Main()) walle::stream::memory_functions() = {PyMem_RawMalloc, PyMem_RawFree};
+  // Set once, before any VM.
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+    // PyMem_Raw counts what a VM's thread allocates.
+    walle::stream::memory_functions() = {PyMem_RawMalloc, PyMem_RawFree};
+    // Else the first VM that imports this module clears a pointer which other threads read without a lock, and a null
+    // one ends the process (pybind11 issue 6174).
+    pybind11::detail::has_seen_non_main_interpreter() = true;
+  }
   if (walle::add_event_columns(module.ptr()) < 0) throw pybind11::error_already_set();
   // Events are matched, outputs stored, uploads received and profiles answered outside VMs; task code gets no types that
   // protect_types.h does not cover.
