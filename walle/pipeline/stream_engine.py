@@ -123,9 +123,11 @@ class StreamEngine:
         replay = store.replay
         self._restore_at = store.position + 1 if replay.cut_position is None else replay.cut_position
         self._restored_cooldowns: Mapping[str, int] | None = replay.cooldowns
-        self.events.restore_cut(tuple(replay.cut_visits), self._restore_at)
         stored = store.task_states.active(SNAPSHOT_TASK)
         self.time = StreamTime(None if stored is None else stored.data, store.resume_from, store.replay.steps)
+        # Timers depend on cut visits from their snapshot on, which is at or before `_restore_at`. From there on, a
+        # replay has the visits of the first run, and cuts the same.
+        self.events.restore_cut(*(self.time.cut_visits or (tuple(replay.cut_visits), self._restore_at)))
         # As `time.is_used`. An object of 30 attributes or more is slower at each of them: an event took a tenth longer.
         self._uses_time = False
         self._turn = asyncio.Lock()
@@ -486,13 +488,13 @@ class StreamEngine:
         if self._caught_up and not self._queues.by_task and unchanged:
             resume_from = self._last + 1 if self._needed_from is None else self._needed_from
             if self._uses_time:
-                resume_from, snapshot = self.time.settle(self._last, resume_from)
+                resume_from, snapshot = self.time.settle(self._last, resume_from, cut_visits)
                 self._store.advance(self._last, resume_from, state=snapshot)
             else:
                 self._store.advance(self._last, resume_from)
             return
         position = max(self._last, self._replay_until)
-        needed_from, cooldowns = self._needed_from, self._cooldowns
+        needed_from, cooldowns, cut_now = self._needed_from, self._cooldowns, cut_visits
         cut_position = self._last + 1 if position > self._last else None
         steps, oldest_position = self.time.replay_steps, None
         if firsts := self._queues.firsts():
@@ -507,7 +509,7 @@ class StreamEngine:
         self._caught_up = not lagging and cut_position is None
         resume_from, snapshot = position + 1 if needed_from is None else needed_from, None
         if self._uses_time:
-            resume_from, snapshot = self.time.settle(self._last, resume_from, oldest_position)
+            resume_from, snapshot = self.time.settle(self._last, resume_from, cut_now, oldest_position)
         self._store.advance(position, resume_from, self._replay, state=snapshot)
 
     # --- runs ---------------------------------------------------------------------------------------------------------

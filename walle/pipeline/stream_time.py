@@ -3,7 +3,8 @@
 A snapshot of the running timers is stored with the position of the stream that it belongs to. A replay begins at or
 before the next position, and continues the timers there. A snapshot is taken after `_SNAPSHOT_EVERY` entries and as
 many more as it has timers, so that its cost per entry is bounded. It replaces the stored one once no trigger up to its
-position waits for its run: a replay must make those triggers again.
+position waits for its run: a replay must make those triggers again. It has the pages whose visits are cut, too: events
+of such a page start timers, and a replay does not cut the visits that ended before it begins (ADR 220).
 """
 
 import dataclasses
@@ -87,7 +88,8 @@ class StreamTime:
         self._restored: Mapping[str, Any] | None = None
         if stored is not None:
             value = plain.decode(stored)
-            if value["format"] == _FORMAT and value["position"] + 1 >= resume_from:
+            # Without the entries from "floor" on, a replay has not the snapshot's visits. An older walle wrote none.
+            if value["format"] == _FORMAT and value.get("floor", value["position"] + 1) >= resume_from:
                 self._restored = value
             else:  # another walle wrote the file since, or its latest transactions were lost
                 _LOG.warning(
@@ -97,6 +99,16 @@ class StreamTime:
         # A snapshot that waits for triggers up to its position: this, where a replay begins for it, and its bytes.
         self._candidate: tuple[int, int, bytes] | None = None
         self._entries = _SNAPSHOT_EVERY  # since the latest snapshot
+
+    @property
+    def cut_visits(self) -> tuple[tuple[str, ...], int] | None:
+        """The pages with a cut visit at the snapshot, and the position from which on a replay finds them so.
+
+        None if no snapshot is to be continued, or an older walle made it.
+        """
+        if self._restored is None or "cut" not in self._restored:
+            return None
+        return tuple(self._restored["cut"]), self._restored["position"] + 1
 
     @property
     def running(self) -> int:
@@ -192,16 +204,20 @@ class StreamTime:
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
-    def settle(self, last: int, resume_from: int, oldest: int | None = None) -> tuple[int, TaskState | None]:
+    def settle(
+        self, last: int, resume_from: int, cut_visits: tuple[str, ...], oldest: int | None = None
+    ) -> tuple[int, TaskState | None]:
         """Return the position at which a replay begins, and a snapshot that is to be stored with it.
 
-        `last` is the position of the latest entry, `resume_from` where the sequences let the replay begin, and `oldest`
-        the position of the oldest trigger that is not done, None if there is none.
+        `last` is the position of the latest entry, `resume_from` where the sequences let the replay begin, `cut_visits`
+        the pages whose visit is cut after that entry, and `oldest` the position of the oldest trigger that is not done,
+        None if there is none.
         """
         due = _SNAPSHOT_EVERY + self.running
         if self._candidate is None and self._entries >= due and self._restored is None:
             # What comes after a snapshot also depends on matches and visits that are under way, and may end meanwhile.
-            self._candidate, self._entries = (last, min(resume_from, last + 1), self._encode(last)), 0
+            floor = min(resume_from, last + 1)
+            self._candidate, self._entries = (last, floor, self._encode(last, floor, cut_visits)), 0
         snapshot = None
         if self._candidate is not None and (oldest is None or oldest > self._candidate[0]):
             _, self._floor, data = self._candidate
@@ -209,10 +225,12 @@ class StreamTime:
             snapshot = TaskState(task=SNAPSHOT_TASK, version=1, data=data)
         return min(resume_from, self._floor), snapshot
 
-    def _encode(self, position: int) -> bytes:
+    def _encode(self, position: int, floor: int, cut_visits: tuple[str, ...]) -> bytes:
         value = {
             "format": _FORMAT,
             "position": position,
+            "floor": floor,
+            "cut": cut_visits,
             "tasks": {task: _digest(condition) for task, condition in self._conditions.items()},
             "timers": self.timers.to_plain(),
             "matches": self._matches.to_plain(),
