@@ -140,6 +140,11 @@ class Timers:
     def __len__(self) -> int:
         return self._live
 
+    def kinds(self) -> dict[str, int]:
+        """Return the number of running timers by the id of the event that they would make; O(n)."""
+        running = (entry.kind for entry in self._heap if self._deadline_ms(entry) is not None)
+        return dict(sorted(collections.Counter(running).items()))
+
     # --- tasks --------------------------------------------------------------------------------------------------------
 
     def add_task(self, task: str, condition: TriggerCondition) -> None:
