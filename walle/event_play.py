@@ -136,6 +136,11 @@ class EventPlay:
         """The number of running timers of the condition, by the id of the event that they would make."""
         return self._engine.time.timers.kinds()
 
+    @property
+    def window_evicted(self) -> int:
+        """The number of events that were removed from windows at a bound."""
+        return self._engine.time.timers.evicted_events.total()
+
     async def end(self, until: Until | None = None) -> None:
         """Let time pass after the last event, and return when the runs have ended.
 

@@ -261,3 +261,21 @@ def test_a_moment_that_cannot_be_is_refused(timed_task: Path) -> None:
     assert "cannot be read; write how long" in simulate(timed_task, "--until", "soon").stderr
     (timed_task / "task.toml").write_text(CONFIG)
     assert "has no timer that time could trigger" in simulate(timed_task, "--until", "+1h").stderr
+
+
+def test_windows_close_at_the_end_and_evicted_events_are_counted(timed_task: Path) -> None:
+    config = CONFIG.replace('sequence = ["page_exit"]', "window_s = 60\ngrace_s = 5")
+    (timed_task / "task.toml").write_text(config)
+    main = "def execute(ctx, trigger):\n    return [trigger['event']['contents'], len(ctx.events), ctx.visit]\n"
+    (timed_task / "main.py").write_text(main)
+    times = [900_000 + number for number in range(6)] + [965_000]
+    lines = [{"event_id": "tap", "page_id": "", "ts_ms": ts_ms, "contents": {"text": "x" * 200_000}} for ts_ms in times]
+    (timed_task / "simulation" / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    report = json.loads(simulate(timed_task, "--json").stdout)
+    found = [one["output"] for one in report["results"] if one["device"] == "simulated-low"]
+    assert found == [
+        [{"start_ms": 900_000, "end_ms": 960_000, "evicted": 1}, 5, "cut"],
+        [{"start_ms": 960_000, "end_ms": 1_020_000, "evicted": 0}, 1, "whole"],
+    ]
+    assert (report["window_evicted"], report["timers"]) == (1, {})
+    assert "1 events were too many for their windows" in simulate(timed_task).stdout

@@ -37,6 +37,8 @@ CONDITIONS = {
     "key_skip": condition("a", "*", "b", key="n", skip_till_next=True, within_ms=20_000),
     "key_absent": condition("a", "c", key="n", skip_till_next=True, absent="b", absent_s=8),
     "plain": condition("a", "b"),
+    "window": condition(window_s=10),
+    "window_grace": condition("b", window_s=20, grace_s=7, window_of=("a", "p"), idle_s=9),
 }
 
 

@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.pipeline.slow_time import Entry
 from walle import plain
@@ -93,7 +94,7 @@ async def play(
     seed: int = 0,
     recorded: bool = False,
     sequences: Callable[[], EventStream] = EventStream,
-) -> dict[str, list[list[object]]]:
+) -> dict[str, list[list[Any]]]:
     """Play the entries with a crash before each of these positions; return the features of each task at the end."""
 
     def engine() -> TimeEngine:

@@ -339,6 +339,7 @@ def _report(
         "other_users": result.other_users,
         "runs": result.runs,
         "timers": dict(result.timers),
+        "window_evicted": result.window_evicted,
         "failures": result.failures,
         "first_error": result.first_error,
         "faults": [dataclasses.asdict(one) for one in faults],
@@ -390,6 +391,8 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
     if timers := report["timers"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in timers.items())
         lines.append(f"timers that still ran at the end: {kinds} (--until lets more time pass)")
+    if evicted := report["window_evicted"]:
+        lines.append(f"{evicted} events were too many for their windows and are missing in them")
     if report["cut_by_limit"]:
         lines.append(f"the first {report['events']} events of {escape(path)} were played; --limit plays more")
     if report["skipped_lines"]:

@@ -151,7 +151,7 @@ class _Simulation:
         on_log: OnSimulatedLog | None,
         on_run: Callable[[SimulatedRun], None] | None,
         users: int,
-        until: Until | None,
+        until: Until | None = None,
     ) -> None:
         self._bundle = bundle
         self._until = until
@@ -207,7 +207,8 @@ class _Simulation:
                     time.monotonic(),
                     Path(folder) / f"device-{number}",
                 )
-                play.without_visit, play.timers = 0, collections.Counter()
+                play.without_visit = play.window_evicted = 0
+                play.timers = collections.Counter()
                 for user_number, (user, own_events) in enumerate(users.items()):
                     name = str(kind["id"]) if len(by_user) <= 1 else f"{kind['id']}-{user_number + 1}"
                     folder_of_user = own.with_name(f"{own.name}-{user_number}")
@@ -239,6 +240,7 @@ class _Simulation:
                 other_users=len(by_user) - len(users),
                 groups=tuple(results),
                 timers=dict(play.timers),
+                window_evicted=play.window_evicted,
                 faults=play.faults.all(),
             )
 
@@ -334,6 +336,7 @@ class _Simulation:
             else:
                 await device.end(self._until)
             play.timers.update(device.running_timers)
+            play.window_evicted += device.window_evicted
             play.runs += device.counts.triggers
             play.without_visit += device.counts.without_visit
 
@@ -369,6 +372,7 @@ class _Play:
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     without_visit: int = 0  # on one kind of device
     timers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # that run, the same
+    window_evicted: int = 0  # the same
     is_cut: bool = False
     failed_on: str = ""  # the first group with a failure
 

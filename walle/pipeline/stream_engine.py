@@ -25,7 +25,14 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.stream_counts import LossKind, StreamCounts
-from walle.pipeline.stream_time import SNAPSHOT_TASK, StreamTime, matching_part, timer_trigger
+from walle.pipeline.stream_time import (
+    SNAPSHOT_TASK,
+    StreamTime,
+    can_fall_behind,
+    matching_part,
+    timer_trigger,
+    window_trigger,
+)
 from walle.pipeline.task_output import TaskOutput as TaskOutput  # noqa: PLC0414 (re-exported)
 from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, TaskQueue, Trigger
 from walle.pipeline.task_queues import TaskQueues
@@ -351,8 +358,11 @@ class StreamEngine:
             step = steps[task] - 1
             if self._is_done(task, position, step):
                 continue
-            trigger, size_bytes = timer_trigger(due.to_event(), position, step, self.events, arrival)
-            self.counts.cut_visits += trigger.visit == "cut"
+            if due.window is not None:
+                trigger, size_bytes = window_trigger(due, position, step, self.events, arrival)
+            else:
+                trigger, size_bytes = timer_trigger(due.to_event(), position, step, self.events, arrival)
+                self.counts.cut_visits += trigger.visit == "cut"
             queued = QueuedTrigger(trigger, arrival[0], *before, size_bytes)
             self._add((task,), queued, can_wait=can_wait, can_defer=can_defer)
             fired.append(task)
@@ -467,7 +477,8 @@ class StreamEngine:
     def _add(self, tasks: Sequence[str], queued: QueuedTrigger, *, can_wait: bool, can_defer: bool) -> None:
         for task in tasks:
             self.results.expect(task, queued.position, queued.step)
-            queue = self._queues.add(task, self._policies[task], queued, can_wait=can_wait, can_defer=can_defer)
+            may_defer = can_defer and can_fall_behind(self._conditions[task])
+            queue = self._queues.add(task, self._policies[task], queued, can_wait=can_wait, can_defer=may_defer)
             if queue.worker is None:
                 queue.worker = asyncio.create_task(self._work(queue), name=f"runs of {task}")
         self._queues.drop_excess(can_wait=can_wait)

@@ -15,7 +15,8 @@ class SimulationResult:
     refuses, and that were not played for that reason. `is_cut` says that events were not played after the last failure.
     `users` of the events have devices of their own; `other_users` were too many, and are not played. `faults` are the
     distinct failures. `timers` still ran at the end, on the devices of one kind, by the id of the event that each would
-    have made. `groups` are the results on devices of the groups that the release is for.
+    have made, and `window_evicted` events were removed from windows at a bound there. `groups` are the results on
+    devices of the groups that the release is for.
     """
 
     ok: bool
@@ -30,4 +31,5 @@ class SimulationResult:
     groups: tuple[GroupResult, ...] = ()
     faults: tuple[SimulatedFault, ...] = ()
     timers: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    window_evicted: int = 0
     other_groups: int = 0  # too small, or too many: not simulated
