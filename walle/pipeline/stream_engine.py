@@ -29,7 +29,7 @@ from walle.pipeline.stream_time import (
     SNAPSHOT_TASK,
     StreamTime,
     can_fall_behind,
-    matching_part,
+    matching_parts,
     timer_trigger,
     window_trigger,
 )
@@ -156,12 +156,13 @@ class StreamEngine:
         if not task:
             raise TriggerError(condition, task, "the task has no name")
         old = self._conditions.get(task)
-        matched, before = matching_part(condition), None if old is None else matching_part(old)
-        if matched != before:
-            if matched is not None:
-                self.events.add(matched, task)
-            if before is not None:
-                self.events.remove(before, task)
+        matched, before = matching_parts(condition), [] if old is None else matching_parts(old)
+        for part in matched:
+            if part not in before:
+                self.events.add(part, task)
+        for part in before:
+            if part not in matched:
+                self.events.remove(part, task)
         self._uses_time = self.time.set_task(task, condition, self._last + 1)
         self._conditions[task] = condition
         if not condition.cooldown_ms:
@@ -175,9 +176,8 @@ class StreamEngine:
         if condition is None:
             return
         del self._policies[task]
-        matched = matching_part(condition)
-        if matched is not None:
-            self.events.remove(matched, task)
+        for part in matching_parts(condition):
+            self.events.remove(part, task)
         self._uses_time = self.time.set_task(task, None, self._last + 1)
         self._end_cooldown(task)
         queue = self._queues.by_task.get(task)

@@ -36,13 +36,13 @@ def uses_time(condition: TriggerCondition) -> bool:
     return bool(condition.longest_ms or condition.key)
 
 
-def matching_part(condition: TriggerCondition) -> TriggerCondition | None:
-    """Return the condition without the options that the engine applies where a match ends; None if none is left."""
+def matching_parts(condition: TriggerCondition) -> list[TriggerCondition]:
+    """Return what the trie matches, of which any triggers the task: without the options that the engine applies."""
     if not condition.trigger_ids or _is_keyed_match(condition):
-        return None
+        return []
     applied: dict[str, Any] = {"cooldown_ms": 0, "without_visit": False, "key": "", "absent": "", "absent_s": 0}
     windows: dict[str, Any] = {"window_s": 0, "window_every_s": 0, "grace_s": 0, "window_of": ()}
-    return dataclasses.replace(condition, **applied, **windows, idle_s=0, idle="page", every_s=0)
+    return dataclasses.replace(condition, **applied, **windows, idle_s=0, idle="page", every_s=0).alternatives()
 
 
 def may_trigger(condition: TriggerCondition, entry: Event | Tick) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from walle.protocol.fields import ProtocolError, shorten
+from walle.protocol.trigger_steps import parse_steps, sequences, to_steps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ class TriggerCondition:
     """The condition that starts a task (§5.1): trigger ids that events match in this order, and options.
 
     A trigger id is an event id or a page id; an event matches if it has that event id or that page id. The wildcard
-    `*` matches any one event. Without options, the events are consecutive.
+    `*` matches any one event. Without options, the events are consecutive. Ids that are `optional` need not occur: any
+    of the sequences with and without them triggers the task.
 
     A condition may also be one of time: `idle_s`, `every_s` and `window_s` each trigger the task by themselves, beside
     `sequence` or without it. Time is that of the stream: the largest time of an event so far, moved on by the device's
@@ -128,6 +130,7 @@ class TriggerCondition:
     window_every_s: int = 0
     grace_s: int = 0
     window_of: tuple[str, ...] = ()
+    optional: tuple[int, ...] = ()  # indices of trigger ids that need not occur; in tables a part of `sequence`
 
     WILDCARD: ClassVar = "*"
     MAX_LENGTH: ClassVar = 64
@@ -165,6 +168,8 @@ class TriggerCondition:
         self._check_time()
         self._check_windows()
         self._check_key()
+        if self.optional:
+            self._check_optional()
 
     def _check_time(self) -> None:
         for key in ("absent_s", "idle_s", "every_s", "window_s", "window_every_s", "grace_s"):
@@ -219,6 +224,24 @@ class TriggerCondition:
                 "trigger.key", "needs a sequence of two or more ids, or absent: one event has one value"
             )
 
+    def _check_optional(self) -> None:
+        last = len(self.trigger_ids) - 1
+        if not all(type(one) is int and 0 <= one <= last for one in self.optional):
+            raise ProtocolError("trigger.sequence", f"has no steps {shorten(list(self.optional))} that are optional")
+        if {0, last} & set(self.optional):
+            what = "must have a first step that occurs, and a last one that occurs a given number of times"
+            raise ProtocolError("trigger.sequence", f"{what}: the task is triggered by the last event")
+        if self.key:
+            raise ProtocolError("trigger.key", "needs a sequence without optional steps and [least, most] times")
+        sequences(self.trigger_ids, self.optional)
+
+    def alternatives(self) -> list[Self]:
+        """Return the conditions without optional steps, any of which triggers the task: this one if it has none."""
+        if not self.optional:
+            return [self]
+        found = sequences(self.trigger_ids, self.optional)
+        return [dataclasses.replace(self, trigger_ids=one, optional=()) for one in found]
+
     @property
     def longest_ms(self) -> int:
         """The longest time in milliseconds for which one of its timers runs; 0 without timers."""
@@ -252,11 +275,14 @@ class TriggerCondition:
             return cls((), **options)
         if table["sequence"] == []:
             raise ProtocolError("trigger.sequence", f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is []")
-        return cls.of(table["sequence"], **options)
+        steps = table["sequence"]
+        if isinstance(steps, list):
+            steps, options["optional"] = parse_steps(steps)
+        return cls.of(steps, **options)
 
     def to_json(self) -> dict[str, Any]:
         """Return the table; an option that is not used is left out, so that an older device reads the condition."""
-        table: dict[str, Any] = {"sequence": list(self.trigger_ids)} if self.trigger_ids else {}
+        table: dict[str, Any] = {"sequence": to_steps(self.trigger_ids, self.optional)} if self.trigger_ids else {}
         for key, value in self._used():
             table[key] = value.to_json() if isinstance(value, ContentsTest) else value
         if self.window_of:
@@ -264,7 +290,8 @@ class TriggerCondition:
         return table
 
     def __str__(self) -> str:
-        sequence = [" → ".join(self.trigger_ids)] if self.trigger_ids else []
+        ids = [f"{one} (optional)" if at in self.optional else one for at, one in enumerate(self.trigger_ids)]
+        sequence = [" → ".join(ids)] if ids else []
         return ", ".join([*sequence, *(f"{key} {_shown(value)}" for key, value in self._used())])
 
     def _used(self) -> Iterator[tuple[str, Any]]:
