@@ -2,6 +2,8 @@
 
 import asyncio
 import functools
+import gzip
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.slow_time import Entry, windows
 from tests.pipeline.time_engine import play
+from tests.sim.real_inputs import DATA
 from walle.clock import ManualClock
 from walle.pipeline import stream_time
 from walle.pipeline.event_journal import EventJournal
@@ -245,3 +248,28 @@ async def test_a_task_with_windows_holds_the_stream_and_loses_none(tmp_path: Pat
         assert (sum(count for _, count in found), {visit for visit, _ in found}) == (25, {"whole"})
         assert engine.counts.dropped["task"] == 0
         await engine.close()
+
+
+@pytest.mark.asyncio
+async def test_each_event_of_a_real_log_is_in_one_window_or_counted_as_late(tmp_path: Path) -> None:
+    """The log of an app, in the order of its file: many devices, so that times go back."""
+    path = DATA / "events/shop_app_events_a.jsonl.gz"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    with gzip.open(path, "rt") as file:
+        lines = [json.loads(line) for line in file]
+    entries = [Event(one["event_type"], "", one["timestamp"], {}) for one in lines]
+    conditions = {f"{grace_s}": TriggerCondition.of([], window_s=300, grace_s=grace_s) for grace_s in (0, 3600)}
+    entries_and_end: list[Entry] = [*entries, Tick(max(one.ts_ms for one in entries) + 7_200_000)]
+    found = await play(tmp_path, conditions, entries_and_end, [len(entries) // 2])
+    for name, condition in conditions.items():
+        taken = [one for _, _, (_, events) in found[name] for one in events]
+        assert taken == [
+            [event.event_id, event.ts_ms] for one in windows(condition, entries_and_end) for event in one.events
+        ]
+        timers = Timers()
+        timers.add_task("task", condition)
+        for entry in entries:
+            timers.advance(entry.ts_ms)
+            timers.feed(entry, has_visit=False, is_open=True, size_bytes=entry.size_bytes())
+        assert len(taken) + timers.late["task"] == len(entries)
