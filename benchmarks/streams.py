@@ -9,7 +9,8 @@ what they are without the other task. Rounds alternate, so that other load on th
     python benchmarks/streams.py --on-event [--rounds 3] [--json]
 
 The second form measures the CPU time of `on_event` itself, with 100 conditions that are matched in part, without a
-trigger and with one at every 20th event.
+trigger, with one at every 20th event, and with windows that take all events: of a minute, and of ten minutes that
+begin each minute. Both close at every 600th event; the snapshots that are stored for them are in their times.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,13 @@ def shopping(count: int) -> list[Event]:
     return events
 
 
-async def on_event_us(count: int, *, triggers: bool) -> float:
+WINDOWS = {
+    "minutes": TriggerCondition.of([], window_s=60, grace_s=10),
+    "sliding": TriggerCondition.of([], window_s=600, window_every_s=60),
+}
+
+
+async def on_event_us(count: int, tasks: Mapping[str, TriggerCondition]) -> float:
     """Return the CPU time of the process per event, in µs."""
 
     async def run(_task: str, _trigger: Trigger) -> TaskOutput:
@@ -130,8 +138,8 @@ async def on_event_us(count: int, *, triggers: bool) -> float:
             engine = StreamEngine(store, run)
             for number in range(100):
                 engine.add_task(f"idle{number}", TriggerCondition.of(["click", f"never{number}"]))
-            if triggers:
-                engine.add_task("visits", TriggerCondition.of([PAGE_EXIT]))
+            for task, condition in tasks.items():
+                engine.add_task(task, condition)
             events = shopping(count)
             start_s = time.process_time()
             for event in events:
@@ -193,8 +201,13 @@ def main() -> None:
         return
     if args.on_event:
         rounds = {
-            what: [asyncio.run(on_event_us(40_000, triggers=triggers)) for _ in range(args.rounds)]
-            for what, triggers in (("without_trigger", False), ("every_20th", True))
+            what: [asyncio.run(on_event_us(40_000, tasks)) for _ in range(args.rounds)]
+            for what, tasks in (
+                ("without_trigger", {}),
+                ("every_20th", {"visits": TriggerCondition.of([PAGE_EXIT])}),
+                ("tumbling_windows", {"minutes": WINDOWS["minutes"]}),
+                ("sliding_windows", {"sliding": WINDOWS["sliding"]}),
+            )
         }
         show({f"{what}_us": round(min(found), 2) for what, found in rounds.items()}, as_json=args.json)
         return

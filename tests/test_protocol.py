@@ -184,6 +184,15 @@ def test_a_destination_that_is_wrong_is_refused_by_field(table: object, error: s
         ({"sequence": ["a"], "idle": "stream"}, "trigger.idle: needs idle_s"),
         ({"every_s": 5, "within_ms": 4}, "trigger.within_ms: needs a sequence"),
         ({"every_s": 5, "absent": "b", "absent_s": 4}, "trigger.absent: needs a sequence"),
+        ({"window_s": 0.5}, "trigger.window_s: must be a whole number of seconds, 1 to 31622400, is 0.5"),
+        ({"every_s": 5, "grace_s": 4}, "trigger.grace_s: needs window_s"),
+        ({"every_s": 5, "window_of": ["a"]}, "trigger.window_of: needs window_s"),
+        ({"window_s": 5, "window_of": "a"}, "trigger.window_of: must be a list of 1 to 64 event ids or page ids"),
+        ({"window_s": 5, "window_of": ["a", ""]}, "trigger.window_of[1]: must be an event id or page id, is ''"),
+        ({"window_s": 60, "window_every_s": 25}, "trigger.window_every_s: must divide window_s, 60, and be a 100th"),
+        ({"window_s": 60, "window_every_s": 90}, "trigger.window_every_s: must divide window_s, 60"),
+        ({"window_s": 202, "window_every_s": 1}, "trigger.window_every_s: must divide window_s, 202, and be a 100th"),
+        ({"window_s": 1, "grace_s": 1000}, "trigger.grace_s: must be at most 999 seconds, so that at most 1000"),
         ({"sequence": ["a"], "absent": "b"}, "trigger.absent: needs absent_s"),
         ({"sequence": ["a"], "absent_s": 9}, "trigger.absent_s: needs absent"),
         ({"sequence": ["a"], "absent": 1, "absent_s": 9}, "trigger.absent: must be an event id or page id, is 1"),
@@ -217,12 +226,21 @@ def test_a_trigger_condition_survives_its_table() -> None:
         {"sequence": ["page_exit"], "idle_s": 1800},
         {"cooldown_ms": 9, "without_visit": True, "idle_s": 60, "idle": "stream", "every_s": 5},
         {"sequence": ["cart"], "key": "item.id", "absent": "purchase", "absent_s": 1800},
+        {"window_s": 60, "window_every_s": 20, "grace_s": 5},
     ],
 )
 def test_a_condition_of_time_survives_its_table_and_leaves_out_what_it_does_not_use(table: dict[str, object]) -> None:
     condition = TriggerCondition.parse(table)
     assert condition.to_json() == table
     assert str(condition).endswith(", ".join(f"{key} {table[key]}" for key in table if key != "sequence"))
+
+
+def test_a_condition_of_windows_survives_its_table() -> None:
+    table = {"sequence": ["a"], "window_s": 60, "window_of": ["click", "page"]}
+    condition = TriggerCondition.parse(table)
+    assert TriggerCondition.parse(json.loads(json.dumps(condition.to_json()))) == condition
+    assert condition.to_json() == table
+    assert str(condition) == "a, window_s 60, window_of click, page"
 
 
 def test_a_trigger_condition_with_options_survives_its_table() -> None:

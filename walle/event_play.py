@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from walle.clock import SystemClock
 from walle.engine_ext.vm.callbacks import Callbacks
@@ -40,6 +40,13 @@ def events_of_users(log: EventLog) -> dict[str, list[LoggedEvent]]:
     for record in log.records():
         found.setdefault(record.stream, []).append(record)
     return found
+
+
+class Until(NamedTuple):
+    """The end of a play's time: a moment in ms since the epoch, or with `is_relative` ms after the last event."""
+
+    ms: int
+    is_relative: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,18 +132,28 @@ class EventPlay:
         await self._engine.settle()
 
     @property
-    def running_timers(self) -> int:
-        """The number of timers of the condition that are running."""
-        return self._engine.time.running
+    def running_timers(self) -> dict[str, int]:
+        """The number of running timers of the condition, by the id of the event that they would make."""
+        return self._engine.time.timers.kinds()
 
-    async def end(self) -> None:
-        """Let time pass after the last event until each timer has been due once, and return when the runs have ended.
+    @property
+    def window_evicted(self) -> int:
+        """The number of events that were removed from windows at a bound."""
+        return self._engine.time.timers.evicted_events.total()
 
-        Without it the timers that the last events start would trigger nothing.
+    async def end(self, until: Until | None = None) -> None:
+        """Let time pass after the last event, and return when the runs have ended.
+
+        Without `until` it passes until each timer has been due once: else the timers that the last events start would
+        trigger nothing. A moment that is over already changes nothing.
         """
-        now_ms = self._engine.time.timers.now_ms
-        if now_ms is not None and self._manifest.trigger.longest_ms:
-            await self._engine.on_event(Tick(min(now_ms + self._manifest.trigger.longest_ms, MAX_TS_MS)), can_wait=True)
+        now_ms, longest_ms = self._engine.time.timers.now_ms, self._manifest.trigger.longest_ms
+        if now_ms is None or not longest_ms:
+            return
+        until = until or Until(longest_ms, is_relative=True)
+        end_ms = min(until.ms + (now_ms if until.is_relative else 0), MAX_TS_MS)
+        if end_ms > now_ms:
+            await self._engine.on_event(Tick(end_ms), can_wait=True)
             await self._engine.settle()
 
     async def _run(self, task: str, trigger: Trigger) -> TaskOutput:

@@ -195,3 +195,87 @@ def test_it_plays_on_the_device_that_is_named(task: Path) -> None:
     report: dict[str, Any] = json.loads(done.stdout)
     assert {one["device"] for one in report["results"]} == {"simulated-10.1-harmony"}
     assert report["results"][0]["output"] == ["10.1", "harmony"]
+
+
+TIMED = """\
+def execute(ctx, trigger):
+    print(trigger["event"]["event_id"])
+    return [trigger["event"]["event_id"], trigger["event"]["ts_ms"]]
+"""
+
+
+@pytest.fixture
+def timed_task(task: Path) -> Path:
+    """Return a task with a timer of a page, and the events of two users, one after the other in the log."""
+    (task / "main.py").write_text(TIMED)
+    (task / "task.toml").write_text(CONFIG.replace('sequence = ["page_exit"]', "idle_s = 60"))
+    lines = []
+    for user in ("ann", "ben"):
+        for at_ms, page in ((0, "p"), (10_000, "q")):
+            fields = {"stream": user, "event_id": "page_enter", "page_id": page, "ts_ms": 1_000_000 + at_ms}
+            lines.append(json.dumps({**fields, "contents": {}}) + "\n")
+    (task / "simulation" / "events.jsonl").write_text("".join(lines))
+    return task
+
+
+def test_a_timer_after_the_last_event_has_no_line_of_another_users_event(timed_task: Path) -> None:
+    report = json.loads(simulate(timed_task, "--json").stdout)
+    low = [one for one in report["results"] if one["device"].startswith("simulated-low")]
+    assert [(one["user"], one["event"], one["line"], one["page_id"]) for one in low] == [
+        (user, None, 0, page) for user in ("ann", "ben") for page in ("p", "q")
+    ]
+    assert {(one["event"], one["line"]) for one in report["log"]} == {(None, None)}
+    shown = simulate(timed_task, "--show").stdout
+    assert "after the last event of" in shown
+    assert "line" not in shown.replace("events.jsonl", "")
+
+
+def test_a_timer_that_fails_after_the_last_event_names_no_event(timed_task: Path) -> None:
+    (timed_task / "main.py").write_text("def execute(ctx, trigger):\n    raise KeyError(1)\n")
+    (fault,) = json.loads(simulate(timed_task, "--json").stdout)["faults"]
+    assert (fault["event"]["event_id"], fault["event"]["position"], fault["event"]["line"]) == ("@idle", None, 0)
+    assert "first at a timer after the last event of" in simulate(timed_task).stdout
+
+
+@pytest.mark.parametrize(
+    ("until", "pages", "timers"),
+    [("+30s", [], 2), ("+55s", ["p"], 1), ("1065000", ["p"], 1), ("1970-01-01T00:17:50+00:00", ["p", "q"], 0)],
+)
+def test_time_passes_until_the_moment_that_is_asked_for(
+    timed_task: Path, until: str, pages: list[str], timers: int
+) -> None:
+    done = simulate(timed_task, "--json", "--until", until)
+    report = json.loads(done.stdout)
+    found = [one["page_id"] for one in report["results"] if one["device"] == "simulated-low-1"]
+    assert (found, report["timers"]) == (pages, {"@idle": 2 * timers} if timers else {}), done.stderr
+    if not pages:
+        assert f"{2 * timers} timers were still running at the end ({2 * timers} @idle)" in report["first_error"]
+    shown = simulate(timed_task, "--until", until).stdout
+    assert (f"timers that still ran at the end: {2 * timers} @idle" in shown) is bool(timers)
+
+
+def test_a_moment_that_cannot_be_is_refused(timed_task: Path) -> None:
+    done = simulate(timed_task, "--until", "1005000")
+    assert (done.returncode, "is before the last event of" in done.stderr) == (2, True)
+    assert "ts_ms is 1010000" in done.stderr.replace("\n", " ")
+    assert "cannot be read; write how long" in simulate(timed_task, "--until", "soon").stderr
+    (timed_task / "task.toml").write_text(CONFIG)
+    assert "has no timer that time could trigger" in simulate(timed_task, "--until", "+1h").stderr
+
+
+def test_windows_close_at_the_end_and_evicted_events_are_counted(timed_task: Path) -> None:
+    config = CONFIG.replace('sequence = ["page_exit"]', "window_s = 60\ngrace_s = 5")
+    (timed_task / "task.toml").write_text(config)
+    main = "def execute(ctx, trigger):\n    return [trigger['event']['contents'], len(ctx.events), ctx.visit]\n"
+    (timed_task / "main.py").write_text(main)
+    times = [900_000 + number for number in range(6)] + [965_000]
+    lines = [{"event_id": "tap", "page_id": "", "ts_ms": ts_ms, "contents": {"text": "x" * 200_000}} for ts_ms in times]
+    (timed_task / "simulation" / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    report = json.loads(simulate(timed_task, "--json").stdout)
+    found = [one["output"] for one in report["results"] if one["device"] == "simulated-low"]
+    assert found == [
+        [{"start_ms": 900_000, "end_ms": 960_000, "evicted": 1}, 5, "cut"],
+        [{"start_ms": 960_000, "end_ms": 1_020_000, "evicted": 0}, 1, "whole"],
+    ]
+    assert (report["window_evicted"], report["timers"]) == (1, {})
+    assert "1 events were too many for their windows" in simulate(timed_task).stdout

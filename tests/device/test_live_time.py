@@ -76,6 +76,8 @@ class Device:
 
 async def run(task: str, trigger: Trigger) -> TaskOutput:
     event = trigger.event
+    if event.event_id == "@window":
+        return TaskOutput([event.contents["start_ms"] // 1000 - START_S, [one.page_id for one in trigger.page_events]])
     return TaskOutput([event.event_id, event.page_id, event.ts_ms // 1000 - START_S, len(trigger.page_events)])
 
 
@@ -245,12 +247,39 @@ async def test_ticks_are_in_the_journal_beside_the_events_of_an_older_walle(tmp_
         assert await device.outputs("task") == [["@idle", "item", 1800, 2]]
 
 
+MINUTES = TriggerCondition.of([], window_s=60, window_every_s=20, grace_s=30)
+
+
+@pytest.mark.asyncio
+async def test_a_window_closes_by_the_clock_of_the_device_and_survives_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    minute = TriggerCondition.of([], window_s=100, grace_s=30)  # the device starts at a multiple of 100 s
+    async with opened(tmp_path / "one", minute) as device:
+        for second in range(0, 100, 10):
+            await device.clock.advance(10)
+            await device.take("click", f"page{second}", at_s=START_S + second)
+        await pass_time(device, 29)
+        assert await device.outputs("task") == []
+        await device.take("click", "late", at_s=START_S + 15)
+        await device.store.flush()
+        folder = await device.copy(tmp_path / "two")
+    async with opened(folder, minute, clock_at(129)) as device:
+        assert await device.outputs("task") == []
+        await pass_time(device, 1)
+        order = ["page0", "page10", "late", *(f"page{second}" for second in range(20, 100, 10))]
+        assert await device.outputs("task") == [[0, order]]
+        await device.take("click", "too late", at_s=START_S + 15)
+        assert device.stream.time.late() == {"task": 1}
+        await pass_time(device, 10_000)
+        assert len(await device.outputs("task")) == 1
+
+
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from tests.device.test_live_time import PAGE_ENTER, opened
+from tests.device.test_live_time import MINUTES, PAGE_ENTER, QUIET, opened
 async def main():
-    async with opened(Path(sys.argv[1])) as device:
+    async with opened(Path(sys.argv[1]), MINUTES if sys.argv[2] == "windows" else QUIET) as device:
         for page in range(100):
             await device.take(PAGE_ENTER, f"page{page}")
             await device.clock.advance(20)
@@ -261,9 +290,10 @@ asyncio.run(main())
 """
 
 
-def kill_after(folder: Path, last: int) -> None:
+def kill_after(folder: Path, last: int, condition: str = "quiet") -> None:
     """Run a device in a process, and kill it once it has taken the event of page `last`."""
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], stdout=subprocess.PIPE, text=True) as child:
+    command = [sys.executable, "-c", CHILD, str(folder), condition]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for line in child.stdout:
             if int(line) == last:
@@ -282,3 +312,20 @@ async def test_a_killed_process_neither_loses_nor_doubles_a_quiet_page(tmp_path:
         assert pages == [f"page{number}" for number in range(len(pages))]
         assert last < len(pages) <= 100
         assert [at for _, _, at, _ in found] == [20 * number + 1800 for number in range(len(pages))]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("last", [5, 70, 99])
+async def test_a_killed_process_neither_loses_nor_doubles_an_event_of_a_window(tmp_path: Path, last: int) -> None:
+    kill_after(tmp_path, last, "windows")
+    async with opened(tmp_path, MINUTES, clock=clock_at(20 * last)) as device:
+        await pass_time(device, 10_000)
+        found = await device.outputs("task")
+        pages = 1 + max(int(page.removeprefix("page")) for _, each in found for page in each)
+        assert last < pages <= 100
+        first_s = -(START_S % 20)
+        expected = [
+            [start_s, [f"page{number}" for number in range(pages) if 0 <= 20 * number - start_s < 60]]
+            for start_s in range(first_s - 40, 20 * pages, 20)
+        ]
+        assert found == [one for one in expected if one[1]]

@@ -5,6 +5,7 @@ the first entry at which its seconds have elapsed since the entry that started i
 """
 
 import collections
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -93,7 +94,63 @@ def firings(condition: TriggerCondition, entries: Sequence[Entry]) -> list[Firin
             place = (when[0], when[1], "@absent", "" if value is None else repr(value[1]), number)
             contents = {"event": event.to_dict()}
             found.append((place, Firing(when[0], "@absent", event.page_id, when[1], contents)))
+    if condition.window_s:
+        for window in windows(condition, entries):
+            fields = {"start_ms": window.start_ms, "end_ms": window.end_ms, "evicted": 0}
+            firing = Firing(window.entry, "@window", "", window.due_ms, fields)
+            found.append(((window.entry, window.due_ms, "@window", "", window.place), firing))
     return [firing for _, firing in sorted(found, key=lambda one: one[0])]
+
+
+@dataclasses.dataclass
+class Window:
+    """A window that closes before the entry with this number, the one at `place` of those that do."""
+
+    start_ms: int
+    end_ms: int
+    events: list[Event] = dataclasses.field(default_factory=list)
+    entry: int = 0
+    due_ms: int = 0
+    place: int = 0
+
+
+def windows(condition: TriggerCondition, entries: Sequence[Entry]) -> list[Window]:
+    """Return the windows that close, in the order in which they do.
+
+    Those of sliding windows are right where no clock is set back.
+    """
+    size_ms, grace_ms = 1000 * condition.window_s, 1000 * condition.grace_s
+    every_ms = 1000 * condition.window_every_s or size_ms
+    ids = condition.window_of or ("*",)
+    times, _ = _times(entries)
+    closed: list[Window] = []
+    opened: list[Window] = []
+    was_set_back = False
+    for number, entry in enumerate(entries):
+        if number and times[number] < times[number - 1] and opened:
+            was_set_back = True
+        while due := [one for one in opened if one.end_ms + grace_ms <= times[number]]:
+            first = min(due, key=lambda one: one.start_ms)
+            closing = [first]
+            if was_set_back:
+                ahead = [one for one in opened if one.start_ms > times[number] + HOUR_MS]
+                closing += sorted(ahead, key=lambda one: one.start_ms)
+                was_set_back = False
+            for one in closing:
+                opened.remove(one)
+                one.entry, one.due_ms, one.place = number, first.end_ms + grace_ms, len(closed)
+                one.events.sort(key=lambda event: event.ts_ms)
+                closed.append(one)
+        if isinstance(entry, Event) and any(matches(one, _occurrence(entry)) for one in ids):
+            start_ms = entry.ts_ms // every_ms * every_ms
+            while start_ms > entry.ts_ms - size_ms:
+                if start_ms + size_ms + grace_ms > times[number]:
+                    known = [one for one in opened if one.start_ms == start_ms]
+                    window = known[0] if known else Window(start_ms, start_ms + size_ms)
+                    window.events.append(entry)
+                    opened += [] if known else [window]
+                start_ms -= every_ms
+    return closed
 
 
 def _times(entries: Sequence[Entry]) -> tuple[list[int], list[int]]:

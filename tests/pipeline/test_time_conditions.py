@@ -2,30 +2,21 @@
 
 import asyncio
 import itertools
-import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.slow_time import Entry, firings
-from walle import plain
-from walle.clock import ManualClock
+from tests.pipeline.time_engine import play
 from walle.pipeline import stream_time
-from walle.pipeline.database import StoreDatabase
-from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
 from walle.pipeline.ticks import Tick
 from walle.pipeline.trie import EventStream
-from walle.protocol import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
-
-BLOCKS = QueuePolicy(queue=1, queue_full=FullPolicy.BLOCK)
+from walle.protocol import ContentsTest, TriggerCondition
 
 
 def condition(*trigger_ids: str, **options: object) -> TriggerCondition:
@@ -46,6 +37,8 @@ CONDITIONS = {
     "key_skip": condition("a", "*", "b", key="n", skip_till_next=True, within_ms=20_000),
     "key_absent": condition("a", "c", key="n", skip_till_next=True, absent="b", absent_s=8),
     "plain": condition("a", "b"),
+    "window": condition(window_s=10),
+    "window_grace": condition("b", window_s=20, grace_s=7, window_of=("a", "p"), idle_s=9),
 }
 
 
@@ -68,63 +61,14 @@ def histories(draw: st.DrawFn) -> list[Entry]:
     return entries
 
 
-class Engine:
-    """A stream engine in `folder` with the tasks of CONDITIONS, whose outputs are the triggers' events.
-
-    `recorded`: the entries are in a journal, from which a task with a full queue reads them again.
-    """
-
-    def __init__(self, folder: Path, rng: random.Random, *, recorded: bool) -> None:
-        self._folder = folder
-        self._rng = rng
-        self._recorded = recorded
-
-    async def play(self, entries: Sequence[Entry], crash_at: int | None = None) -> Path | None:
-        """Play the entries from where an earlier process was; return a copy of the folder at a crash in between."""
-        rng, names = self._rng, list(CONDITIONS)
-        async with (
-            FeatureStore(self._folder / "features.db", clock=ManualClock()) as store,
-            EventJournal(self._folder / "events", clock=ManualClock()) as journal,
-        ):
-            engine = StreamEngine(store, self._run, events=EventStream(max_events=3))  # a replay needs few events
-            rng.shuffle(names)
-            if self._recorded:
-                engine.use_journal(journal)
-            for name in names:
-                engine.add_task(name, CONDITIONS[name], BLOCKS)
-            copied = None
-            for position in range(store.resume_from, len(entries)):
-                if position == crash_at:
-                    copied = await store.call(self._copy)
-                    break
-                if self._recorded and position >= journal.next_position:
-                    journal.append(entries[position])
-                await engine.on_event(entries[position], position, can_wait=not self._recorded)
-                for _ in range(rng.choice([0, 0, 1, 5])):
-                    await asyncio.sleep(0)
-                if rng.random() < 0.2:
-                    await store.flush()
-            else:
-                await engine.settle()
-            await engine.close()
-            return copied
-
-    async def _run(self, task: str, trigger: Trigger) -> TaskOutput:
-        for _ in range(self._rng.choice([0, 0, 2, 20])):
-            await asyncio.sleep(0)
-        return TaskOutput([trigger.position, trigger.event.to_dict()])
-
-    def _copy(self, _: StoreDatabase) -> Path:
-        other = self._folder.with_name(f"{self._folder.name}x")
-        shutil.copytree(self._folder, other)
-        return other
+def few_events() -> EventStream:
+    return EventStream(max_events=3)  # a replay needs few events
 
 
-async def stored(folder: Path) -> dict[str, list[object]]:
-    async with FeatureStore(folder / "features.db", clock=ManualClock()) as store:
-        return {
-            name: [plain.decode(one.payload) for one in await store.query(name, limit=10_000)] for name in CONDITIONS
-        }
+async def played(folder: Path, entries: Sequence[Entry], crashes: Sequence[int] = (), **options: Any) -> object:
+    """Return [position, event] of each trigger of each task."""
+    found = await play(folder, CONDITIONS, entries, crashes, sequences=few_events, **options)
+    return {name: [trigger[:2] for trigger in triggers] for name, triggers in found.items()}
 
 
 def expected(entries: Sequence[Entry]) -> dict[str, list[object]]:
@@ -143,8 +87,7 @@ def test_time_conditions_trigger_as_the_slow_reference(
     tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], seed: int, recorded: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("whole")
-    asyncio.run(_play(folder, entries, [], seed, recorded=recorded))
-    assert asyncio.run(stored(folder)) == expected(entries)
+    assert asyncio.run(played(folder, entries, seed=seed, recorded=recorded)) == expected(entries)
 
 
 @settings(max_examples=25, deadline=None)
@@ -156,8 +99,8 @@ def test_crashes_neither_lose_nor_double_a_time_trigger(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_time, "_SNAPSHOT_EVERY", data.draw(st.sampled_from([0, 1, 5, 64])))
         folder = tmp_path_factory.mktemp("crashed")
-        folder = asyncio.run(_play(folder, entries, crashes, seed, recorded=data.draw(st.booleans())))
-    assert asyncio.run(stored(folder)) == expected(entries)
+        found = asyncio.run(played(folder, entries, crashes, seed=seed, recorded=data.draw(st.booleans())))
+    assert found == expected(entries)
 
 
 def test_a_match_that_ends_after_a_snapshot_begins_before_it(tmp_path: Path) -> None:
@@ -170,13 +113,4 @@ def test_a_match_that_ends_after_a_snapshot_begins_before_it(tmp_path: Path) -> 
         folder.mkdir()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stream_time, "_SNAPSHOT_EVERY", every)
-            folder = asyncio.run(_play(folder, entries, [crash_at], 0, recorded=False))
-        assert asyncio.run(stored(folder)) == expected(entries)
-
-
-async def _play(folder: Path, entries: Sequence[Entry], crashes: Sequence[int], seed: int, *, recorded: bool) -> Path:
-    """Play the entries with a crash before each of these positions; return the folder of the last process."""
-    for crash_at in crashes:
-        folder = await Engine(folder, random.Random(seed), recorded=recorded).play(entries, crash_at) or folder
-    await Engine(folder, random.Random(seed), recorded=recorded).play(entries)
-    return folder
+            assert asyncio.run(played(folder, entries, [crash_at])) == expected(entries)

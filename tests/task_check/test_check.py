@@ -204,6 +204,16 @@ def test_an_absent_id_that_no_event_has_is_a_warning(tmp_path: Path) -> None:
     assert not check(tmp_path, config=config, **{"e.jsonl": line.format("cart") + line.format("purchase")})
 
 
+def test_the_ids_of_windows_are_checked_as_those_of_the_sequence(tmp_path: Path) -> None:
+    line = '{"event_id": "click", "page_id": "item", "ts_ms": 1, "contents": {}}\n'
+    config = CONFIG.replace('sequence = ["page_exit"]', 'window_s = 60\nwindow_of = ["clik", "item", "*"]')
+    config += '[simulation]\nevents = "e.jsonl"\n'
+    assert shown(check(tmp_path, config=config, **{"e.jsonl": line})) == [
+        "task.toml:5:1: error: no event of e.jsonl has the event id or page id 'clik'; did you mean click? [trigger-event]"
+    ]
+    assert not check(tmp_path, config=config.replace("clik", "click"), **{"e.jsonl": line})
+
+
 def test_a_log_that_cannot_be_read_is_a_finding_of_its_own_task_and_an_error_otherwise(tmp_path: Path) -> None:
     config = CONFIG + '[simulation]\nevents = "simulation/e.txt"\n'
     (finding,) = check(tmp_path, config=config, **{"simulation/e.txt": ""})

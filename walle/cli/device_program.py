@@ -330,6 +330,8 @@ class DeviceProgram:
             "history_dropped": summary.history_dropped,
             "timers": summary.timers,
             "timers_evicted": summary.timers_evicted,
+            "window_late": summary.window_late,
+            "window_evicted": summary.window_evicted,
             "rejected": summary.rejected,
             "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
@@ -373,6 +375,8 @@ _COUNTED = (
     ("clock_jumps", "clock jumps"),
     ("history_dropped", "events missing from the longer history"),
     ("timers_evicted", "timers evicted"),
+    ("window_late", "times too late for a window"),
+    ("window_evicted", "events evicted from windows"),
     ("rejected", "events that could not be read"),
     ("interpreters_discarded", "interpreters discarded"),
 )

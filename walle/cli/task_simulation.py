@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from walle.deploy.cloud.simulated_fault import SimulatedFault
     from walle.deploy.cloud.simulation_result import SimulationResult
     from walle.deploy.cloud.task_tree import TaskTree
+    from walle.event_play import Until
     from walle.pipeline.event_log import EventLog, LineReport
     from walle.task_log import LogLine
 
@@ -46,6 +47,13 @@ def simulate(
     users: Annotated[
         int, typer.Option(help="How many users of the log to play at most, each on a device of its own.", min=1)
     ] = _USERS,
+    until: Annotated[
+        str,
+        typer.Option(
+            help="Let time pass to this moment after the last event: +30m, 2026-11-22T10:00, or milliseconds since the"
+            " epoch. Without it each timer is due once."
+        ),
+    ] = "",
     app_version: Annotated[str, typer.Option(help="Play on one device of this app version.")] = "",
     os: Annotated[str, typer.Option("--os", help="Play on one device of this system, such as android.")] = "",
     show: Annotated[bool, typer.Option("--show", help="Show the output of each run.")] = False,
@@ -57,7 +65,9 @@ def simulate(
     device, or on the one that --app-version and --os name. Each user of the log, which is a stream of it, has a device
     of its own. The cloud also plays them for each app version and system of the devices that a release is for. The
     report has what it puts out (--show), logs and prints, its faults, each with the first event and its line in the
-    log, which lines were skipped and why, and the time of its phases, without the start of VMs and loading.
+    log, which lines were skipped and why, and the time of its phases, without the start of VMs and loading. After the
+    last event of each device time passes, so that the timers of [trigger] are due; the report counts those that still
+    run at the end.
 
     Exit status: 0 if it passed; 1 if a run failed, it does not load, no event triggered it, or the task or the log
     cannot be read; 2 for wrong usage. After 10 failed runs it stops, as the cloud does.
@@ -77,9 +87,10 @@ def simulate(
             played = own_events(folder / version.config.simulation_events, version.simulation_events)
         else:
             played = None
+        end = _end_of(until, version.config.trigger.longest_ms, played)
         started_s = time.monotonic()
         record = _Record(played)
-        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os), users))
+        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os), users, end))
         took_ms = (time.monotonic() - started_s) * 1000
     name = f"{tree.scenario}/{tree.task}/{tree.version}"
     own_folder = "" if folder == Path() else str(folder)
@@ -98,13 +109,15 @@ def simulate(
 class PlayedLog:
     """Events for a simulation, as JSON lines in the order of play, and what was skipped of the log at `path`.
 
-    `lines` has the line of each event in that log, 0 for the page exits at its end. `reports` are the first skipped
+    `lines` has the line of each event in that log, 0 for the page exits at its end, and `latest_ms` is the largest time
+    of an event. `reports` are the first skipped
     lines, `skipped` counts them all by fault.
     """
 
     path: Path
     data: bytes
     lines: tuple[int, ...]
+    latest_ms: int
     skipped: Mapping[str, int]
     reports: "tuple[LineReport, ...]"
     is_cut: bool  # the log has more events than were asked for
@@ -136,7 +149,8 @@ def read_log(path: Path, mapping: Path | None, limit: int) -> PlayedLog:
         for record in records
     )
     lines = tuple(record.line for record in records)
-    return PlayedLog(path, data, lines, _counts(log), tuple(log.reports), is_cut)
+    latest_ms = max(record.event.ts_ms for record in records)
+    return PlayedLog(path, data, lines, latest_ms, _counts(log), tuple(log.reports), is_cut)
 
 
 def own_events(path: Path, data: bytes) -> PlayedLog:
@@ -147,12 +161,30 @@ def own_events(path: Path, data: bytes) -> PlayedLog:
         file.write(data)
         file.flush()
         log = EventLog(file.name)
-        lines = tuple(record.line for record in log.records())
-    return PlayedLog(path, data, lines, _counts(log), tuple(log.reports), is_cut=False)
+        found = [(record.line, record.event.ts_ms) for record in log.records()]
+    lines, latest_ms = tuple(line for line, _ in found), max((ts_ms for _, ts_ms in found), default=0)
+    return PlayedLog(path, data, lines, latest_ms, _counts(log), tuple(log.reports), is_cut=False)
 
 
 def _counts(log: "EventLog") -> dict[str, int]:
     return {fault.value: count for fault, count in log.skipped.items() if count}
+
+
+def _end_of(text: str, longest_ms: int, played: PlayedLog | None) -> "Until | None":
+    """Return the end that --until names, None without one."""
+    from walle.cli.feature_time import parse_until
+    from walle.event_play import Until
+
+    if not text:
+        return None
+    until = Until(*parse_until(text))
+    if not longest_ms:
+        what = "[trigger] has no timer that time could trigger; leave --until out, or add one, such as idle_s"
+        raise typer.BadParameter(what, param_hint="--until")
+    if played is not None and not until.is_relative and until.ms < played.latest_ms:
+        what = f"is before the last event of {played.path}, whose ts_ms is {played.latest_ms}"
+        raise typer.BadParameter(f"{text} {what}; give a later time, or +30m", param_hint="--until")
+    return until
 
 
 # --- the simulation ---------------------------------------------------------------------------------------------------
@@ -171,9 +203,9 @@ class _Record:
         self.phase_ms: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
         self._lines = played.lines if played is not None else ()
 
-    def line_of(self, position: int) -> int:
-        """Return the line of an event in its log, 0 if it has none."""
-        return self._lines[position] if position < len(self._lines) else 0
+    def line_of(self, position: int | None) -> int:
+        """Return the line of an event in its log, 0 if it has none, and None, the time after the last event."""
+        return self._lines[position] if position is not None and position < len(self._lines) else 0
 
     def with_line(self, fault: "SimulatedFault") -> "SimulatedFault":
         """Return the fault with the line of its event in the log as its user has it."""
@@ -183,13 +215,13 @@ class _Record:
 
     def add_log(self, device: str, position: int | None, lines: "Sequence[LogLine]") -> None:
         kept = lines[: _MAX_LOG_LINES - len(self.log)]
-        line = None if position is None else self.line_of(position)
+        line = None if position is None else self.line_of(position)  # None also of a load
         where = {"device": device, "event": position, "line": line}
         self.log += [{**where, "level": one.level, "text": one.text} for one in kept]
         self.dropped_log_lines += len(lines) - len(kept)
 
     def add_run(self, run: "SimulatedRun") -> None:
-        event, position = run.trigger.event, run.trigger.position
+        event, position = run.trigger.event, run.position
         result: dict[str, Any] = {
             "device": run.device,
             "user": run.user,
@@ -264,7 +296,12 @@ def _json_of(value: Any) -> Any:
 
 
 async def _simulate(
-    tree: "TaskTree", played: PlayedLog | None, record: _Record, group: "DeviceGroup", users: int
+    tree: "TaskTree",
+    played: PlayedLog | None,
+    record: _Record,
+    group: "DeviceGroup",
+    users: int,
+    until: "Until | None",
 ) -> "SimulationResult":
     from walle.cloud.simulation import DEVICE_KINDS, Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
@@ -276,7 +313,7 @@ async def _simulate(
     data = None if played is None else played.data
     kinds = [group.device] if group.app_version or group.os else DEVICE_KINDS
     files = None if played is None else EventFiles.beside(played.path)
-    return await simulator.run(bundle, data, kinds, files=files, users=users)
+    return await simulator.run(bundle, data, kinds, files=files, users=users, until=until)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -301,6 +338,8 @@ def _report(
         "users": result.users,
         "other_users": result.other_users,
         "runs": result.runs,
+        "timers": dict(result.timers),
+        "window_evicted": result.window_evicted,
         "failures": result.failures,
         "first_error": result.first_error,
         "faults": [dataclasses.asdict(one) for one in faults],
@@ -349,6 +388,11 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
     if (all_users := report["users"] + report["other_users"]) > 1:
         others = f" of {all_users} (--users plays more)" if report["other_users"] else ""
         lines.append(f"{report['users']} users{others}, each on a device of its own of each kind")
+    if timers := report["timers"]:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in timers.items())
+        lines.append(f"timers that still ran at the end: {kinds} (--until lets more time pass)")
+    if evicted := report["window_evicted"]:
+        lines.append(f"{evicted} events were too many for their windows and are missing in them")
     if report["cut_by_limit"]:
         lines.append(f"the first {report['events']} events of {escape(path)} were played; --limit plays more")
     if report["skipped_lines"]:
@@ -383,6 +427,8 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
 
 
 def _event_of(result: Mapping[str, Any]) -> str:
+    if result["event"] is None:
+        return "after the last event"
     return f"event {result['event']}" + (f", line {result['line']}" if result["line"] else "")
 
 

@@ -5,6 +5,7 @@ of device. A phase that escalates runs here too, as in fallback inference.
 """
 
 import asyncio
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -25,7 +26,7 @@ from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.errors import DeployError, VMError, WalleError
-from walle.event_play import EventPlay, PlayedRun, events_of_users
+from walle.event_play import EventPlay, PlayedRun, Until, events_of_users
 from walle.image_decoder import ImageDecoder, resolve_apart
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_log import EventLog, LoggedEvent
@@ -53,12 +54,14 @@ type OnSimulatedLog = Callable[[str, int | None, Sequence[LogLine]], None]
 class SimulatedRun:
     """A run of a simulation: the id of its device, its user, its trigger, and its output or its failure.
 
+    `position` is that of the event in the log, before which a timer was due; None after the user's last event.
     `output.phase_ms` is the time of each phase in its VM: the start of the VM and loading are not in it.
     """
 
     device: str
     user: str  # the stream of its events, "" in a log without streams
     trigger: Trigger
+    position: int | None
     output: TaskOutput | None
     failure: Failure | None
 
@@ -71,7 +74,8 @@ class Simulator:
     process: not for versions of others, before whose release this is the first to run them.
 
     `on_log` gets the lines of each load and run, with the id of the simulated device and the position of the event,
-    None for a load. Without it they go into the log of this process. `on_run` gets each run when it has ended.
+    None for a load and after the last event. Without it they go into the log of this process. `on_run` gets each run
+    when it has ended.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class Simulator:
         files: EventFiles | None = None,
         groups: Sequence[DeviceGroup] = (),
         users: int = DEFAULT_USERS,
+        until: Until | None = None,
         limit_s: float = math.inf,
         group_limit_s: float = math.inf,
     ) -> SimulationResult:
@@ -105,6 +110,8 @@ class Simulator:
 
         Each user of the events, which is a stream of theirs, has a device of its own of each kind; the first `users` of
         them are played. Where there are several, the devices' ids end with their numbers.
+
+        Time passes after each device's last event: as long as the condition's timers run, or `until` then.
 
         A group for which `group_limit_s` from the start on would not be enough, by the slowest so far, is not played.
 
@@ -122,7 +129,7 @@ class Simulator:
         turn = self._turns_of_scenarios.setdefault(scenario, asyncio.Lock())
         async with turn, self._turns, asyncio.timeout(None if math.isinf(limit_s) else limit_s):
             named = files or EventFiles.of({})
-            simulation = _Simulation(bundle, named, self._new_host, self._on_log, self._on_run, users)
+            simulation = _Simulation(bundle, named, self._new_host, self._on_log, self._on_run, users, until)
             try:
                 result = await simulation.run(events, kinds, groups, group_limit_s)
             finally:
@@ -144,8 +151,10 @@ class _Simulation:
         on_log: OnSimulatedLog | None,
         on_run: Callable[[SimulatedRun], None] | None,
         users: int,
+        until: Until | None = None,
     ) -> None:
         self._bundle = bundle
+        self._until = until
         self._max_users = users
         self._files = files
         self._on_log = on_log
@@ -198,7 +207,8 @@ class _Simulation:
                     time.monotonic(),
                     Path(folder) / f"device-{number}",
                 )
-                play.without_visit = 0
+                play.without_visit = play.window_evicted = 0
+                play.timers = collections.Counter()
                 for user_number, (user, own_events) in enumerate(users.items()):
                     name = str(kind["id"]) if len(by_user) <= 1 else f"{kind['id']}-{user_number + 1}"
                     folder_of_user = own.with_name(f"{own.name}-{user_number}")
@@ -213,9 +223,8 @@ class _Simulation:
                         play.failed_on = group.name
             event_count = sum(map(len, users.values()))
             if play.runs == 0:
-                return SimulationResult(
-                    False, 0, 1, _why_none(bundle, log, play), event_count, tuple(sorted(play.refused))
-                )
+                why, refused = _why_none(bundle, log, play), tuple(sorted(play.refused))
+                return SimulationResult(False, 0, 1, why, event_count, refused, timers=dict(play.timers))
             first_error = _describe(play.failures[0]) if play.failures else ""
             if play.failed_on and len(play.failures) == sum(one.failures for one in results):
                 first_error += f" (for {play.failed_on}, and not on other devices)"
@@ -230,6 +239,8 @@ class _Simulation:
                 users=len(users),
                 other_users=len(by_user) - len(users),
                 groups=tuple(results),
+                timers=dict(play.timers),
+                window_evicted=play.window_evicted,
                 faults=play.faults.all(),
             )
 
@@ -274,17 +285,31 @@ class _Simulation:
 
         lines: dict[int, int] = {}  # of the events that were played, by position
 
+        def position_of(position: int) -> int | None:
+            """Return the position if it is that of an event: the time that passes at the end has the next one."""
+            return position if position in lines else None
+
+        def on_log_of(position: int) -> OnLog | None:
+            return self._on_log_of(str(kind["id"]), position_of(position))
+
         def on_end(run: PlayedRun) -> None:
+            position = position_of(run.trigger.position)
             failure = None if run.error is None else failure_of(run.error)
             if failure is not None:
                 play.failures.append(failure)
-                event = {**run.trigger.event.to_dict(), "position": run.trigger.position, "user": user}
+                event = {**run.trigger.event.to_dict(), "position": position, "user": user}
                 event["line"] = lines.get(run.trigger.position, 0)
                 play.faults.add(SimulatedFault.of(failure, manifest, kind, event))
             if self._on_run is not None:
-                device = str(kind["id"])
                 self._on_run(
-                    SimulatedRun(device=device, user=user, trigger=run.trigger, output=run.output, failure=failure)
+                    SimulatedRun(
+                        device=str(kind["id"]),
+                        user=user,
+                        trigger=run.trigger,
+                        position=position,
+                        output=run.output,
+                        failure=failure,
+                    )
                 )
 
         async with EventPlay(
@@ -295,7 +320,7 @@ class _Simulation:
             folder,
             callbacks=callbacks,
             on_end=on_end,
-            on_log=functools.partial(self._on_log_of, str(kind["id"])),
+            on_log=on_log_of,
             share_arrays=self._host is not None,
             timed=self._on_run is not None,
         ) as device:
@@ -309,7 +334,9 @@ class _Simulation:
                 except EventError as error:  # a device refuses and skips it too
                     play.refused.append((position, str(error)))
             else:
-                await device.end()
+                await device.end(self._until)
+            play.timers.update(device.running_timers)
+            play.window_evicted += device.window_evicted
             play.runs += device.counts.triggers
             play.without_visit += device.counts.without_visit
 
@@ -344,6 +371,8 @@ class _Play:
     faults: FaultCount = dataclasses.field(default_factory=FaultCount)
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     without_visit: int = 0  # on one kind of device
+    timers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # that run, the same
+    window_evicted: int = 0  # the same
     is_cut: bool = False
     failed_on: str = ""  # the first group with a failure
 
@@ -365,6 +394,10 @@ def _exclusive_file(manifest: Manifest, files: EventFiles, name: str, known: str
     return sha256, None if sha256 == known else data
 
 
+def _kinds(timers: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in timers.items())
+
+
 def _describe(failure: Failure) -> str:
     """Return the text of a failure, with its place where the text does not name it."""
     return failure.error if failure.place in failure.error else f"{failure.error} ({failure.place})"
@@ -378,6 +411,8 @@ def _why_none(bundle: Bundle, path: Path, play: _Play) -> str:
     if play.without_visit:
         option = "`without_visit = true` under [trigger] triggers then too"
         what += f"; {play.without_visit} met it while their page had no open visit ({option})"
+    if play.timers:
+        what += f"; {sum(play.timers.values())} timers were still running at the end ({_kinds(play.timers)})"
     if log.reports:
         first = log.reports[0]
         what += f"; {sum(log.skipped.values())} lines were skipped, the first is line {first.line}: {first.reason}"

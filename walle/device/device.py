@@ -456,6 +456,8 @@ class Device:
             history_dropped=self._history.dropped,
             timers=self.stream.time.running,
             timers_evicted=self.stream.time.evicted(),
+            window_late=self.stream.time.late(),
+            window_evicted=self.stream.time.evicted_events(),
             rejected=self._rejected.count,
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),

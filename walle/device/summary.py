@@ -32,11 +32,12 @@ class DeviceSummary:
     """A snapshot of a device. `stored` features are in its file, `unsent` ones are not acknowledged.
 
     `queued` are the triggers of each task that are not done. `dropped`, `uploads_dropped`, `without_visit` and
-    `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. `late`, `out_of_order`, `duplicates`
-    and `clock_jumps` as in `LiveCounts`. `history_dropped` are events that `ctx.history` lacks, because they could not
-    be written, `rejected` those in JSON that could not be read. `timers` of conditions are running; `timers_evicted`
-    were removed at a bound, by task. `discarded` are interpreters that could not be reset after a task, by its version.
-    The rest as in `DeviceCounts`.
+    `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. `late`, `out_of_order`,
+    `duplicates` and `clock_jumps` as in `LiveCounts`. `history_dropped` are events that `ctx.history` lacks,
+    because they could not be written, `rejected` those in JSON that could not be read. `timers` of conditions are
+    running; `timers_evicted` were removed at a bound, by task. By task, `window_late` is how often an event came
+    too late for a window, and `window_evicted` the events that were removed from windows at a bound. `discarded`
+    are interpreters that could not be reset after a task, by its version. The rest as in `DeviceCounts`.
     """
 
     device_id: str
@@ -64,6 +65,8 @@ class DeviceSummary:
     history_dropped: int
     timers: int
     timers_evicted: dict[str, int]
+    window_late: dict[str, int]
+    window_evicted: dict[str, int]
     rejected: int
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: of the store (`StoreReport`), history and journal

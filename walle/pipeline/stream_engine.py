@@ -25,7 +25,14 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.stream_counts import LossKind, StreamCounts
-from walle.pipeline.stream_time import SNAPSHOT_TASK, StreamTime, matching_part, timer_trigger
+from walle.pipeline.stream_time import (
+    SNAPSHOT_TASK,
+    StreamTime,
+    can_fall_behind,
+    matching_parts,
+    timer_trigger,
+    window_trigger,
+)
 from walle.pipeline.task_output import TaskOutput as TaskOutput  # noqa: PLC0414 (re-exported)
 from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, TaskQueue, Trigger
 from walle.pipeline.task_queues import TaskQueues
@@ -123,9 +130,11 @@ class StreamEngine:
         replay = store.replay
         self._restore_at = store.position + 1 if replay.cut_position is None else replay.cut_position
         self._restored_cooldowns: Mapping[str, int] | None = replay.cooldowns
-        self.events.restore_cut(tuple(replay.cut_visits), self._restore_at)
         stored = store.task_states.active(SNAPSHOT_TASK)
         self.time = StreamTime(None if stored is None else stored.data, store.resume_from, store.replay.steps)
+        # Timers depend on cut visits from their snapshot on, which is at or before `_restore_at`. From there on, a
+        # replay has the visits of the first run, and cuts the same.
+        self.events.restore_cut(*(self.time.cut_visits or (tuple(replay.cut_visits), self._restore_at)))
         # As `time.is_used`. An object of 30 attributes or more is slower at each of them: an event took a tenth longer.
         self._uses_time = False
         self._turn = asyncio.Lock()
@@ -147,12 +156,13 @@ class StreamEngine:
         if not task:
             raise TriggerError(condition, task, "the task has no name")
         old = self._conditions.get(task)
-        matched, before = matching_part(condition), None if old is None else matching_part(old)
-        if matched != before:
-            if matched is not None:
-                self.events.add(matched, task)
-            if before is not None:
-                self.events.remove(before, task)
+        matched, before = matching_parts(condition), [] if old is None else matching_parts(old)
+        for part in matched:
+            if part not in before:
+                self.events.add(part, task)
+        for part in before:
+            if part not in matched:
+                self.events.remove(part, task)
         self._uses_time = self.time.set_task(task, condition, self._last + 1)
         self._conditions[task] = condition
         if not condition.cooldown_ms:
@@ -166,9 +176,8 @@ class StreamEngine:
         if condition is None:
             return
         del self._policies[task]
-        matched = matching_part(condition)
-        if matched is not None:
-            self.events.remove(matched, task)
+        for part in matching_parts(condition):
+            self.events.remove(part, task)
         self._uses_time = self.time.set_task(task, None, self._last + 1)
         self._end_cooldown(task)
         queue = self._queues.by_task.get(task)
@@ -349,8 +358,11 @@ class StreamEngine:
             step = steps[task] - 1
             if self._is_done(task, position, step):
                 continue
-            trigger, size_bytes = timer_trigger(due.to_event(), position, step, self.events, arrival)
-            self.counts.cut_visits += trigger.visit == "cut"
+            if due.window is not None:
+                trigger, size_bytes = window_trigger(due, position, step, self.events, arrival)
+            else:
+                trigger, size_bytes = timer_trigger(due.to_event(), position, step, self.events, arrival)
+                self.counts.cut_visits += trigger.visit == "cut"
             queued = QueuedTrigger(trigger, arrival[0], *before, size_bytes)
             self._add((task,), queued, can_wait=can_wait, can_defer=can_defer)
             fired.append(task)
@@ -465,7 +477,8 @@ class StreamEngine:
     def _add(self, tasks: Sequence[str], queued: QueuedTrigger, *, can_wait: bool, can_defer: bool) -> None:
         for task in tasks:
             self.results.expect(task, queued.position, queued.step)
-            queue = self._queues.add(task, self._policies[task], queued, can_wait=can_wait, can_defer=can_defer)
+            may_defer = can_defer and can_fall_behind(self._conditions[task])
+            queue = self._queues.add(task, self._policies[task], queued, can_wait=can_wait, can_defer=may_defer)
             if queue.worker is None:
                 queue.worker = asyncio.create_task(self._work(queue), name=f"runs of {task}")
         self._queues.drop_excess(can_wait=can_wait)
@@ -486,13 +499,13 @@ class StreamEngine:
         if self._caught_up and not self._queues.by_task and unchanged:
             resume_from = self._last + 1 if self._needed_from is None else self._needed_from
             if self._uses_time:
-                resume_from, snapshot = self.time.settle(self._last, resume_from)
+                resume_from, snapshot = self.time.settle(self._last, resume_from, cut_visits)
                 self._store.advance(self._last, resume_from, state=snapshot)
             else:
                 self._store.advance(self._last, resume_from)
             return
         position = max(self._last, self._replay_until)
-        needed_from, cooldowns = self._needed_from, self._cooldowns
+        needed_from, cooldowns, cut_now = self._needed_from, self._cooldowns, cut_visits
         cut_position = self._last + 1 if position > self._last else None
         steps, oldest_position = self.time.replay_steps, None
         if firsts := self._queues.firsts():
@@ -507,7 +520,7 @@ class StreamEngine:
         self._caught_up = not lagging and cut_position is None
         resume_from, snapshot = position + 1 if needed_from is None else needed_from, None
         if self._uses_time:
-            resume_from, snapshot = self.time.settle(self._last, resume_from, oldest_position)
+            resume_from, snapshot = self.time.settle(self._last, resume_from, cut_now, oldest_position)
         self._store.advance(position, resume_from, self._replay, state=snapshot)
 
     # --- runs ---------------------------------------------------------------------------------------------------------

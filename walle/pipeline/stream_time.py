@@ -2,8 +2,10 @@
 
 A snapshot of the running timers is stored with the position of the stream that it belongs to. A replay begins at or
 before the next position, and continues the timers there. A snapshot is taken after `_SNAPSHOT_EVERY` entries and as
-many more as it has timers, so that its cost per entry is bounded. It replaces the stored one once no trigger up to its
-position waits for its run: a replay must make those triggers again.
+many more as it has timers and events of windows, so that its cost per entry is bounded. It replaces the stored one once
+no trigger up to its position waits for its run: a replay must make those triggers again. It has the pages whose visits
+are cut, too: events of such a page start timers, and a replay does not cut the visits that ended before it begins (ADR
+220).
 """
 
 import dataclasses
@@ -31,15 +33,16 @@ _SNAPSHOT_EVERY = 64  # entries
 
 def uses_time(condition: TriggerCondition) -> bool:
     """Return whether the condition has a part that the trie does not match."""
-    return bool(condition.idle_s or condition.every_s or condition.absent or condition.key)
+    return bool(condition.longest_ms or condition.key)
 
 
-def matching_part(condition: TriggerCondition) -> TriggerCondition | None:
-    """Return the condition without the options that the engine applies where a match ends; None if none is left."""
+def matching_parts(condition: TriggerCondition) -> list[TriggerCondition]:
+    """Return what the trie matches, of which any triggers the task: without the options that the engine applies."""
     if not condition.trigger_ids or _is_keyed_match(condition):
-        return None
+        return []
     applied: dict[str, Any] = {"cooldown_ms": 0, "without_visit": False, "key": "", "absent": "", "absent_s": 0}
-    return dataclasses.replace(condition, **applied, idle_s=0, idle="page", every_s=0)
+    windows: dict[str, Any] = {"window_s": 0, "window_every_s": 0, "grace_s": 0, "window_of": ()}
+    return dataclasses.replace(condition, **applied, **windows, idle_s=0, idle="page", every_s=0).alternatives()
 
 
 def may_trigger(condition: TriggerCondition, entry: Event | Tick) -> bool:
@@ -48,6 +51,24 @@ def may_trigger(condition: TriggerCondition, entry: Event | Tick) -> bool:
         return True
     ids = () if isinstance(entry, Tick) else (entry.event_id, entry.page_id, TriggerCondition.WILDCARD)
     return condition.trigger_ids[-1] in ids
+
+
+def can_fall_behind(condition: TriggerCondition) -> bool:
+    """Return whether a trigger can be made again from the journal's events alone: not one with a window's events."""
+    return not condition.window_s
+
+
+def window_trigger(
+    due: DueTimer, position: int, step: int, events: EventStream, arrival: tuple[float, float]
+) -> tuple[Trigger, int]:
+    """Return the trigger of a window that closes before the entry at `position`, and as `timer_trigger`."""
+    window = due.window
+    assert window is not None
+    came_s, arrived_s = arrival
+    state = "cut" if window.evicted else "whole"
+    event, recent = due.to_event(), events.view()
+    trigger = Trigger(event, position, window.events, recent, state, arrived_s, came_s, step, is_timer=True)
+    return trigger, event.size_bytes() + events.recent_bytes + window.size_bytes
 
 
 def timer_trigger(
@@ -87,7 +108,8 @@ class StreamTime:
         self._restored: Mapping[str, Any] | None = None
         if stored is not None:
             value = plain.decode(stored)
-            if value["format"] == _FORMAT and value["position"] + 1 >= resume_from:
+            # Without the entries from "floor" on, a replay has not the snapshot's visits. An older walle wrote none.
+            if value["format"] == _FORMAT and value.get("floor", value["position"] + 1) >= resume_from:
                 self._restored = value
             else:  # another walle wrote the file since, or its latest transactions were lost
                 _LOG.warning(
@@ -97,6 +119,16 @@ class StreamTime:
         # A snapshot that waits for triggers up to its position: this, where a replay begins for it, and its bytes.
         self._candidate: tuple[int, int, bytes] | None = None
         self._entries = _SNAPSHOT_EVERY  # since the latest snapshot
+
+    @property
+    def cut_visits(self) -> tuple[tuple[str, ...], int] | None:
+        """The pages with a cut visit at the snapshot, and the position from which on a replay finds them so.
+
+        None if no snapshot is to be continued, or an older walle made it.
+        """
+        if self._restored is None or "cut" not in self._restored:
+            return None
+        return tuple(self._restored["cut"]), self._restored["position"] + 1
 
     @property
     def running(self) -> int:
@@ -115,6 +147,14 @@ class StreamTime:
     def evicted(self) -> dict[str, int]:
         """Return the timers and keyed matches that were removed at a bound, by task."""
         return dict(self.timers.evicted + self._matches.evicted)
+
+    def late(self) -> dict[str, int]:
+        """Return how often an event came too late for a window, by task."""
+        return dict(self.timers.late)
+
+    def evicted_events(self) -> dict[str, int]:
+        """Return the events of windows that were removed at a bound, by task."""
+        return dict(self.timers.evicted_events)
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -163,7 +203,7 @@ class StreamTime:
         if self._restored is not None:
             return [task for task in tasks if task not in self._conditions]
         is_open = event.event_id != PAGE_EXIT or events.open_visit(event.page_id) is not None
-        self.timers.feed(event, has_visit=has_visit, is_open=is_open)
+        self.timers.feed(event, has_visit=has_visit, is_open=is_open, size_bytes=events.last_size_bytes)
         keyed = self._matches.feed(event)
         if not tasks and not keyed:
             return tasks
@@ -192,16 +232,21 @@ class StreamTime:
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
-    def settle(self, last: int, resume_from: int, oldest: int | None = None) -> tuple[int, TaskState | None]:
+    def settle(
+        self, last: int, resume_from: int, cut_visits: tuple[str, ...], oldest: int | None = None
+    ) -> tuple[int, TaskState | None]:
         """Return the position at which a replay begins, and a snapshot that is to be stored with it.
 
-        `last` is the position of the latest entry, `resume_from` where the sequences let the replay begin, and `oldest`
-        the position of the oldest trigger that is not done, None if there is none.
+        `last` is the position of the latest entry, `resume_from` where the sequences let the replay begin, `cut_visits`
+        the pages whose visit is cut after that entry, and `oldest` the position of the oldest trigger that is not done,
+        None if there is none.
         """
         due = _SNAPSHOT_EVERY + self.running
-        if self._candidate is None and self._entries >= due and self._restored is None:
+        is_due = self._entries >= due and self._entries >= due + self.timers.kept_events
+        if is_due and self._candidate is None and self._restored is None:
             # What comes after a snapshot also depends on matches and visits that are under way, and may end meanwhile.
-            self._candidate, self._entries = (last, min(resume_from, last + 1), self._encode(last)), 0
+            floor = min(resume_from, last + 1)
+            self._candidate, self._entries = (last, floor, self._encode(last, floor, cut_visits)), 0
         snapshot = None
         if self._candidate is not None and (oldest is None or oldest > self._candidate[0]):
             _, self._floor, data = self._candidate
@@ -209,10 +254,12 @@ class StreamTime:
             snapshot = TaskState(task=SNAPSHOT_TASK, version=1, data=data)
         return min(resume_from, self._floor), snapshot
 
-    def _encode(self, position: int) -> bytes:
+    def _encode(self, position: int, floor: int, cut_visits: tuple[str, ...]) -> bytes:
         value = {
             "format": _FORMAT,
             "position": position,
+            "floor": floor,
+            "cut": cut_visits,
             "tasks": {task: _digest(condition) for task, condition in self._conditions.items()},
             "timers": self.timers.to_plain(),
             "matches": self._matches.to_plain(),

@@ -20,7 +20,8 @@ class Trigger:
 
     `page_events` are the events of the event's page visit from its enter to this event; after an exit, the whole visit.
     `visit` says what they are: "whole"; "cut" if the visit was evicted from the page sequence, when they are this event
-    alone; "none" if the event has no page or its page has no open visit, when they are empty. `recent` is the
+    alone; "none" if the event has no page or its page has no open visit, when they are empty. Of a window they are its
+    events, and "cut" says that some were evicted. `recent` is the
     time-level sequence, this event included. `arrived_s` is when the event arrived, by the monotonic clock, and
     `came_s` by the wall clock. `step` is the number of triggers that the task had at this position before it: timers
     may be due at an event that triggers it too. `is_timer`: a timer made the event (`walle.pipeline.timers`).

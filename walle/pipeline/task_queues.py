@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import Event
-from walle.pipeline.stream_time import may_trigger
+from walle.pipeline.stream_time import can_fall_behind, may_trigger
 from walle.pipeline.task_queue import DeferredTrigger, QueuedTrigger, TaskQueue
 from walle.pipeline.ticks import Tick
 from walle.pipeline.transient_events import RecordedEvent, TransientEvent
@@ -55,12 +55,16 @@ class TaskQueues:
         """
         if isinstance(event, RecordedEvent):  # which triggers nothing
             return False
-        can_defer = self.can_defer(event, position)
+        is_recorded = self.can_defer(event, position)
+
+        def can_defer(task: str) -> bool:
+            return is_recorded and (task not in conditions or can_fall_behind(conditions[task]))
+
         for task, queue in self.by_task.items():
             if (
-                (queue.is_full or (queue.deferred and not can_defer))
+                (queue.is_full or (queue.deferred and not can_defer(task)))
                 and queue.holds(can_wait=can_wait)
-                and not (can_defer and self._may_fall_behind(queue))
+                and not (can_defer(task) and self._may_fall_behind(queue))
                 and task in conditions
                 and may_trigger(conditions[task], event)
             ):
@@ -68,7 +72,7 @@ class TaskQueues:
         if self.size_bytes < self._max_bytes:
             return False
         largest = _largest(self.by_task.values())
-        if largest is None or (can_defer and self._may_fall_behind(largest)):
+        if largest is None or (can_defer(largest.task) and self._may_fall_behind(largest)):
             return False
         return largest.holds(can_wait=can_wait)
 

@@ -1,4 +1,4 @@
-"""Timers of trigger conditions: quiet pages and streams, periods, and events that do not come (ADR 218).
+"""Timers of trigger conditions: quiet pages and streams, periods, events that do not come, windows (ADR 218, 220).
 
 The time of the stream is the largest time of an entry so far. Timers are due by it alone, so that a replay of the same
 entries decides as the first run did. A timer starts at the time of the stream when its event is taken. An entry more
@@ -7,7 +7,8 @@ the time that they had left.
 
 Timers are in one heap, by deadline. A removed timer stays in it until its deadline, or until half of the heap is of
 such timers: adding, moving and removing cost O(log n). An event of a page that has timers costs O(1): it moves the
-page's time, and a timer that comes to its deadline earlier goes back into the heap.
+page's time, and a timer that comes to its deadline earlier goes back into the heap. A window's timer does the same from
+one of its windows to the next. Windows are spans of the time itself, so that a clock that is set back moves none.
 """
 
 import collections
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from walle import plain
 from walle.pipeline.events import Event
+from walle.pipeline.windows import ClosedWindow, TaskWindows
 from walle.protocol import TriggerCondition
 
 MAX_TIMERS = 1_000  # of one task, and pages of all; beyond it the oldest is evicted
@@ -28,18 +30,20 @@ _MAX_ORDER_CHARS = 64
 IDLE = "@idle"
 EVERY = "@every"
 ABSENT = "@absent"
+WINDOW = "@window"
 
 type Key = tuple[str, Any]  # kind and value; kinds never compare equal
 
 
 class DueTimer(NamedTuple):
-    """A timer of `task` whose time has come: the fields of the event that triggers the task."""
+    """A timer of `task` whose time has come: the fields of the event that triggers the task, and its window if any."""
 
     task: str
     event_id: str
     page_id: str
     ts_ms: int
     contents: dict[str, Any]
+    window: ClosedWindow | None = None
 
     def to_event(self) -> Event:
         return Event(self.event_id, self.page_id, self.ts_ms, self.contents)
@@ -118,12 +122,15 @@ def key_of(field: str, contents: Mapping[str, Any]) -> Key | None:
 class Timers:
     """The running timers of all tasks, and the time of the stream, None before the first entry.
 
-    `evicted` counts timers that were removed at a bound, by task.
+    By task, `evicted` counts timers that were removed at a bound, `evicted_events` events of windows that were, and
+    `late` how often an event came too late for a window.
     """
 
     def __init__(self) -> None:
         self.now_ms: int | None = None
         self.evicted: collections.Counter[str] = collections.Counter()
+        self.evicted_events: collections.Counter[str] = collections.Counter()
+        self.late: collections.Counter[str] = collections.Counter()
         self._conditions: dict[str, TriggerCondition] = {}
         self._heap: list[_Entry] = []
         self._serial = 0
@@ -136,9 +143,21 @@ class Timers:
         self._periods: dict[str, tuple[int, int]] = {}  # serial, and the begin of the span that has not been named
         self._absences: dict[str, _Absences] = {}
         self._absent_ids: dict[str, list[str]] = {}  # tasks by the id that must not come
+        self._windows: dict[str, TaskWindows] = {}
+        self._window_ids: dict[str, list[str]] = {}  # tasks by an id of the events in their windows
 
     def __len__(self) -> int:
         return self._live
+
+    @property
+    def kept_events(self) -> int:
+        """The number of events that wait for their windows to close."""
+        return sum(windows.events for windows in self._windows.values())
+
+    def kinds(self) -> dict[str, int]:
+        """Return the number of running timers by the id of the event that they would make; O(n)."""
+        running = (entry.kind for entry in self._heap if self._deadline_ms(entry) is not None)
+        return dict(sorted(collections.Counter(running).items()))
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -154,6 +173,10 @@ class Timers:
         if condition.absent:
             self._absences[task] = _Absences()
             self._absent_ids.setdefault(condition.absent, []).append(task)
+        if condition.window_s:
+            self._windows[task] = TaskWindows(condition)
+            for trigger_id in set(condition.window_of or (TriggerCondition.WILDCARD,)):
+                self._window_ids.setdefault(trigger_id, []).append(task)
         if condition.every_s and self.now_ms is not None:
             self._start_period(task, _floor(self.now_ms, condition))
 
@@ -170,6 +193,13 @@ class Timers:
             self._live -= len(self._absences.pop(task).pending)
             if not self._absent_ids[condition.absent]:
                 del self._absent_ids[condition.absent]
+        if condition.window_s:
+            self._live -= len(self._windows.pop(task).panes)
+            self._window_ids = {
+                trigger_id: others
+                for trigger_id, tasks in self._window_ids.items()
+                if (others := [one for one in tasks if one != task])
+            }
         for page_id, page in list(self._pages.items()):
             self._live -= page.running.pop(task, None) is not None
             if not page.running:
@@ -211,6 +241,9 @@ class Timers:
 
     def _fire_upto(self, now_ms: int) -> Iterator[DueTimer]:
         while (next_ms := self.next_due_ms) is not None and next_ms <= now_ms:
+            if self._heap[0].kind == WINDOW:
+                yield from self._close_window(self._heap[0], now_ms)
+                continue
             entry = heapq.heappop(self._heap)
             self._live -= 1
             if entry.kind == ABSENT:
@@ -225,6 +258,18 @@ class Timers:
             else:
                 self._end_idle(entry)
                 yield DueTimer(entry.task, IDLE, entry.key, next_ms, {})
+
+    def _close_window(self, entry: _Entry, now_ms: int) -> Iterator[DueTimer]:
+        """Close the next window of the entry's pane; the entry stays in the heap for the pane's later windows."""
+        windows = self._windows[entry.task]
+        before, due_ms = len(windows.panes), entry.deadline_ms
+        closed = [windows.close(windows.panes[int(entry.key)].first_ms)]
+        if windows.was_set_back:
+            closed += windows.close_after(now_ms + JUMP_MS)
+        self._live -= before - len(windows.panes)
+        for window in closed:
+            contents = {"start_ms": window.start_ms, "end_ms": window.end_ms, "evicted": window.evicted}
+            yield DueTimer(entry.task, WINDOW, "", due_ms, contents, window)
 
     def _end_idle(self, entry: _Entry) -> None:
         if entry.task in self._stream_tasks:
@@ -242,6 +287,10 @@ class Timers:
             return (
                 entry.deadline_ms if task in self._absences and entry.serial in self._absences[task].pending else None
             )
+        if entry.kind == WINDOW:
+            windows = self._windows.get(task)
+            pane = None if windows is None else windows.panes.get(int(entry.key))
+            return None if windows is None or pane is None or pane.serial != entry.serial else windows.deadline_ms(pane)
         if entry.kind == EVERY:
             return entry.deadline_ms if self._periods.get(task, (0, 0))[0] == entry.serial else None
         if self._stream_tasks.get(task) == entry.serial:
@@ -252,7 +301,7 @@ class Timers:
         return page.latest_ms + 1000 * self._conditions[task].idle_s
 
     def _set_back(self, step_ms: int) -> None:
-        """Move the time of the stream and all deadlines back; periods are those of the new time."""
+        """Move the time and all deadlines but those of windows back; periods are those of the new time."""
         assert self.now_ms is not None
         self.now_ms += step_ms
         if self._latest_ms is not None:
@@ -262,18 +311,23 @@ class Timers:
         for absences in self._absences.values():
             moved = [(n, one._replace(deadline_ms=one.deadline_ms + step_ms)) for n, one in absences.pending.items()]
             absences.pending.update(moved)
+        for windows in self._windows.values():
+            windows.was_set_back = bool(windows.panes)
         self._live -= len(self._periods)
         self._periods.clear()
-        self._heap = [entry._replace(deadline_ms=entry.deadline_ms + step_ms) for entry in self._heap]
+        self._heap = [
+            one if one.kind == WINDOW else one._replace(deadline_ms=one.deadline_ms + step_ms) for one in self._heap
+        ]
         heapq.heapify(self._heap)
         self._start_periods()
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def feed(self, event: Event, *, has_visit: bool, is_open: bool) -> None:
+    def feed(self, event: Event, *, has_visit: bool, is_open: bool, size_bytes: int = 0) -> None:
         """Take an event whose time `advance` has had: end and start the timers of quiet, and those of its absence.
 
         `has_visit`: its page had an open visit, or one that was cut. `is_open`: the page is not left by this event.
+        `size_bytes`: of the event, for the windows that keep it.
         """
         assert self.now_ms is not None
         self._latest_ms = self.now_ms
@@ -286,6 +340,10 @@ class Timers:
             for trigger_id in {event.event_id, event.page_id, TriggerCondition.WILDCARD} & self._absent_ids.keys():
                 for task in self._absent_ids[trigger_id]:
                     self._end_absences(task, event)
+        if self._window_ids:
+            ids = {event.event_id, event.page_id, TriggerCondition.WILDCARD} & self._window_ids.keys()
+            for task in {task for trigger_id in ids for task in self._window_ids[trigger_id]}:
+                self._add_to_windows(task, event, size_bytes)
 
     def _feed_page(self, page_id: str, tasks: list[str], *, is_open: bool) -> None:
         assert self.now_ms is not None
@@ -347,6 +405,19 @@ class Timers:
             absences.remove(serial)
             self._live -= 1
 
+    def _add_to_windows(self, task: str, event: Event, size_bytes: int) -> None:
+        assert self.now_ms is not None
+        windows = self._windows[task]
+        pane, late = windows.add(event, size_bytes, self.now_ms)
+        if late:
+            self.late[task] += late
+        if pane is not None:
+            pane.serial = self._push(windows.deadline_ms(pane), task, WINDOW, str(pane.start_ms))
+        before = len(windows.panes)
+        if evicted := windows.evict():
+            self.evicted_events[task] += evicted
+        self._live -= before - len(windows.panes)
+
     # --- the heap -----------------------------------------------------------------------------------------------------
 
     def _push(self, deadline_ms: int, task: str, kind: str, key: str) -> int:
@@ -389,6 +460,7 @@ class Timers:
             "quiet": [task for task, serial in self._stream_tasks.items() if serial],
             "periods": {task: start_ms for task, (_, start_ms) in self._periods.items()},
             "absences": absences,
+            "windows": {task: windows.to_plain() for task, windows in self._windows.items() if windows.panes},
         }
 
     @classmethod
@@ -419,6 +491,12 @@ class Timers:
                 event = Event(*plain.decode(data))
                 pending = _Pending(deadline_ms, None if key is None else tuple(key), event, len(data))
                 timers._add_absence(task, pending)
+        for task, kept in value.get("windows", {}).items():  # an older walle wrote none
+            if task in tasks:
+                windows = timers._windows[task]
+                windows.restore(kept)
+                for pane in windows.panes.values():
+                    pane.serial = timers._push(windows.deadline_ms(pane), task, WINDOW, str(pane.start_ms))
         return timers
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from walle.protocol.fields import ProtocolError, shorten
+from walle.protocol.trigger_steps import parse_steps, sequences, to_steps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,11 +81,12 @@ class TriggerCondition:
     """The condition that starts a task (§5.1): trigger ids that events match in this order, and options.
 
     A trigger id is an event id or a page id; an event matches if it has that event id or that page id. The wildcard
-    `*` matches any one event. Without options, the events are consecutive.
+    `*` matches any one event. Without options, the events are consecutive. Ids that are `optional` need not occur: any
+    of the sequences with and without them triggers the task.
 
-    A condition may also be one of time: `idle_s` and `every_s` each trigger the task by themselves, beside `sequence`
-    or without it. Time is that of the stream: the largest time of an event so far, moved on by the device's clock where
-    no event comes (ADR 218).
+    A condition may also be one of time: `idle_s`, `every_s` and `window_s` each trigger the task by themselves, beside
+    `sequence` or without it. Time is that of the stream: the largest time of an event so far, moved on by the device's
+    clock where no event comes (ADR 218).
 
     Options:
         within_ms: at most this time passes from the first to the last event, by their own times. 0: no bound.
@@ -99,6 +101,10 @@ class TriggerCondition:
         idle_s, idle: seconds without an event of an open page, or of the whole `stream`. Once for each quiet time.
         every_s: seconds; the ends of periods that begin at multiples of them since the epoch. Several periods that are
             over at once trigger the task once.
+        window_s, window_every_s: length in seconds of windows of event time, and where they begin: at multiples of
+            `window_every_s` since the epoch; 0: one after the other. Each triggers the task once it has closed.
+        grace_s: seconds after the end of a window in which its late events are still taken; then it closes.
+        window_of: trigger ids of the events in the windows; all events without it.
 
     An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
     task` and simulation pass the whole value on. `StreamEngine` applies the options that decide where a match ends,
@@ -120,22 +126,32 @@ class TriggerCondition:
     idle_s: int = 0
     idle: str = "page"
     every_s: int = 0
+    window_s: int = 0
+    window_every_s: int = 0
+    grace_s: int = 0
+    window_of: tuple[str, ...] = ()
+    optional: tuple[int, ...] = ()  # indices of trigger ids that need not occur; in tables a part of `sequence`
 
     WILDCARD: ClassVar = "*"
     MAX_LENGTH: ClassVar = 64
     MAX_MS: ClassVar = 2**53
     MAX_S: ClassVar = 366 * 24 * 3600
+    MAX_OVERLAP: ClassVar = 100  # windows of an event
+    MAX_PANES: ClassVar = 1_000  # windows that begin while one is open
     IDLE: ClassVar = ("page", "stream")
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *("within_ms", "skip_till_next", "cooldown_ms", "where", "without_visit"),
         *("key", "absent", "absent_s", "idle_s", "idle", "every_s"),
+        *("window_s", "window_every_s", "grace_s", "window_of"),
     )
     KEYS: ClassVar = ("sequence", *OPTIONS)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
 
     def __post_init__(self) -> None:
-        has_timer = bool(self.idle_s or self.every_s)
+        has_timer = bool(self.idle_s or self.every_s or self.window_s)
         if not self.trigger_ids and not has_timer:
-            raise ProtocolError("trigger.sequence", "is missing; without it a condition needs idle_s or every_s")
+            raise ProtocolError(
+                "trigger.sequence", "is missing; without it a condition needs idle_s, every_s or window_s"
+            )
         if len(self.trigger_ids) > self.MAX_LENGTH:
             what = f"must be a list of 1 to {self.MAX_LENGTH} trigger ids, is {shorten(list(self.trigger_ids))}"
             raise ProtocolError("trigger.sequence", what)
@@ -150,10 +166,14 @@ class TriggerCondition:
             if type(value) is not bool:
                 raise ProtocolError(f"trigger.{key}", f"must be true or false, is {shorten(value)}")
         self._check_time()
+        self._check_windows()
         self._check_key()
+        if self.optional:
+            self._check_optional()
 
     def _check_time(self) -> None:
-        for key, value in (("absent_s", self.absent_s), ("idle_s", self.idle_s), ("every_s", self.every_s)):
+        for key in ("absent_s", "idle_s", "every_s", "window_s", "window_every_s", "grace_s"):
+            value = getattr(self, key)
             if type(value) is not int or not 0 <= value <= self.MAX_S:
                 what = f"must be a whole number of seconds, 1 to {self.MAX_S}, is {shorten(value)}"
                 raise ProtocolError(f"trigger.{key}", what)
@@ -173,6 +193,27 @@ class TriggerCondition:
                 if getattr(self, key) != defaults[key].default:
                     raise ProtocolError(f"trigger.{key}", "needs a sequence, which it is an option of")
 
+    def _check_windows(self) -> None:
+        if not isinstance(self.window_of, tuple) or len(self.window_of) > self.MAX_LENGTH:
+            what = f"must be a list of 1 to {self.MAX_LENGTH} event ids or page ids, is {shorten(self.window_of)}"
+            raise ProtocolError("trigger.window_of", what)
+        for index, trigger_id in enumerate(self.window_of):
+            if not isinstance(trigger_id, str) or not trigger_id:
+                what = f"must be an event id or page id, is {shorten(trigger_id)}"
+                raise ProtocolError(f"trigger.window_of[{index}]", what)
+        if not self.window_s:
+            for key in ("window_every_s", "grace_s", "window_of"):
+                if getattr(self, key):
+                    raise ProtocolError(f"trigger.{key}", "needs window_s, the length of the windows in seconds")
+            return
+        every_s = self.window_every_s or self.window_s
+        if self.window_s % every_s or self.window_s // every_s > self.MAX_OVERLAP:
+            what = f"must divide window_s, {self.window_s}, and be a {self.MAX_OVERLAP}th of it at least, is {every_s}"
+            raise ProtocolError("trigger.window_every_s", what)
+        if (most := self.MAX_PANES * every_s - self.window_s) < self.grace_s:
+            what = f"must be at most {most} seconds, so that at most {self.MAX_PANES} windows are open"
+            raise ProtocolError("trigger.grace_s", f"{what}, is {self.grace_s}")
+
     def _check_key(self) -> None:
         if not isinstance(self.key, str) or len(self.key) > ContentsTest.MAX_FIELD_CHARS:
             raise ProtocolError("trigger.key", f"must be a field of the contents, is {shorten(self.key)}")
@@ -183,10 +224,28 @@ class TriggerCondition:
                 "trigger.key", "needs a sequence of two or more ids, or absent: one event has one value"
             )
 
+    def _check_optional(self) -> None:
+        last = len(self.trigger_ids) - 1
+        if not all(type(one) is int and 0 <= one <= last for one in self.optional):
+            raise ProtocolError("trigger.sequence", f"has no steps {shorten(list(self.optional))} that are optional")
+        if {0, last} & set(self.optional):
+            what = "must have a first step that occurs, and a last one that occurs a given number of times"
+            raise ProtocolError("trigger.sequence", f"{what}: the task is triggered by the last event")
+        if self.key:
+            raise ProtocolError("trigger.key", "needs a sequence without optional steps and [least, most] times")
+        sequences(self.trigger_ids, self.optional)
+
+    def alternatives(self) -> list[Self]:
+        """Return the conditions without optional steps, any of which triggers the task: this one if it has none."""
+        if not self.optional:
+            return [self]
+        found = sequences(self.trigger_ids, self.optional)
+        return [dataclasses.replace(self, trigger_ids=one, optional=()) for one in found]
+
     @property
     def longest_ms(self) -> int:
         """The longest time in milliseconds for which one of its timers runs; 0 without timers."""
-        return 1000 * max(self.absent_s, self.idle_s, self.every_s)
+        return 1000 * max(self.absent_s, self.idle_s, self.every_s, self.window_s + self.grace_s)
 
     @classmethod
     def of(cls, trigger_ids: Sequence[str], **options: Any) -> Self:
@@ -210,22 +269,30 @@ class TriggerCondition:
         options = {key: table[key] for key in cls.OPTIONS if key in table}
         if "where" in options:
             options["where"] = ContentsTest.parse(options["where"])
+        if isinstance(options.get("window_of"), list):
+            options["window_of"] = tuple(options["window_of"])
         if "sequence" not in table:
             return cls((), **options)
         if table["sequence"] == []:
             raise ProtocolError("trigger.sequence", f"must be a list of 1 to {cls.MAX_LENGTH} trigger ids, is []")
-        return cls.of(table["sequence"], **options)
+        steps = table["sequence"]
+        if isinstance(steps, list):
+            steps, options["optional"] = parse_steps(steps)
+        return cls.of(steps, **options)
 
     def to_json(self) -> dict[str, Any]:
         """Return the table; an option that is not used is left out, so that an older device reads the condition."""
-        table: dict[str, Any] = {"sequence": list(self.trigger_ids)} if self.trigger_ids else {}
+        table: dict[str, Any] = {"sequence": to_steps(self.trigger_ids, self.optional)} if self.trigger_ids else {}
         for key, value in self._used():
             table[key] = value.to_json() if isinstance(value, ContentsTest) else value
+        if self.window_of:
+            table["window_of"] = list(self.window_of)
         return table
 
     def __str__(self) -> str:
-        sequence = [" → ".join(self.trigger_ids)] if self.trigger_ids else []
-        return ", ".join([*sequence, *(f"{key} {value}" for key, value in self._used())])
+        ids = [f"{one} (optional)" if at in self.optional else one for at, one in enumerate(self.trigger_ids)]
+        sequence = [" → ".join(ids)] if ids else []
+        return ", ".join([*sequence, *(f"{key} {_shown(value)}" for key, value in self._used())])
 
     def _used(self) -> Iterator[tuple[str, Any]]:
         """Yield the options that differ from their defaults."""
@@ -233,6 +300,10 @@ class TriggerCondition:
             value = getattr(self, key)
             if value != type(self).__dataclass_fields__[key].default:
                 yield key, value
+
+
+def _shown(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 class FullPolicy(enum.StrEnum):

@@ -125,8 +125,7 @@ def _check_events(
             yield Finding(file=CONFIG_FILE, line=line, column=column, code="simulation", message=str(error))
     ids = None if log is None else LogIds.of(log, name, is_elsewhere=is_elsewhere)
     if is_trigger:
-        place = places.get(("trigger", "sequence"), (0, 0))
-        yield from check_trigger(config.trigger, CONFIG_FILE, place, ids)
+        yield from check_trigger(config.trigger, CONFIG_FILE, places, ids)
     yield from check_event_ids(trees, ids.event_ids if ids is not None and ids.is_whole else None)
     if ids is not None:
         yield from ids.findings

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 from walle.pipeline.event_log import EventLog
@@ -52,16 +52,24 @@ def _skipped(log: EventLog, name: str, *, is_elsewhere: bool) -> Iterator[Findin
 
 
 def check_trigger(
-    condition: TriggerCondition, file: str, place: tuple[int, int], log: LogIds | None
+    condition: TriggerCondition, file: str, places: Mapping[tuple[str, ...], tuple[int, int]], log: LogIds | None
 ) -> Iterator[Finding]:
-    """Yield the findings about the trigger ids of a condition, which stands at `place` of `file`.
+    """Yield the findings about the trigger ids of a condition, whose keys stand at these places of `file`.
 
     With a log, an id that none of its events has is an error. Without one, or with one that was not read whole, an id
     that is similar to a basic kind of event, and is none, is a warning.
     """
-    ids = list(dict.fromkeys(one for one in condition.trigger_ids if one != TriggerCondition.WILDCARD))
+    place = places.get(("trigger", "sequence"), (0, 0))
+    yield from _check_ids(condition.trigger_ids, file, place, log)
+    yield from _check_ids(condition.window_of, file, places.get(("trigger", "window_of"), (0, 0)), log)
     known = set() if log is None else log.event_ids | log.page_ids
-    for name in ids:
+    if (absent := condition.absent) and absent != TriggerCondition.WILDCARD and absent not in known:
+        yield from _check_absent(absent, file, place, log)
+
+
+def _check_ids(ids: Iterable[str], file: str, place: tuple[int, int], log: LogIds | None) -> Iterator[Finding]:
+    known = set() if log is None else log.event_ids | log.page_ids
+    for name in dict.fromkeys(one for one in ids if one != TriggerCondition.WILDCARD):
         if name in known:
             continue
         if log is None or not log.is_whole:
@@ -74,8 +82,6 @@ def check_trigger(
         hint = f"did you mean {close}?" if close else f"its event ids are {shown}" if shown else "it has no events"
         what = f"no event of {log.name} has the event id or page id {name!r}; {hint}"
         yield _finding(file, place, what, "error")
-    if (absent := condition.absent) and absent != TriggerCondition.WILDCARD and absent not in known:
-        yield from _check_absent(absent, file, place, log)
 
 
 def _check_absent(absent: str, file: str, place: tuple[int, int], log: LogIds | None) -> Iterator[Finding]:

@@ -25,8 +25,8 @@ class SimulatedFault:
 
     `device` has its attributes, as the task sees them; it is empty where the version did not load. `devices` are the
     ids of all on which it failed, _MAX_DEVICES at most. `event` has `event_id`, `page_id`, `ts_ms`, `contents` as JSON
-    text, `position`, `user`, and `line` (0 for one that stands in no line) and `file` of the log. Texts are printable
-    and bounded; those of several lines keep their breaks.
+    text, `position` (None for a timer that was due after the last event), `user`, and `line` (0 for one that stands in
+    no line) and `file` of the log. Texts are printable and bounded; those of several lines keep their breaks.
     """
 
     count: int
@@ -102,7 +102,8 @@ class SimulatedFault:
         if self.place:
             yield f"  at {self.place}" + (f": {self.source}" if self.source else "")
         if self.event:
-            where = f"event {self.event['position']}"
+            position = self.event["position"]
+            where = f"event {position}" if position is not None else "a timer after the last event"
             where += f", line {line}" if (line := self.event.get("line")) else ""
             where += f" of {name}" if (name := self.event.get("file")) else ""
             user = f", user {self.event['user']}" if self.event.get("user") else ""

@@ -1,6 +1,7 @@
 """Result of a version's simulation before its release (§6)."""
 
 import dataclasses
+from collections.abc import Mapping
 
 from walle.deploy.cloud.device_group import GroupResult
 from walle.deploy.cloud.simulated_fault import SimulatedFault
@@ -13,7 +14,9 @@ class SimulationResult:
     `events` are those that each kind of device was to get; `refused` (position, reason) are those that a device
     refuses, and that were not played for that reason. `is_cut` says that events were not played after the last failure.
     `users` of the events have devices of their own; `other_users` were too many, and are not played. `faults` are the
-    distinct failures. `groups` are the results on devices of the groups that the release is for.
+    distinct failures. `timers` still ran at the end, on the devices of one kind, by the id of the event that each would
+    have made, and `window_evicted` events were removed from windows at a bound there. `groups` are the results on
+    devices of the groups that the release is for.
     """
 
     ok: bool
@@ -27,4 +30,6 @@ class SimulationResult:
     other_users: int = 0
     groups: tuple[GroupResult, ...] = ()
     faults: tuple[SimulatedFault, ...] = ()
+    timers: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    window_evicted: int = 0
     other_groups: int = 0  # too small, or too many: not simulated
