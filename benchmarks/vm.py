@@ -51,6 +51,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import vm_host
+from benchmarks.headline import print_headline
 from walle.engine_ext import _core
 from walle.vm import VM, VmHost
 
@@ -425,6 +426,23 @@ def main() -> None:
         print(json.dumps(result))
     else:
         show(result)
+        print_headlines(result["rows"])
+
+
+def print_headlines(rows: list[dict[str, Any]]) -> None:
+    """Print the middle task's gain and its latency, with two callers at once or as many as were measured."""
+    (row,) = [row for row in rows if row["task"] == "middle" and row["workers"] == _headline_workers(rows)]
+    at_once = f"middle task, {row['workers']} at once"
+    what = f"{at_once}, faster in VMs than on threads under one GIL"
+    print_headline(what, unit="%", better="higher", ours=row["gain_over_gil_percent"])
+    peers = {SHOWN[way]: row[f"{way}_p50_ms"] for way in ("gil", "process")}
+    what = f"{at_once}, median from call to result"
+    print_headline(what, unit="ms", better="lower", ours=row["vm_p50_ms"], peers=peers)
+
+
+def _headline_workers(rows: list[dict[str, Any]]) -> int:
+    counts = [int(row["workers"]) for row in rows]
+    return 2 if 2 in counts else max(counts)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Headline of a figure: one line that a benchmark prints last, with its number and its peers'.
 
-    In short | MobileNetV2, one thread; lower is better | ours 12.3 ms | onnxruntime 14.1 ms | MNN: not installed
+In short | MobileNetV2, one thread; lower is better | ours 12.3 ms | onnxruntime 14.1 ms | MNN: not installed
 """
 
 import dataclasses

@@ -14,8 +14,9 @@ from walle.cli.load_tests import LoadTest
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em; color: #222; }
 pre { background: #f5f5f5; padding: 0.8em; overflow-x: auto; font-size: 12px; line-height: 1.35; }
-table { border-collapse: collapse; } #in-short td { border-top: 1px solid #ddd; } td, th { text-align: left; padding: 0.15em 0.9em 0.15em 0; vertical-align: top; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: 0.15em 0.9em 0.15em 0; vertical-align: top; }
 .failed, .late { color: #b00020; } .missing { color: #777; } img { max-width: 100%; }
+#in-short td { border-top: 1px solid #ddd; }
 section { border-top: 1px solid #ccc; margin-top: 2em; } dt { font-weight: 600; } dd { margin: 0 0 0.4em 0; }
 """
 _WORDS = {"ok": "measured", "failed": "failed", "late": "took too long"}
