@@ -250,7 +250,7 @@ def main() -> None:
         if (options.logs / name).is_file():
             visits = list(logged_visits(open_log(options.logs, name)))
             sets[name.partition(".")[0]] = asyncio.run(measure(visits, options.seed))
-    result = {
+    result: dict[str, Any] = {
         "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}",
         "load": os.getloadavg(),
         "seconds": time.monotonic() - started_s,

@@ -30,6 +30,10 @@ from walle.pipeline.store_schema import StoreState
 
 BATCH = 1000
 _HEADLINE_BYTES = 1300
+_INSERT_UPLOAD = (
+    "INSERT INTO outbox (seq, topic, payload, created_ms, checksum, chain, version, version_checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 KEEP = Bounds(rows_per_topic=1 << 40, rows=1 << 40, size_bytes=1 << 60)
 
 
@@ -51,7 +55,7 @@ def raw(path: Path, puts: list[Put]) -> float:
             features.append((put.topic, 5, -1, put.payload, checksums.feature_checksum(checksum, -1)))
             if put.upload:
                 chain = checksums.next_link(chain, checksum)
-                uploads.append((seq, put.topic, put.payload, 5, checksum, chain))
+                uploads.append((seq, put.topic, put.payload, 5, checksum, chain, "", 0))
         batches.append((features, uploads))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "journal_size_limit = 4194304"):
@@ -65,7 +69,7 @@ def raw(path: Path, puts: list[Put]) -> float:
             db.executemany(
                 "INSERT INTO features (topic, ts_ms, position, payload, checksum) VALUES (?, ?, ?, ?, ?)", features
             )
-            db.executemany("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", uploads)
+            db.executemany(_INSERT_UPLOAD, uploads)
             db.execute("UPDATE state SET last_seq = last_seq + ?", (len(uploads),))
             db.execute("COMMIT")
         return time.process_time() - began_s
