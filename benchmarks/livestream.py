@@ -230,7 +230,7 @@ def parts(text: str) -> set[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clips", type=Path, help=f"folder of the labelled clips; by default {CLIPS}")
-    parser.add_argument("--most", type=int, default=0, help="only so many clips, those with the most highlights")
+    parser.add_argument("--most", type=int, default=0, help="clips to play, those with the most highlights; 0: all")
     parser.add_argument("--models", choices=("own", "public"), help="by default the public ones if they are all there")
     parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
     parser.add_argument("--rounds", type=int, default=2, help="of the collaboration")
