@@ -130,7 +130,10 @@ def print_headline_of(results: report.Results, engines: list[str], ours: str) ->
     row = results[threads][name]
     if "cpu_ms" not in row.get(ours, {}):
         return
-    peers = {label: ENGINES[label].absent() for label in engines} | {
+    absent = {label: ENGINES[label].absent() for label in engines}
+    peers = {
+        label: "not installed" if why.lower() == f"{label} not installed" else why for label, why in absent.items()
+    } | {
         label: result["cpu_ms"] if "cpu_ms" in result else f"failed: {result['failed']}"
         for label, result in row.items()
     }

@@ -286,7 +286,8 @@ def main() -> None:
 def print_headlines(result: dict[str, Any]) -> None:
     """Print the cloud's load for each highlight, or of a part that was measured without it."""
     models = "public models" if result["models"] == "public" else "the app's own small models"
-    clips = f"{len(result['clips'])} {'drawn' if result['are_clips_drawn'] else 'labelled'} clips, {models}"
+    count, kind = len(result["clips"]), "drawn" if result["are_clips_drawn"] else "labelled"
+    clips = f"{count} {kind} clip{'s' if count > 1 else ''}, {models}"
     if "variants" in result:
         rows = result["variants"]
         each, key, saved_key = "highlight", "cloud_cpu_ms_per_highlight", "cloud_cpu_per_highlight"

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 from walle.cli.figure_catalogue import Catalogue, Figure
@@ -20,7 +22,10 @@ def catalogue() -> Catalogue:
 
 
 class FigureCheckout:
-    """A copy of the files that git knows or would add, and of the built core, in `folder`."""
+    """A copy of the files that git knows or would add, and of the built core, in `folder`, with a .venv of its own.
+
+    The environment has the copy as its walle, as `make setup` installs it, and this one's other packages.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "walle"
@@ -33,14 +38,25 @@ class FigureCheckout:
             if (ROOT / name).is_file():
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.root / name)
+        self._program = self._install()
+
+    def _install(self) -> Path:
+        """Make the environment; return its `walle`."""
+        venv.create(self.root / ".venv", symlinks=True)
+        (packages,) = (self.root / ".venv/lib").glob("python*/site-packages")
+        (packages / "walle.pth").write_text(f"{self.root}\n{sysconfig.get_path('purelib')}\n")
+        program = self.root / ".venv/bin/walle"
+        _, _, text = Path(sys.executable).with_name("walle").read_text().partition("\n")
+        program.write_text(f"#!{self.root}/.venv/bin/python\n{text}")
+        program.chmod(0o755)
+        return program
 
     def run(self, figure: Figure, *more: str, models: Path | None = None) -> list[Headline]:
         """Run `walle figures NAME -- ...` with the quick arguments and `more`; return its headlines.
 
         `models` is a folder of published models; without it there are none.
         """
-        program = Path(sys.executable).with_name("walle")
-        command = [str(program), "figures", figure.name, "--", *figure.quick, *more]
+        command = [str(self._program), "figures", figure.name, "--", *figure.quick, *more]
         environment = {**os.environ, "HOME": str(self._home), "XDG_CACHE_HOME": str(self._home / "cache")}
         environment.pop("WALLE_MODELS", None)
         if models is not None:
