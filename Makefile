@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-reconnect soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-figures test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-reconnect soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ test-big: $(STAMP)  ## take a model of 1.2 GB from a push to a device and its ne
 
 test-upgrade: $(STAMP)  ## take another version of Walle on a cluster while devices work, with one and two edges a node (minutes)
 	@$(BIN)/python -m tests.sim.upgrades
+
+test-figures: $(STAMP)  ## run each figure's command with small sizes as a user does, with nothing fetched and with the real data (about NN minutes)
+	@$(PYTEST) -o cache_dir=.pytest_cache/figures tests/night/every_figure.py $(TEST_ARGS)
 
 test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QEMU
 	@$(BIN)/cmake -S . -B build/neon -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Release \

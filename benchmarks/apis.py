@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.headline import print_headline
+
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
@@ -28,6 +30,7 @@ CASES = Path(__file__).resolve().parent / "api_cases"
 PARTS = ("np", "cv")
 LEAST_S = 0.002  # a round repeats a call for at least this long
 ROUNDS = 15
+_HEADLINES = {"np": "exp", "cv": "resize LINEAR smaller"}  # cases by part
 
 
 def part_named(name: str) -> ModuleType:
@@ -101,6 +104,12 @@ def main() -> None:
         for row in sorted(result["rows"], key=lambda row: -row["ratio"]):
             print(f"{row['name']:28}{row['size']:>14}{row['us']:12.1f}{row['peer_us']:12.1f}{row['ratio']:8.2f}")
         print(f"{len(result['rows'])} cases, geometric mean of the ratios {result['geometric_mean']:.2f}\n")
+    for result in results:
+        rows = result["rows"]
+        row = next((row for row in rows if row["name"] == _HEADLINES[result["part"]]), rows[0] if rows else None)
+        if row is not None:
+            what = f"walle.{result['part']}, {row['name']} of {row['size']}, one thread, CPU time"
+            print_headline(what, unit="µs", better="lower", ours=row["us"], peers={result["peer"]: row["peer_us"]})
 
 
 if __name__ == "__main__":

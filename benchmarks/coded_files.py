@@ -21,6 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.headline import print_headline
 from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.coded_file import Base, decode
@@ -115,6 +116,10 @@ def main() -> None:
         decoding = (f"{row['decode_s'] * 1000:.1f}", f"{row['decode_mb']:.0f}") if "decode_s" in row else ("-", "-")
         table.add_row(name, *sizes, f"{row['make_s'] * 1000:.0f}", *decoding)
     Console(width=140).print(table)
+    name, row = next(iter(rows.items()))
+    peers = {title: row[form] / 1000 for form, title in (("whole", "whole"), (ZSTD, "zstd alone")) if form in row}
+    ours = min(row[form] for form in (DCZ, XOR) if form in row) / 1000
+    print_headline(f"new version of {name}, sent as the difference", unit="KB", better="lower", ours=ours, peers=peers)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,10 @@ if str(ROOT) not in sys.path:
 from benchmarks.fig10 import interleave, networks, plans, report, revision  # noqa: E402  # the path must be set first
 from benchmarks.fig10.engines import ENGINES, inputs_of  # noqa: E402
 from benchmarks.fig10.reference import reference  # noqa: E402
+from benchmarks.headline import print_headline  # noqa: E402
 
 _PEAK_SECONDS = 0.5
+_HEADLINE = "mobilenet_v2"
 
 
 def _names(text: str, known: list[str], what: str) -> list[str]:
@@ -118,6 +120,30 @@ def compare(options: argparse.Namespace, names: list[str], manifest: dict[str, A
         print(json.dumps(facts | {"results": results} | shares, indent=1))
     else:
         print(known, text, f"picture: {picture}, page: {out / 'engine.html'}", sep="\n")
+        print_headline_of(results, engines, "walle-int8" if options.quantised else "walle")
+
+
+def print_headline_of(results: report.Results, engines: list[str], ours: str) -> None:
+    """Print the CPU time of MobileNetV2, or of the first network without it, on the fewest threads."""
+    threads = min(results)
+    name = _HEADLINE if _HEADLINE in results[threads] else next(iter(results[threads]))
+    row = results[threads][name]
+    if "cpu_ms" not in row.get(ours, {}):
+        return
+    absent = {label: ENGINES[label].absent() for label in engines}
+    peers = {
+        label: "not installed" if why.lower() == f"{label} not installed" else why for label, why in absent.items()
+    } | {
+        label: result["cpu_ms"] if "cpu_ms" in result else f"failed: {result['failed']}"
+        for label, result in row.items()
+    }
+    alike = {
+        label: found
+        for label, found in peers.items()
+        if not report.ours(label) and report.precision_of(label) == report.precision_of(ours)
+    }
+    what = f"{name}, random weights, {threads} thread{'s' if threads > 1 else ''}, CPU time of a run"
+    print_headline(what, unit="ms", better="lower", ours=row[ours]["cpu_ms"], peers=alike)
 
 
 def _float64(model: Path) -> Path:

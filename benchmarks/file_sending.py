@@ -21,6 +21,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from benchmarks.headline import print_headline
 from walle.cli import event_loop
 from walle.cloud.authority import Authority
 from walle.cloud.http_limits import HttpLimits
@@ -29,6 +30,12 @@ from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.folder_store import FolderStore
 
 WAYS = ("pieces", "sendfile", "tls", "accel")
+_NAMES = {
+    "pieces": "read and written in the process",
+    "sendfile": "sent by the kernel",
+    "tls": "with TLS",
+    "accel": "nginx in front",
+}
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
@@ -132,8 +139,19 @@ def main() -> None:
     parser.add_argument("--file-mb", type=int, default=16)
     parser.add_argument("--gb", type=float, default=2.0)
     options = parser.parse_args()
+    found = {}
     for way in options.ways:
-        print(json.dumps({"way": way, **measure(way, options.file_mb, options.gb)}), flush=True)
+        found[way] = measure(way, options.file_mb, options.gb)
+        print(json.dumps({"way": way, **found[way]}), flush=True)
+    spent: dict[str, float | str] = {
+        _NAMES[way]: sum(value for name, value in one.items() if "CPU" in name) for way, one in found.items()
+    }
+    if NGINX is None:
+        spent[_NAMES["accel"]] = "not installed"
+    ours = _NAMES["sendfile" if "sendfile" in found else options.ways[0]]
+    what = f"CPU time for a GB of files without TLS, {ours}"
+    value = spent.pop(ours)
+    print_headline(what, unit="s", better="lower", ours=float(value), peers=spent)
 
 
 if __name__ == "__main__":

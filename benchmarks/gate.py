@@ -21,10 +21,11 @@ import math
 import multiprocessing.pool
 import random
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, cast
 
+from benchmarks.headline import print_headline
 from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.step import Step
@@ -357,14 +358,26 @@ def main() -> None:
         return
     if args.no_guards:
         CASES.update({name: dataclasses.replace(case, guards=()) for name, case in CASES.items()})
+    stopped = {}
     with multiprocessing.get_context("fork").Pool(args.processes) as pool:
         for name in args.case or CASES:
             row = releases(name, args.releases, by_runs=args.by_runs, pool=pool)
             if args.out:
                 with args.out.open("a") as file:
                     file.write(json.dumps({**row, "by_runs": args.by_runs}) + "\n")
+            stopped[name] = len(cast("Sized", row["stopped_after"])) / args.releases
             del row["stopped_after"]
             print(json.dumps(row), flush=True)
+    print_headlines(stopped, args.releases)
+
+
+def print_headlines(stopped: Mapping[str, float], number: int) -> None:
+    """Print the shares of healthy releases and of bad ones that were stopped; of other cases the first."""
+    wanted: dict[str, Literal["lower", "higher"]] = {"healthy": "lower", "bad: 2 %": "higher"}
+    for name in [name for name in wanted if name in stopped] or list(stopped)[:1]:
+        better = wanted.get(name, "lower" if name.startswith("healthy") else "higher")
+        what = f"stopped of {number} simulated releases, {name.replace(': ', ' ')}"
+        print_headline(what, unit="%", better=better, ours=100 * stopped[name])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import cast
 import uvicorn
 
 from benchmarks import rules
+from benchmarks.headline import print_headline
 from tests.sim.device_session import session_headers
 from walle.cli import event_loop
 from walle.cloud import Cloud, CloudConfig, CloudHome
@@ -193,6 +194,13 @@ def main() -> None:
     medians = {server: round(statistics.median(rates)) for server, rates in found.items()}
     best = {server: round(max(rates)) for server, rates in found.items()}
     print(json.dumps({"requests per second of CPU time": medians, "best": best}))
+    ours = next((server for server in ("gateway", *SERVERS) if server in medians), "")
+    peers = {
+        f"uvicorn with {server}, without push": medians[server] for server in ("h11", "httptools") if server in medians
+    }
+    if ours:
+        what = f"requests with a profile that one gateway answers in a second of CPU time ({ours})"
+        print_headline(what, unit="a second", better="higher", ours=medians[ours], peers=peers)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from typing import Any
 
 import ray
 
+from benchmarks.headline import print_headline
 from walle import plain
 from walle.actors.wiring import close_ray, start_ray
 from walle.cloud import CloudConfig, CloudHome
@@ -356,6 +357,18 @@ def main() -> None:
         )
     if report["note"]:
         print(report["note"])
+    cpu_us = {name: one["cpu_us"] for name, one in report["variants"].items()}
+    absent = "not measured (--no-peers)" if arguments.no_peers else "not installed"
+    print_headline(
+        f"request handed to a replica process, CPU time with {CALLERS} callers",
+        unit="µs",
+        better="lower",
+        ours=cpu_us["processes"],
+        peers={
+            title: cpu_us.get(name, absent)
+            for name, title in (("ray_actor", "Ray actor that batches"), ("ray_serve", "Ray Serve"))
+        },
+    )
 
 
 if __name__ == "__main__":

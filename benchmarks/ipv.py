@@ -40,6 +40,7 @@ from apps.ipv.logs import LOGS, UserVisit, generated_visits, logged_visits, open
 from apps.ipv.make_encoder import SEED, trained_weights
 from apps.ipv.ranking import EncodedVisit, fitted_ranking, hit_rate
 from apps.ipv.training_data import is_held_out, make_examples, task_module
+from benchmarks.headline import print_headline
 from benchmarks.ipv_pipelines.cloud import PLANS, overlapping, run_cloud, sdk_batches
 from benchmarks.ipv_pipelines.device import by_user, run_devices, upload_raw
 from benchmarks.ipv_pipelines.receiver import Receiver
@@ -249,7 +250,7 @@ def main() -> None:
         if (options.logs / name).is_file():
             visits = list(logged_visits(open_log(options.logs, name)))
             sets[name.partition(".")[0]] = asyncio.run(measure(visits, options.seed))
-    result = {
+    result: dict[str, Any] = {
         "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}",
         "load": os.getloadavg(),
         "seconds": time.monotonic() - started_s,
@@ -258,7 +259,28 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "ipv.json").write_text(json.dumps(result, indent=1), "utf-8")
     draw(result, options.out)
-    print(json.dumps(result, indent=1) if options.json else table(result))
+    if options.json:
+        print(json.dumps(result, indent=1))
+        return
+    print(table(result))
+    print_headlines(result["sets"]["generated"])
+
+
+def print_headlines(part: dict[str, Any]) -> None:
+    """Print the latency of a feature and what crosses the network, of the generated visits."""
+    delays: dict[str, float | str] = {
+        f"cloud only, {plan} (simulated delays)": cloud["latency_ms"].get("mean", "failed: it made no feature")
+        for plan, cloud in part["cloud"].items()
+    }
+    what = "page exit to feature on the device, mean"
+    print_headline(what, unit="ms", better="lower", ours=part["device"]["latency_ms"]["mean"], peers=delays)
+    print_headline(
+        "bytes on the wire for a page visit, encoding with its keys",
+        unit="B",
+        better="lower",
+        ours=part["device"]["wire_bytes"],
+        peers={"raw events": part["raw_wire_bytes"]},
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Highlights of a livestream: device and cloud together against cloud only, streams side by side, and a lost cloud.
 
-On the app's labelled clips, with its public models:
+On the app's labelled clips, with its public models; where those are not fetched, on two clips that the app draws, with
+its own small models:
 
 - collaboration: all clips without a pace, in rounds that take turns. `together` is the app: the device decides what it
   is sure of, and the cloud, a process of its own, the rest. `cloud only` sends each frame as JPEG and all sound to a
@@ -13,7 +14,8 @@ On the app's labelled clips, with its public models:
   task drops its oldest frames or sounds when its queue is full.
 - loss: one stream at real pace that sends every second up, whose cloud is killed and started again.
 
-    python benchmarks/livestream.py [--clips DIR] [--models-dir DIR] [--streams 1,2,5,10,20] [--seconds 12] [--json]
+    python benchmarks/livestream.py [--clips DIR] [--models own|public] [--models-dir DIR] [--streams 1,2,5,10,20]
+        [--seconds 12] [--json]
 
 The hand-over of a request to the cloud's models beside Ray Serve: `walle figures inference_batching`. Two hours of
 stream with flat memory: `make soak-livestream`.
@@ -37,8 +39,12 @@ if str(ROOT) not in sys.path:
 import onnxruntime  # noqa: E402  # the path must be set first
 import ray  # noqa: E402
 
+from apps.livestream.fit_decision import drawn_clips  # noqa: E402
+from apps.livestream.own_models import OwnModels  # noqa: E402
 from apps.livestream.quality.labels import LABELS, Clip, read_labels  # noqa: E402
 from apps.livestream.studio import Studio  # noqa: E402
+from apps.livestream.task_files import Models, choose_models  # noqa: E402
+from benchmarks.headline import print_headline  # noqa: E402
 from benchmarks.highlights import collaboration, engines, many_streams, processes, report  # noqa: E402
 from benchmarks.highlights.baseline import EVERY_SECOND, Baseline, RayCluster  # noqa: E402
 from benchmarks.highlights.clip_loop import FRAMES_PER_SECOND, present  # noqa: E402
@@ -52,12 +58,14 @@ PAPER = {  # §7.1
     "looked_closer_share": 0.12,
     "pass_rate": 0.15,
 }
+CLIPS = Path("../shared/data/video")
+_DRAWN_SEEDS = (3, 4)
 PARTS = ("collaboration", "streams", "loss")
 VARIANTS = ("together", "cloud only", "cloud only, all closer")
 
 
 async def compare(
-    studio: Studio, folder: Path, models: ModelFolder, clips: Sequence[Clip], options: argparse.Namespace
+    studio: Studio, folder: Path, models: Models, clips: Sequence[Clip], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the figures of the collaboration, and of the streams side by side, those that were asked for."""
     device_pids = set(processes.descendants(os.getpid())) - set(processes.descendants(studio.cloud.pid))
@@ -80,15 +88,18 @@ async def compare(
             before = {name: await baseline.runs() for name, baseline in baselines.items()}
             passes, ray_ms = await rounds(play, cluster, baselines, clips, options.rounds)
             found = variants(passes, clips, options.clips) | {"ray_processes_cpu_ms_per_stream_s": ray_ms}
-            each_ms = found["model_cpu_ms"] = engines.model_ms(folder / "engines", models, options.rounds * 10)
+            each_ms = {}
+            if isinstance(models, ModelFolder):  # the app's own models are not ONNX files
+                each_ms = found["model_cpu_ms"] = engines.model_ms(folder / "engines", models, options.rounds * 10)
             seconds = options.rounds * sum(clip.seconds for clip in clips)
             for name, baseline in baselines.items():
                 after, row = await baseline.runs(), found["variants"][name]
                 runs = {key: (value - before[name][key]) / seconds for key, value in after.items()}
                 row["model_runs_per_stream_s"] = runs
-                row["with_onnxruntime_cpu_ms_per_stream_s"] = engines.with_onnxruntime(
-                    row["cloud_cpu_ms_per_stream_s"], runs, each_ms
-                )
+                if each_ms:
+                    row["with_onnxruntime_cpu_ms_per_stream_s"] = engines.with_onnxruntime(
+                        row["cloud_cpu_ms_per_stream_s"], runs, each_ms
+                    )
         else:
             note("the decisions at leisure")
             passes = {name: [await play(name, clips)] for name in VARIANTS[:2]}
@@ -163,8 +174,14 @@ async def streams(
     return rows
 
 
-async def measure(clips: Sequence[Clip], options: argparse.Namespace) -> dict[str, Any]:
-    models = ModelFolder(options.models_dir or default_folder())
+def with_most_highlights(clips: Sequence[Clip], count: int) -> list[Clip]:
+    """Return the clips with the largest share of labelled highlights, in their order; all of them for a count of 0."""
+    shares = {clip.name: sum(clip.labels("highlight")) / clip.seconds for clip in clips}
+    chosen = sorted(shares, key=shares.__getitem__, reverse=True)[: count or None]
+    return [clip for clip in clips if clip.name in chosen]
+
+
+async def measure(clips: Sequence[Clip], models: Models, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="walle-livestream-") as work:
         folder = Path(work)
@@ -212,7 +229,9 @@ def parts(text: str) -> set[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clips", type=Path, default=Path("../shared/data/video"), help="folder of the labelled clips")
+    parser.add_argument("--clips", type=Path, help=f"folder of the labelled clips; by default {CLIPS}")
+    parser.add_argument("--most", type=int, default=0, help="clips to play, those with the most highlights; 0: all")
+    parser.add_argument("--models", choices=("own", "public"), help="by default the public ones if they are all there")
     parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
     parser.add_argument("--rounds", type=int, default=2, help="of the collaboration")
     parser.add_argument("--streams", type=numbers, default=[1, 2, 5, 10, 20], help="numbers of streams; '' for none")
@@ -224,19 +243,32 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.rounds, options.seconds, options.loss_seconds // 6) < 1:
         sys.exit("livestream: --rounds and --seconds must be at least 1, --loss-seconds at least 6")
-    clips = present(read_labels(LABELS), options.clips)
-    if not clips:
-        sys.exit(f"livestream: none of the clips of {LABELS.name} is in {options.clips}; give their folder by --clips")
-    begin_s, load = time.monotonic(), os.getloadavg()[0]
-    try:
-        measured = event_loop.run(measure(clips, options))
-    except ModelFileError as error:
-        sys.exit(f"livestream: {error}")
+    given, is_drawn = options.clips, False
+    with tempfile.TemporaryDirectory(prefix="walle-clips-") as drawn:
+        try:
+            asked = options.models or ("public" if options.models_dir else None)
+            models = choose_models(asked, ModelFolder(options.models_dir or default_folder()))
+            note(f"with {models.why}")
+            options.clips = given or CLIPS
+            clips = present(read_labels(LABELS), options.clips)
+            if given and not clips:
+                sys.exit(f"livestream: none of the clips of {LABELS.name} is in {given}; give their folder by --clips")
+            if not clips or (given is None and isinstance(models.models, OwnModels)):
+                options.clips, is_drawn = Path(drawn), True
+                note("drawing two clips: the app's own models are for these, or the labelled clips are not there")
+                clips = drawn_clips(options.clips, _DRAWN_SEEDS)
+            clips = with_most_highlights(clips, options.most)
+            begin_s, load = time.monotonic(), os.getloadavg()[0]
+            measured = event_loop.run(measure(clips, models.models, options))
+        except ModelFileError as error:
+            sys.exit(f"livestream: {error}")
     result: dict[str, Any] = {
         "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "versions": {"ray": ray.__version__, "onnxruntime": onnxruntime.__version__},
         "clips": [clip.name for clip in clips],
+        "models": "own" if isinstance(models.models, OwnModels) else "public",
+        "are_clips_drawn": is_drawn,
         "frames_per_second": FRAMES_PER_SECOND,
         "rounds": options.rounds,
         "paper": PAPER,
@@ -244,7 +276,40 @@ def main() -> None:
     }
     result |= {"load": [load, os.getloadavg()[0]], "seconds": time.monotonic() - begin_s}
     report.write(result, options.out)
-    print(json.dumps(result, indent=1) if options.json else report.table(result))
+    if options.json:
+        print(json.dumps(result, indent=1))
+        return
+    print(report.table(result))
+    print_headlines(result)
+
+
+def print_headlines(result: dict[str, Any]) -> None:
+    """Print the cloud's load for each highlight, or of a part that was measured without it."""
+    models = "public models" if result["models"] == "public" else "the app's own small models"
+    count, kind = len(result["clips"]), "drawn" if result["are_clips_drawn"] else "labelled"
+    clips = f"{count} {kind} clip{'s' if count > 1 else ''}, {models}"
+    if "variants" in result:
+        rows = result["variants"]
+        each, key, saved_key = "highlight", "cloud_cpu_ms_per_highlight", "cloud_cpu_per_highlight"
+        if not all(row["highlights"] for row in rows.values()):
+            each, key, saved_key = "second", "cloud_cpu_ms_per_stream_s", "cloud_cpu_per_stream_s"
+        print_headline(
+            f"CPU time of the cloud for a {each}, {clips}",
+            unit="ms",
+            better="lower",
+            ours=rows[VARIANTS[0]][key],
+            peers={f"{name} (Ray)": rows[name][key] for name in VARIANTS[1:]},
+        )
+        saved = result["saved"][VARIANTS[2]][saved_key]
+        what = f"load of the cloud saved for a {each} against {VARIANTS[2]}, {clips}"
+        print_headline(what, unit="%", better="higher", ours=100 * saved)
+    elif result.get("streams"):
+        row = result["streams"][-1]
+        what = f"from a second's end to its decision, p99, {row['streams']} streams at real pace, {clips}"
+        print_headline(what, unit="s", better="lower", ours=row["delay_s"]["p99"])
+    elif "loss" in result:
+        what = f"from a second's end to its decision while the cloud is lost, median, {clips}"
+        print_headline(what, unit="s", better="lower", ours=result["loss"]["delay_s"]["p50"])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Each file is read by the app's `open_source` and by OpenCV's VideoCapture, whole
 second, at most 320 pixels on a side. `decode` is PyAV alone, without images: what any reader on FFmpeg spends. All use
 one decoding thread. OpenCV reads no sound, so that only files without sound compare like with like; the others have the
 sound's decoding, down-mix and resampling in the app's figure. CPU time is that of all threads of the process; rounds
-alternate, and figures are medians.
+alternate, and figures are medians. Without files, a clip that the app draws is read, with its sound and without.
 
     python benchmarks/livestream_decoding.py [--rounds 5] [--files FILE ...] [--json]
     python benchmarks/livestream_decoding.py --memory HOURS    # resident memory over a long transport stream
@@ -27,7 +27,9 @@ import av
 import cv2
 import numpy as np
 
+from apps.livestream.drawn_clip import write_clip
 from apps.livestream.media import Frame, open_source
+from benchmarks.headline import print_headline
 
 DATA = Path(__file__).parents[1].parent / "shared/data/video"
 FRAMES_PER_SECOND = 5
@@ -45,10 +47,9 @@ def main() -> None:
     if arguments.memory is not None:
         result: Any = memory(arguments.memory)
     else:
-        files = arguments.files or sorted(DATA.glob("*.*"))
-        if not files:
-            parser.error(f"no files in {DATA}; give some with --files")
-        result = [measure(path, arguments.rounds) for path in files]
+        with tempfile.TemporaryDirectory() as folder:
+            files = arguments.files or sorted(DATA.glob("*.*")) or _drawn(Path(folder))
+            result = [measure(path, arguments.rounds) for path in files]
     if arguments.json:
         print(json.dumps(result, indent=1))
     elif arguments.memory is not None:
@@ -89,6 +90,15 @@ def show(rows: list[dict[str, Any]]) -> None:
     print("| " + " | ".join(names) + " |\n|" + " --- |" * len(names))
     for row in rows:
         print("| " + " | ".join(str(row[name]) for name in names) + " |")
+    row = next((row for row in rows if not row["sound"]), rows[0])
+    print_headline(
+        f"a frame of {row['file']} ({row['codec']}, {row['size']}) read and sampled {FRAMES_PER_SECOND} times a second,"
+        " CPU time",
+        unit="µs",
+        better="lower",
+        ours=row["app sampled"],
+        peers={"OpenCV": row["opencv sampled"]},
+    )
 
 
 def memory(hours: float) -> dict[str, Any]:
@@ -150,6 +160,19 @@ def _made_loop(path: Path) -> bytes:
         container.mux(video.encode(None))
         container.mux(sound.encode(None))
     return path.read_bytes()
+
+
+def _drawn(folder: Path) -> list[Path]:
+    """Write a clip that the app draws, with its sound and without; return both files."""
+    whole, silent = write_clip(folder / "drawn.mp4"), folder / "drawn_silent.mp4"
+    container: Any
+    with av.open(str(whole)) as source, av.open(str(silent), "w") as container:
+        copied = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(source.streams.video[0]):
+            if packet.dts is not None:
+                packet.stream = copied
+                container.mux(packet)
+    return [whole, silent]
 
 
 def _decode(path: Path) -> int:

@@ -32,6 +32,7 @@ import onnxruntime  # noqa: E402
 
 import walle  # noqa: E402
 from apps.livestream.task_files import NO_EXCLUSIVE_FILES, Models, choose_models, tasks_of, write_task  # noqa: E402
+from benchmarks.headline import print_headline  # noqa: E402
 from benchmarks.highlights import architectures, public_models  # noqa: E402
 from walle.engine_ext.session import load  # noqa: E402
 from walle.model_files import ModelFileError, ModelFolder, default_folder  # noqa: E402
@@ -250,6 +251,14 @@ def main() -> None:
     else:
         print(f"the public models were not measured: {report['absent']}")
     print(f"tasks, with {report['tasks_with']}", *task_lines(report["tasks"]), sep="\n")
+    together = report["architectures"][-1]
+    print_headline(
+        "the four models of Table 1 in turn, random weights, one thread",
+        unit="ms",
+        better="lower",
+        ours=together["walle"]["wall_ms"],
+        peers={"onnxruntime": together["onnxruntime"]["wall_ms"]},
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 
 from apps.ipv.generator import ShoppingEvents
 from apps.ipv.logs import open_log
+from benchmarks.headline import print_headline
 from benchmarks.phone.day import DAY_MS, PhoneDay, play
 from walle.pipeline.events import Event
 
@@ -143,7 +144,15 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "phone_day.json").write_text(json.dumps(result, indent=1), "utf-8")
     draw(days, options.out)
-    print(json.dumps(result, indent=1) if options.json else table(days))
+    if options.json:
+        print(json.dumps(result, indent=1))
+        return
+    print(table(days))
+    day = days["generated"]
+    what = f"peak memory of a device's process over {options.hours:g} generated hours"
+    print_headline(what, unit="MB", better="lower", ours=day.peak_memory_bytes / 1e6)
+    what = f"CPU time of an event over {options.hours:g} generated hours"
+    print_headline(what, unit="µs", better="lower", ours=1e6 * day.cpu_s / day.events)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Rasters before and after merging, and the time that merging saves (§4.1), on the benchmark networks.
 
-The networks are ONNX files with a `manifest.json` of their inputs in the same folder. Each is loaded twice, with
-merging and without; rounds alternate between the two, so that other load affects both. Renames cost nothing in either.
+The networks are ONNX files with a `manifest.json` of their inputs in the same folder; those of benchmarks/engine.py
+that are missing are written with seeded random weights. Each is loaded twice, with merging and without; rounds
+alternate between the two, so that other load affects both. Renames cost nothing in either.
 
-    python benchmarks/rasters.py FOLDER [--models resnet18,din] [--rounds 9] [--json]
+    python benchmarks/rasters.py [FOLDER] [--models resnet18,din] [--rounds 9] [--json]
 """
 
 import argparse
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.fig10 import networks
+from benchmarks.headline import print_headline
 from walle.engine_ext import _core
 from walle.engine_ext.onnx_import import convert_bytes
 
@@ -69,12 +72,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if not (options.folder / "manifest.json").exists():
-        sys.exit(
-            f"rasters: {options.folder} has no manifest.json; give a folder with networks: walle figures rasters FOLDER"
-        )
-    manifest = json.loads((options.folder / "manifest.json").read_bytes())
-    names = options.models.split(",") if options.models else list(manifest)
+    manifest_path = options.folder / "manifest.json"
+    given = list(json.loads(manifest_path.read_bytes())) if manifest_path.exists() else []
+    known = list(dict.fromkeys([*networks.NETWORKS, *given]))
+    names = options.models.split(",") if options.models else known
+    if unknown := sorted(set(names) - set(known)):
+        sys.exit(f"rasters: no network {', '.join(unknown)}; known are: {', '.join(known)}")
+    networks.write(options.folder, [name for name in names if name in networks.NETWORKS])
+    manifest = json.loads(manifest_path.read_bytes())
     rows = [report(options.folder / f"{name}.onnx", inputs_of(manifest[name]), options.rounds) for name in names]
     if options.json:
         print(json.dumps(rows, indent=1))
@@ -84,6 +89,14 @@ def main() -> None:
         counts = f"{row['rasters_made']:6d}{row['rasters_run_unmerged']:10d}{row['rasters_run_merged']:8d}"
         times = f"{row['run_ms_unmerged']:10.2f}{row['run_ms_merged']:11.2f}{row['saved_ms']:10.2f}"
         print(f"{row['model']:16s}{counts}{times}")
+    row = rows[0]
+    print_headline(
+        f"{row['model']}, random weights, a run with merged rasters",
+        unit="ms",
+        better="lower",
+        ours=row["run_ms_merged"],
+        peers={"without merging": row["run_ms_unmerged"]},
+    )
 
 
 if __name__ == "__main__":

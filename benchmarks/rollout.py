@@ -32,6 +32,7 @@ from benchmarks.fig13 import report  # noqa: E402  # the path must be set first
 from benchmarks.fig13.fleet import Fleet  # noqa: E402
 from benchmarks.fig13.real_release import RealRun, coverage_gap, play, simulated_plan  # noqa: E402
 from benchmarks.fig13.simulation import Outcome, Plan, Simulation, each_second, requests_each_s  # noqa: E402
+from benchmarks.headline import print_headline  # noqa: E402
 
 _CASES = (
     ("healthy, 0.5 % fail", 0.005, 2),
@@ -188,7 +189,25 @@ def main(arguments: list[str] | None = None) -> None:
     (options.out / "rollout.json").write_text(json.dumps(found, indent=1))
     report.plot(found, picture)
     report.page(found, picture, web)
-    print(json.dumps(found) if options.json else f"{report.table(found)}\npicture: {picture}, page: {web}")
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"{report.table(found)}\npicture: {picture}, page: {web}")
+    print_headlines(found["cases"][0], found["fleet"], options.minutes)
+
+
+def print_headlines(good: dict[str, Any], fleet: dict[str, Any], minutes: float) -> None:
+    """Print when a good version covers the devices that are online, and when nearly all."""
+    for devices, at_s, which in (
+        (fleet["online"], good["online_covered_s"], "online"),
+        (fleet["devices"], good["most_s"], "of the fleet, 99 % of them"),
+    ):
+        if at_s is not None:
+            what = f"simulated release until it covers {devices:,d} devices {which}"
+            print_headline(what, unit="minutes", better="lower", ours=at_s / 60)
+    if good["online_covered_s"] is None and good["most_s"] is None:
+        what = f"simulated release, share of {fleet['devices']:,d} devices covered after {minutes:g} minutes"
+        print_headline(what, unit="%", better="higher", ours=100 * good["covered"] / fleet["devices"])
 
 
 if __name__ == "__main__":

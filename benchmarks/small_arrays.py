@@ -23,8 +23,10 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy
 
 import walle.np as walle_np
+from benchmarks.headline import print_headline
 
 SIZES = (1, 10, 100)
+_HEADLINE, _HEADLINE_SIZE = "a + b", 10
 LEAST_S = 0.001  # a round repeats a call for at least this long
 ROUNDS = 15
 
@@ -152,6 +154,15 @@ def main() -> None:
         )
         print(f"{row['name']:20}" + "".join(f"{cell:>26}" for cell in cells))
     print(f"{len(rows)} operations, geometric mean of the ratios {mean:.2f}, greatest {max(ratios, default=0):.2f}")
+    row = next((row for row in rows if row["name"] == _HEADLINE), rows[0])
+    at = SIZES.index(_HEADLINE_SIZE)
+    print_headline(
+        f"{row['name']} of {_HEADLINE_SIZE} float32 elements, a call, CPU time",
+        unit="ns",
+        better="lower",
+        ours=row["ns"][at],
+        peers={"NumPy": row["numpy_ns"][at]},
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.headline import print_headline
 from walle.clock import SystemClock
 from walle.cloud import CloudHome
 from walle.cloud.state import NodeState, node_state
@@ -138,9 +139,11 @@ def main() -> None:
     print(f"{'state in':12} {'transitions/s':>14} {f'by {WRITERS} at once':>14} {'devices/s':>10}")
     places = {"files": ""} | ({"PostgreSQL": options.database} if options.database else {})
     identities = []
+    transitions: dict[str, float | str] = {"PostgreSQL": "not measured: give --database"}
     for name, database in places.items():
         with tempfile.TemporaryDirectory() as folder:
             one, several, devices = asyncio.run(measure(Path(folder), database, options.seconds))
+            transitions[name] = one
             print(f"{name:12} {one:14.0f} {several:14.0f} {devices:10.0f}", flush=True)
             with contextlib.closing(CloudHome(Path(folder), database=database)) as home:
                 identities.append((name, identities_s(home, options.seconds)))
@@ -150,6 +153,9 @@ def main() -> None:
         of_enrolments = f"{enrolled.each_s:14.0f} {enrolled.cpu_ms:8.2f} {enrolled_more.each_s:14.0f}"
         of_revocations = f"{revoked.each_s:14.0f} {revoked.cpu_ms:8.2f} {revoked_more.each_s:14.0f}"
         print(f"{name:12} {of_enrolments} {of_revocations}")
+    ours = float(transitions.pop("files"))
+    what = "transitions of a release in a second, one after the other, state in files"
+    print_headline(what, unit="a second", better="higher", ours=ours, peers=transitions)
 
 
 if __name__ == "__main__":

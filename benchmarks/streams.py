@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.headline import print_headline
 from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
@@ -228,6 +229,14 @@ def main() -> None:
         "p99_difference_ms": round(percentiles(beside)["p99_ms"] - percentiles(alone)["p99_ms"], 3),
     }
     show(result, as_json=args.json)
+    if not args.json:
+        print_headline(
+            f"event to feature beside a task that hangs in a {args.hang}, p99",
+            unit="ms",
+            better="lower",
+            ours=percentiles(beside)["p99_ms"],
+            peers={"without that task": percentiles(alone)["p99_ms"]},
+        )
 
 
 def show(result: dict[str, Any], *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.headline import print_headline
 from walle.pipeline.events import Event
 from walle.pipeline.trie import EventStream, TriggerTrie
 from walle.protocol import TriggerCondition
@@ -151,6 +152,14 @@ def main() -> None:
         return
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
+    row = rows[-1]
+    print_headline(
+        f"events matched to {row['conditions']:,d} conditions, one call each, in a second of CPU time",
+        unit="million",
+        better="higher",
+        ours=row["one_call_m_per_s"],
+        peers={"trie of dicts in Python": row["dict_trie_m_per_s"]},
+    )
 
 
 if __name__ == "__main__":

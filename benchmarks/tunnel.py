@@ -43,6 +43,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from benchmarks.headline import print_headline
 from benchmarks.tunnel_authority import TunnelAuthority
 from walle import plain, protocol
 from walle.cloud.malloc import map_tls_buffers
@@ -551,6 +552,28 @@ def main() -> None:
     lone = {loop: works["lone"]["p99_ms"] for loop, works in found["loops"].items() if "lone" in works}
     if CPP in lone:
         print("lone p99 against C++:", ", ".join(f"{loop} {p99 / lone[CPP]:.2f} x" for loop, p99 in lone.items()))
+    print_headlines(found["loops"])
+
+
+def print_headlines(loops: dict[str, dict[str, dict[str, float]]]) -> None:
+    """Print the CPU time of an upload, and of a bare acknowledgement beside its peers, on the programs' event loop."""
+    loop = [name for name in loops if name != CPP][-1]
+    works = loops[loop]
+    if "upload" in works:
+        what = f"stored upload of about 1 KB, CPU time of the server ({loop})"
+        print_headline(what, unit="µs", better="lower", ours=works["upload"]["cpu_us"])
+    if "ack" in works:
+        peers: dict[str, float | str] = {
+            f"protocol of 20 lines that only answers, {name}": works[name]["cpu_us"]
+            for name in ("bare", "buffered")
+            if name in works
+        }
+        answers = loops.get(CPP, {}).get("bare")
+        peers["C++ server that only answers"] = (
+            answers["cpu_us"] if answers else "not measured: it needs a C++ compiler and OpenSSL's headers"
+        )
+        what = f"acknowledgement without a store, CPU time of the server ({loop})"
+        print_headline(what, unit="µs", better="lower", ours=works["ack"]["cpu_us"], peers=peers)
 
 
 def _lines(works: dict[str, dict[str, float]]) -> Iterator[str]:

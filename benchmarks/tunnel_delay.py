@@ -33,6 +33,7 @@ if str(ROOT) not in sys.path:
 from benchmarks.fig12 import report  # noqa: E402  # the path must be set first
 from benchmarks.fig12.bench_link import BenchLink  # noqa: E402
 from benchmarks.fig12.device import Acked, play_all, time_requests  # noqa: E402
+from benchmarks.headline import print_headline  # noqa: E402
 from benchmarks.links.shape import LinkShape  # noqa: E402
 from walle.pipeline.tunnel.ingest import Ingest  # noqa: E402
 
@@ -140,7 +141,14 @@ def main(arguments: list[str] | None = None) -> None:
     (options.out / "tunnel_delay.json").write_text(json.dumps(found, indent=1))
     report.plot(found, picture)
     report.page(found, picture, web)
-    print(json.dumps(found) if options.json else f"{report.table(found)}\npicture: {picture}, page: {web}")
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(f"{report.table(found)}\npicture: {picture}, page: {web}")
+    rows = [row for row in found["sizes"] if row["paper_mean_ms"]] or found["sizes"]
+    for row in rows[:1] + rows[1:][-1:]:
+        what = f"upload of {row['size_bytes'] / 1000:g} KB over {found['link']}, mean until its acknowledgement"
+        print_headline(what, unit="ms", better="lower", ours=row["acknowledged_ms"]["mean"])
 
 
 if __name__ == "__main__":

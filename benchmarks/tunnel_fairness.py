@@ -36,6 +36,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, cast
 
+from benchmarks.headline import print_headline
 from benchmarks.tunnel_authority import TunnelAuthority
 from walle import protocol
 from walle.cloud.malloc import map_tls_buffers
@@ -296,10 +297,21 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    runs = []
     for _ in range(options.runs):
         with ServerProcess.start() as server:
             figures = asyncio.run(run(server, options), loop_factory=_device_loop())
         print(json.dumps(figures) if options.json else _line(figures), flush=True)
+        runs.append(figures)
+    if options.json:
+        return
+    if all("p99_s" in figures for figures in runs):
+        what = f"acknowledgement of a light device beside {options.heavy} with full windows, p99"
+        p99_s = statistics.median(figures["p99_s"] for figures in runs)
+        print_headline(what, unit="s", better="lower", ours=p99_s)
+    what = f"Jain's index of fairness among {options.heavy} devices with full windows"
+    jain = statistics.median(figures["jain"] for figures in runs)
+    print_headline(what, unit="of 1", better="higher", ours=jain)
 
 
 if __name__ == "__main__":

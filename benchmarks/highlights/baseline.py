@@ -11,13 +11,12 @@ import ray
 
 from apps.livestream.player import DECIDER
 from apps.livestream.studio import SETTINGS
-from apps.livestream.task_files import tasks_of, write_task
+from apps.livestream.task_files import Models, tasks_of, write_task
 from benchmarks.highlights import processes
 from benchmarks.highlights.cloud_process import CloudUse
 from benchmarks.highlights.stream_client import StreamClient
 from benchmarks.highlights.stream_server import StreamServer
 from walle.actors.wiring import close_ray, start_ray
-from walle.model_files import ModelFolder
 
 VIEWS = 6  # of a frame in the highlight task's closer look (tasks/highlight/views.py)
 EVERY_SECOND = {DECIDER: {"sure": [-1.0, 2.0]}}  # settings by which each second is looked at more closely
@@ -43,7 +42,7 @@ class RayCluster:
 class Baseline:
     """One variant of the baseline, within `async with`; `settings` are of tasks, by name."""
 
-    def __init__(self, folder: Path, models: ModelFolder, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, folder: Path, models: Models, settings: Mapping[str, Mapping[str, Any]]) -> None:
         self._folder = folder
         self._models = models
         self._settings = {**SETTINGS, **settings}

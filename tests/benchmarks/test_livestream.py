@@ -96,6 +96,14 @@ def test_another_engines_time_is_that_of_the_same_runs() -> None:
     assert engines.with_onnxruntime(50, {"detector": 4, "voice": 31, "unchanged": 9}, each_ms) == pytest.approx(56.45)
 
 
+def test_the_clips_with_most_highlights_keep_their_order() -> None:
+    clips = [clip_of("a", 4, 1), clip_of("b", 4), clip_of("c", 4, 0, 1, 2), clip_of("d", 8, 0, 1, 2, 3)]
+    assert [clip.name for clip in livestream.with_most_highlights(clips, 2)] == ["c", "d"]
+    assert [clip.name for clip in livestream.with_most_highlights(clips, 1)] == ["c"]
+    assert livestream.with_most_highlights(clips, 0) == clips
+    assert livestream.with_most_highlights(clips, 9) == clips
+
+
 # --- streams side by side ---------------------------------------------------------------------------------------------
 
 

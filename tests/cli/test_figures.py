@@ -20,12 +20,11 @@ from walle.cli.figure_budget import Budget
 from walle.cli.figure_catalogue import Catalogue, Figure
 from walle.cli.figure_run import versions
 
-_HELPERS = {
-    "tunnel_fairness",
-    "feature_export",
+_HELPERS = {  # modules without a figure: a writer of docs, a part of tunnel, the last line of a benchmark
     "apis_cv",
+    "headline",
     "tunnel_authority",
-}  # modules without a figure: a writer of docs, and a part of tunnel
+}
 _CATALOGUE = """\
 [good]
 title = "Runs & <calls>"
@@ -53,6 +52,8 @@ pathlib.Path("out/good.png").write_bytes(base64.b64decode("PICTURE"))
 with open("runs.txt", "a") as file:
     file.write("good\\n")
 print(f"ours {rounds}, theirs <7>")
+print(f"In short | runs & <calls>; lower is better | ours {rounds} ms | peer a 7 ms | peer b: not installed")
+print("In short | calls; higher is better | ours 12,345 a second")
 """
 
 
@@ -108,6 +109,45 @@ def test_the_report_has_each_figure_and_shows_those_that_failed(checkout: Path) 
         assert expected in page, expected
     assert "<calls>" not in page
     assert "http" not in page.replace("</html>", "").replace("<html", "")  # nothing is fetched
+
+
+def test_the_first_table_has_the_papers_number_ours_and_the_best_peers(checkout: Path) -> None:
+    result = _figures("--skip", "endless")
+    assert result.exit_code == 1
+    (row,) = [line for line in result.stdout.splitlines() if "runs & <calls>" in line]
+    assert re.search(
+        r"good +52 % faster +runs & <calls>; lower is better +5 ms +peer a 7 ms; peer b not installed", row
+    )
+    (row,) = [line for line in result.stdout.splitlines() if "12,345" in line]
+    assert "no peer in this benchmark" in row
+    page = (checkout / "out/report.html").read_text()
+    table = page[page.index("<table id='in-short'>") : page.index("</table>")]
+    for expected in (
+        "§4: 52 % faster", "<b>5 ms</b>", "runs &amp; &lt;calls&gt;; lower is better",
+        "peer a 7 ms; peer b not installed",
+        "<b>12,345 a second</b>", "no peer in this benchmark", "<td class='failed'>failed</td>", "§5: no number",
+        "<td class='missing'>not run</td>",
+    ):  # fmt: skip
+        assert expected in table, expected
+
+
+def test_json_has_the_headlines_and_the_best_peer(checkout: Path) -> None:
+    assert checkout.exists()
+    good, bad = json.loads(_figures("--json", "--skip", "endless").stdout)["figures"]
+    first, second = good["headlines"]
+    assert (first["ours"], first["unit"], first["better"], first["best_peer"]) == (5, "ms", "lower", "peer a")
+    assert first["peers"] == {"peer a": 7, "peer b": "not installed"}
+    assert (second["ours"], second["best_peer"]) == (12345, None)
+    assert bad["headlines"] == []
+
+
+def test_a_figure_without_a_headline_says_so(checkout: Path) -> None:
+    program = checkout / "benchmarks/good.py"
+    program.write_text(program.read_text().replace("In short", "In brief"))
+    result = _figures("--only", "good")
+    assert result.exit_code == 0
+    assert "measured, but without a headline" in result.stdout
+    assert "measured, but without a headline" in (checkout / "out/report.html").read_text()
 
 
 def test_a_figure_that_takes_too_long_is_ended_and_says_so(checkout: Path) -> None:
@@ -248,12 +288,30 @@ def test_load_tests_that_were_run_are_linked_to(checkout: Path) -> None:
     assert "7 calls" in (folder / "tunnel.html").read_text()
 
 
+def _command(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-c", "from walle.cli import main; main()", "figures", *arguments]
+    return subprocess.run(program, cwd=checkout, capture_output=True, text=True, check=False)
+
+
 def test_one_figure_still_gets_its_own_arguments(checkout: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", "from walle.cli import main; main()", "figures", "good", "--", "--rounds", "3"],
-        cwd=checkout, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    result = _command(checkout, "good", "--", "--rounds", "3")
     assert "ours 3, theirs <7>" in result.stdout, result.stderr
+
+
+def test_one_figure_that_fails_gives_its_exit_status(checkout: Path) -> None:
+    (checkout / "benchmarks/bad.py").write_text("import sys\nsys.exit(3)\n")
+    assert _command(checkout, "bad").returncode == 3
+    (checkout / "benchmarks/bad.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    assert _command(checkout, "bad").returncode == 128 + 9
+
+
+def test_one_figure_imports_what_is_in_its_own_checkout(checkout: Path) -> None:
+    (checkout / "benchmarks/links").mkdir()
+    (checkout / "benchmarks/links/__init__.py").touch()
+    (checkout / "benchmarks/links/own.py").write_text("HERE = 'this checkout'\n")
+    (checkout / "benchmarks/bad.py").write_text("from benchmarks.links.own import HERE\nprint(HERE)\n")
+    result = _command(checkout, "bad")
+    assert result.stdout == "this checkout\n", result.stderr
 
 
 def test_the_list_names_titles(checkout: Path) -> None:

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from walle.cli.figure_catalogue import Figure
+from walle.cli.figure_headline import Headline
 from walle.cli.figure_run import FigureResult
 from walle.cli.load_tests import LoadTest
 
@@ -15,6 +16,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 62em; 
 pre { background: #f5f5f5; padding: 0.8em; overflow-x: auto; font-size: 12px; line-height: 1.35; }
 table { border-collapse: collapse; } td, th { text-align: left; padding: 0.15em 0.9em 0.15em 0; vertical-align: top; }
 .failed, .late { color: #b00020; } .missing { color: #777; } img { max-width: 100%; }
+#in-short td { border-top: 1px solid #ddd; }
 section { border-top: 1px solid #ccc; margin-top: 2em; } dt { font-weight: 600; } dd { margin: 0 0 0.4em 0; }
 """
 _WORDS = {"ok": "measured", "failed": "failed", "late": "took too long"}
@@ -44,7 +46,8 @@ def page(
     if is_quick:
         parts.append("<p><strong>Some are from --quick: few repetitions, and sizes far below the paper's.</strong></p>")
     parts.append("<p>The numbers of the paper are from its own phones and servers, and do not compare directly.</p>")
-    parts.append("<table><tr><th>figure</th><th>paper</th><th>result</th><th>seconds</th></tr>")
+    heads = ("figure", "the paper", "ours", "best peer or baseline", "seconds")
+    parts.append("<table id='in-short'><tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>")
     parts += [_row(figure, result) for figure, result in rows]
     parts.append("</table>")
     parts += [_load_tests(load_tests)]
@@ -53,13 +56,37 @@ def page(
 
 
 def _row(figure: Figure, result: FigureResult | None) -> str:
-    status, word, seconds = "missing", "not run", ""
-    if result is not None:
-        status, word, seconds = result.status, _WORDS[result.status], f"{result.seconds:.1f}"
+    """Return a figure's rows, one for each headline, or one that says what became of it."""
     link = f"<a href='#{escape(figure.name, quote=True)}'>{escape(figure.title)}</a>"
-    return (
-        f"<tr><td>{link}</td><td>{escape(figure.section)}</td><td class='{status}'>{word}</td><td>{seconds}</td></tr>"
-    )
+    paper = f"{escape(figure.section)}: {escape(figure.short)}"
+    headlines = result.headlines if result is not None else []
+    seconds = f"{result.seconds:.1f}" if result is not None else ""
+    status = result.status if result is not None else "missing"
+    measured = [
+        f"<td><b>{escape(one.shown(one.ours))}</b><br><small>{escape(one.title())}</small></td>"
+        f"<td>{escape(best_peer(one))}</td>"
+        for one in headlines
+    ] or [f"<td class='{status}'>{escape(outcome(result))}</td><td></td>"]
+    first, *others = measured
+    span = f"<td rowspan='{len(measured)}'>"
+    lines = [f"<tr>{span}{link}</td>{span}{paper}</td>{first}{span}{seconds}</td></tr>"]
+    return "\n".join(lines + [f"<tr>{one}</tr>" for one in others])
+
+
+def outcome(result: FigureResult | None) -> str:
+    """Return in words what became of a figure that has no headline."""
+    if result is None:
+        return "not run"
+    return "measured, but without a headline" if result.status == "ok" else _WORDS[result.status]
+
+
+def best_peer(headline: Headline) -> str:
+    """Return the best peer with its number, and which peers have none and why."""
+    if not headline.peers:
+        return "no peer in this benchmark"
+    best, absent = headline.best_peer(), headline.absent()
+    shown = f"{best[0]} {headline.shown(best[1])}" if best else ""
+    return "; ".join(filter(None, (shown, absent)))
 
 
 def _load_tests(found: Sequence[LoadTest]) -> str:

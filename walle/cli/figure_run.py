@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
 from walle.cli.figure_catalogue import Figure
+from walle.cli.figure_headline import Headline
 
 _LAST_LINES = 40
 _MAX_OUTPUT_BYTES = 200_000
@@ -40,6 +41,11 @@ class FigureResult:
 
     def to_plain(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    @property
+    def headlines(self) -> list[Headline]:
+        """Return what the benchmark says in short; nothing of one that did not end well."""
+        return Headline.find(self.output) if self.status == "ok" else []
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
@@ -75,7 +81,7 @@ def run_figure(
         process = subprocess.Popen(
             [sys.executable, str(figure.path), *arguments],
             cwd=root,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))},
+            env=environment(root),
             stdin=subprocess.DEVNULL,
             stdout=out_file,
             stderr=error_file,
@@ -111,6 +117,25 @@ def run_figure(
         machine=machine(),
         versions=versions(("walle", *figure.peers)),
     )
+
+
+def run_directly(path: Path, arguments: Sequence[str], root: Path) -> int:
+    """Run a benchmark in a process of its own with this terminal; return its exit status, as a shell has it."""
+    process = subprocess.Popen([sys.executable, str(path), *arguments], env=environment(root))
+    try:
+        process.wait()
+    except KeyboardInterrupt:  # which the benchmark has got too: it ends its own processes
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+        process.kill()
+        process.wait()
+        raise
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def environment(root: Path) -> dict[str, str]:
+    """Return this process's environment, with the checkout at `root` first among the places of Python's modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

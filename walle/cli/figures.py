@@ -1,12 +1,12 @@
 """`walle figures`: the benchmarks, each of which is a module under benchmarks/ and also runs alone."""
 
+import dataclasses
 import json
 import math
-import runpy
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from walle.cli.figure_budget import Budget
 from walle.cli.figure_catalogue import Catalogue, Figure
-from walle.cli.figure_page import page
-from walle.cli.figure_run import FigureResult, revision_of, run_figure
+from walle.cli.figure_page import best_peer, outcome, page
+from walle.cli.figure_run import FigureResult, revision_of, run_directly, run_figure
 from walle.cli.load_tests import read_load_tests
 from walle.cli.output import JsonFlag, emit, emit_rows, progress_console
 from walle.durable_file import write_file
@@ -55,10 +55,11 @@ def figures(
 ) -> None:
     """Measure figures on this machine, against their peers in the same run.
 
-    Without a name all are measured, one after the other, and out/report.html has each of them: what the paper reports,
-    ours, the peers', command, time, machine and versions. One that fails is shown with its last lines, and the others
-    continue; exit status 1 says so. Load tests that were run are linked to. A call that was interrupted goes on where
-    it was: what the same command has measured at the same commit, without changes to its files, is not measured again.
+    Without a name all are measured, one after the other, and out/report.html has each of them: first a table with the
+    paper's number, ours and the best peer's, then what each printed, its command, time, machine and versions. One that
+    fails is shown with its last lines, and the others continue; exit status 1 says so. Load tests that were run are
+    linked to. A call that was interrupted goes on where it was: what the same command has measured at the same commit,
+    without changes to its files, is not measured again.
     """
     catalogue = Catalogue.find()
     if show:
@@ -74,9 +75,9 @@ def figures(
             raise ConfigError(f"{what}; give arguments of one figure after --")
         if name not in catalogue.modules:
             raise ConfigError(f"unknown figure {name!r}; known are: {', '.join(catalogue.figures)}")
-        path = catalogue.modules[name]
-        sys.argv = [str(path), *(arguments or []), *(["--json"] if as_json else [])]
-        runpy.run_path(str(path), run_name="__main__")
+        given = [*(arguments or []), *(["--json"] if as_json else [])]
+        if status := run_directly(catalogue.modules[name], given, catalogue.root):
+            raise typer.Exit(status)
         return
     chosen = catalogue.chosen(only, skip)
     limit_s = limit_s or (_QUICK_LIMIT_S if quick else _LIMIT_S)
@@ -91,7 +92,13 @@ def figures(
         report, page(rows_of_page, catalogue.root / "out", read_load_tests(catalogue.root / "out/loadtest", report))
     )
     bad = [one for one in results if one.status != "ok"]
-    plain = {"report": str(report), "figures": [one.to_plain() for one in results]}
+    plain = {
+        "report": str(report),
+        "figures": [one.to_plain() | {"headlines": _headlines(one)} for one in results],
+    }
+    if not as_json:
+        papers = {figure.name: figure.short for figure in chosen}
+        emit_rows([row for one in results for row in _rows(one, papers[one.name])], as_json=False)
     text = f"{len(results) - len(bad)} of {len(results)} figures measured; report: {report}"
     emit(plain, as_json=as_json, text=escape(text + "".join(f"\n{one.name}: {_last(one)}" for one in bad)))
     if bad:
@@ -105,6 +112,24 @@ def _record(out: Path, name: str) -> Path:
 def _last(result: FigureResult) -> str:
     lines = result.error.splitlines()
     return f"{result.status}: {' / '.join(lines[-2:])}"
+
+
+def _headlines(result: FigureResult) -> list[dict[str, Any]]:
+    """Return the headlines as JSON, each with the peer that is best."""
+    return [
+        dataclasses.asdict(one) | {"best_peer": best[0] if (best := one.best_peer()) else None}
+        for one in result.headlines
+    ]
+
+
+def _rows(result: FigureResult, paper: str) -> list[dict[str, str]]:
+    """Return the rows of the table for a terminal: one for each headline."""
+    seconds = f"{result.seconds:.1f}"
+    cells = [
+        {"measured": headline.title(), "ours": headline.shown(headline.ours), "best peer": best_peer(headline)}
+        for headline in result.headlines
+    ] or [{"measured": "", "ours": outcome(result), "best peer": ""}]
+    return [{"figure": result.name, "paper": paper, **one, "seconds": seconds} for one in cells]
 
 
 def _measure(
