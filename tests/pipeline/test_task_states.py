@@ -20,7 +20,7 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.pipeline.task_states import MAX_STATE_BYTES, TaskState, TaskStateError, TaskStates, state_of_version
+from walle.pipeline.task_states import TaskState, TaskStateError, TaskStates, state_of_version
 from walle.protocol import FeaturesPolicy, ProtocolError, StatePolicy, TriggerCondition, UpgradePolicy
 
 
@@ -61,7 +61,7 @@ async def test_a_run_sees_the_state_that_the_last_one_left(store: FeatureStore) 
         if trigger.position == 1:
             raise ValueError("a run that fails")
         if trigger.position == 2:
-            state["n"] = "x" * MAX_STATE_BYTES
+            state["n"] = "x" * StatePolicy().max_bytes
         return TaskOutput(state["n"], state=state)
 
     failures: list[str] = []
@@ -98,10 +98,10 @@ async def test_a_state_alone_reaches_the_file(tmp_path: pathlib.Path) -> None:
 async def test_a_new_version_keeps_clears_or_migrates_and_a_rollback_finds_the_old_state() -> None:
     states = TaskStates()
     assert (await begin(states, 1)).value == {}
-    changed = states.changed("t", {"n": 1})
+    changed, _ = states.changed("t", {"n": 1})
     assert changed is not None
     states.activate(changed)
-    assert states.changed("t", {"n": 1}) is None
+    assert states.changed("t", {"n": 1}) == (None, 0)
 
     kept = await begin(states, 2, on_upgrade=UpgradePolicy.KEEP)
     assert (kept.value, kept.after_id) == ({"n": 1}, 0)

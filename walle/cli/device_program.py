@@ -7,6 +7,7 @@ grow: each new file begins where the one before ended, and `source.json` in the 
 import abc
 import asyncio
 import contextlib
+import dataclasses
 import enum
 import json
 import logging
@@ -330,6 +331,7 @@ class DeviceProgram:
             "history_dropped": summary.history_dropped,
             "timers": summary.timers,
             "timers_evicted": summary.timers_evicted,
+            "states": {task: dataclasses.asdict(size) for task, size in summary.states.items()},
             "rejected": summary.rejected,
             "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
@@ -376,6 +378,7 @@ _COUNTED = (
     ("rejected", "events that could not be read"),
     ("interpreters_discarded", "interpreters discarded"),
 )
+_NEARLY_FULL = 0.8  # of a state's bound: it is shown
 
 
 def _line_of(status: Mapping[str, Any]) -> str:
@@ -388,6 +391,11 @@ def _line_of(status: Mapping[str, Any]) -> str:
         count = status[key] if isinstance(status[key], int) else sum(status[key].values())
         if count:
             parts.append(f"{count} {what}")
+    for task, size in status["states"].items():
+        share = size["size_bytes"] / size["max_bytes"]
+        if share >= _NEARLY_FULL or size["evicted"]:
+            evicted = f", {size['evicted']} entries evicted" if size["evicted"] else ""
+            parts.append(f"state of {task} {share:.0%} full{evicted}")
     if status["cloud_error"]:
         parts.append(f"no cloud: {status['cloud_error']}")
     return "; ".join(parts)

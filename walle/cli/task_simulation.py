@@ -86,6 +86,8 @@ def simulate(
     log_name = "" if played is None else str(played.path)
     faults = [record.with_line(one.in_sources(name, tree.files, own_folder, log_name)) for one in result.faults]
     report = _report(tree.task, result, played, record, took_ms, faults)
+    state = version.config.state
+    report["state_max_bytes"] = 0 if state is None else state.max_bytes
     emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
     if not result.ok:
         raise typer.Exit(1)
@@ -314,6 +316,8 @@ def _report(
             {"line": one.line, "fault": one.fault.value, "reason": one.reason}
             for one in (played.reports if played is not None else ())
         ],
+        "state_bytes": result.state_bytes,
+        "state_entries_evicted": result.entries_evicted,
         "refused_events": refused,
         "results": record.results,
         "dropped_results": record.dropped_results,
@@ -349,6 +353,11 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
     if (all_users := report["users"] + report["other_users"]) > 1:
         others = f" of {all_users} (--users plays more)" if report["other_users"] else ""
         lines.append(f"{report['users']} users{others}, each on a device of its own of each kind")
+    if report["state_max_bytes"] and report["runs"]:
+        share = report["state_bytes"] / report["state_max_bytes"]
+        evicted = f"; {count} entries were evicted" if (count := report["state_entries_evicted"]) else ""
+        size = f"{report['state_bytes']:,} of {report['state_max_bytes']:,} bytes ({share:.0%})"
+        lines.append(f"the state reached {size} on one device{evicted}")
     if report["cut_by_limit"]:
         lines.append(f"the first {report['events']} events of {escape(path)} were played; --limit plays more")
     if report["skipped_lines"]:

@@ -231,6 +231,8 @@ class _Simulation:
                 other_users=len(by_user) - len(users),
                 groups=tuple(results),
                 faults=play.faults.all(),
+                state_bytes=play.state_bytes,
+                entries_evicted=play.entries_evicted,
             )
 
     async def _play(
@@ -311,6 +313,8 @@ class _Simulation:
             else:
                 await device.end()
             play.runs += device.counts.triggers
+            play.state_bytes = max(play.state_bytes, device.state_bytes)
+            play.entries_evicted += device.counts.entries_evicted.total()
             play.without_visit += device.counts.without_visit
 
     async def _resolved(self, event: Event) -> Event:
@@ -345,6 +349,8 @@ class _Play:
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     without_visit: int = 0  # on one kind of device
     is_cut: bool = False
+    state_bytes: int = 0  # of the largest state of a device
+    entries_evicted: int = 0  # of states, on all devices
     failed_on: str = ""  # the first group with a failure
 
 

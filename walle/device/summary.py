@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 
+from walle.pipeline.task_states import StateSize
+
 _LATENCIES_KEPT = 10_000
 
 
@@ -35,7 +37,8 @@ class DeviceSummary:
     `cut_visits` as in `StreamCounts`, `visits_cut` are visits that were evicted. `late`, `out_of_order`, `duplicates`
     and `clock_jumps` as in `LiveCounts`. `history_dropped` are events that `ctx.history` lacks, because they could not
     be written, `rejected` those in JSON that could not be read. `timers` of conditions are running; `timers_evicted`
-    were removed at a bound, by task. `discarded` are interpreters that could not be reset after a task, by its version.
+    were removed at a bound, by task. `states` are the sizes of tasks' states beside their bounds. `discarded` are
+    interpreters that could not be reset after a task, by its version.
     The rest as in `DeviceCounts`.
     """
 
@@ -64,6 +67,7 @@ class DeviceSummary:
     history_dropped: int
     timers: int
     timers_evicted: dict[str, int]
+    states: dict[str, StateSize]
     rejected: int
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: of the store (`StoreReport`), history and journal

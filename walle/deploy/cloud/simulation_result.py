@@ -13,7 +13,8 @@ class SimulationResult:
     `events` are those that each kind of device was to get; `refused` (position, reason) are those that a device
     refuses, and that were not played for that reason. `is_cut` says that events were not played after the last failure.
     `users` of the events have devices of their own; `other_users` were too many, and are not played. `faults` are the
-    distinct failures. `groups` are the results on devices of the groups that the release is for.
+    distinct failures. `groups` are the results on devices of the groups that the release is for. `state_bytes` is the
+    largest size that the task's state reached on one of the devices, `entries_evicted` are of the states of all.
     """
 
     ok: bool
@@ -28,3 +29,5 @@ class SimulationResult:
     groups: tuple[GroupResult, ...] = ()
     faults: tuple[SimulatedFault, ...] = ()
     other_groups: int = 0  # too small, or too many: not simulated
+    state_bytes: int = 0
+    entries_evicted: int = 0
