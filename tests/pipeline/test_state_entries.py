@@ -143,7 +143,7 @@ class Device:
         return found, True, evicted
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(policy=policies(), played=runs())
 def test_states_are_those_of_the_slow_reference_whatever_kills_come_between(
     policy: StatePolicy, played: list[Run]
@@ -183,6 +183,10 @@ def run_at(states: TaskStates, policy: StatePolicy, ts_ms: int, **entries: Any) 
         states.activate(after)
         active = after
     return active.value, evicted
+
+
+def times_of(now_ms: int, written_ms: Mapping[str, int]) -> EntryTimes:
+    return EntryTimes(now_ms, written_ms, {})
 
 
 def stored(value: Mapping[str, Any], times: EntryTimes | None = None) -> TaskState:
@@ -300,12 +304,12 @@ def test_damaged_times_leave_the_state_and_are_made_again(damage: str) -> None:
     with contextlib.closing(device.db):
         device.run(1000, (Op("set", "a", 1),))
         device.write()
-        assert read_states(device.db)[0][0].times == EntryTimes(1000, {"a": 1000})
+        assert read_states(device.db)[0][0].times == times_of(1000, {"a": 1000})
         device.db.execute(damage)
         device.kill()
         assert (device.active.value, device.active.times) == ({"a": 1}, None)
         device.run(2000, ())
-        assert device.active.times == EntryTimes(2000, {"a": 2000})
+        assert device.active.times == times_of(2000, {"a": 2000})
 
 
 def test_what_an_older_walle_wrote_meanwhile_gets_new_times() -> None:
@@ -330,7 +334,7 @@ def test_a_removed_state_leaves_no_times() -> None:
 @pytest.mark.asyncio
 async def test_an_upgrade_keeps_the_times_of_equal_entries_and_the_new_bound() -> None:
     policy = StatePolicy(version=2, max_bytes=1024, on_full=FullStatePolicy.EVICT, on_upgrade=UpgradePolicy.MIGRATE)
-    times = EntryTimes(5000, {"c": 1000, "a": 2000, "b": 5000})
+    times = times_of(5000, {"c": 1000, "a": 2000, "b": 5000})
     states = TaskStates([stored({"a": "x" * 400, "b": 1, "c": "x" * 400}, times)])
 
     async def migrate(_: int, state: Mapping[str, Any]) -> object:
@@ -341,12 +345,12 @@ async def test_an_upgrade_keeps_the_times_of_equal_entries_and_the_new_bound() -
 
     state = await state_of_version(states, "t", policy, last_id=none, migrate=migrate)
     assert list(state.value) == ["a", "b", "new"]  # c is the oldest
-    assert state.times == EntryTimes(5000, {"a": 2000})
+    assert state.times == times_of(5000, {"a": 2000})
     states.activate(state)
     run_at(states, policy, 6000)
     active = states.active("t")
     assert active is not None
-    assert active.times == EntryTimes(6000, {"a": 2000, "b": 6000, "new": 6000})
+    assert active.times == times_of(6000, {"a": 2000, "b": 6000, "new": 6000})
 
     async def too_much(_: int, state: Mapping[str, Any]) -> object:
         return {**state, "new": "x" * 2000}

@@ -33,28 +33,36 @@ class EntryTooLargeError(ValueError):
 class EntryTimes:
     """The time of each entry's last write, in the order of these writes, and the time of the stream at the latest.
 
-    An entry of a state that was stored without times is not in `written_ms`.
+    An entry of a state that was stored without times is not in `written_ms`. `entries` are those of the state's data,
+    as `split` returns them: a run is compared with them.
     """
 
     now_ms: int
     written_ms: Mapping[str, int]
+    entries: Mapping[str, bytes] = dataclasses.field(repr=False, compare=False)
 
-    def encode(self, data: bytes) -> bytes:
-        """Return the times encoded, for a state with these bytes: places of its entries, and their ages."""
-        places = {key: place for place, key in enumerate(split(data))}
+    def encode(self) -> bytes:
+        """Return the times encoded: places of the entries in the state, and their ages."""
+        places = {key: place for place, key in enumerate(self.entries)}
         ages_ms = [self.now_ms - ms for ms in self.written_ms.values()]
         return plain.encode([self.now_ms, [places[key] for key in self.written_ms], ages_ms])
 
     @classmethod
     def decode(cls, encoded: bytes, data: bytes) -> Self:
-        """Return the times that `encode` encoded. Raises ValueError or TypeError where it did not."""
+        """Return the times that `encode` encoded, of a state with this data.
+
+        Raises:
+            TypeError, ValueError: the bytes are not such times.
+        """
         now_ms, places, ages_ms = plain.decode(encoded, strict=True)
         if not all(type(number) is int for number in (now_ms, *places, *ages_ms)):
             raise TypeError("times of a state's entries are not whole numbers")
-        keys = list(split(data))
+        entries = split(data)
+        keys = list(entries)
         if not all(0 <= place < len(keys) for place in places):
             raise ValueError("times of a state's entries name entries that it does not have")
-        return cls(now_ms, {keys[place]: now_ms - age_ms for place, age_ms in zip(places, ages_ms, strict=True)})
+        written_ms = {keys[place]: now_ms - age_ms for place, age_ms in zip(places, ages_ms, strict=True)}
+        return cls(now_ms, written_ms, entries)
 
 
 class Settled(NamedTuple):
@@ -110,21 +118,30 @@ def after_run(policy: StatePolicy, before: bytes, times: EntryTimes | None, data
     Raises:
         EntryTooLargeError: one entry does not fit, so that eviction could not help.
     """
-    now_ms = ts_ms if times is None else _now_ms(times, ts_ms)
-    gone = [] if times is None else _expired(policy, times.written_ms, now_ms)
-    is_timed = times is not None and len(times.written_ms) == entry_count(before) and now_ms >= times.now_ms
-    if is_timed and data == before and not gone and len(data) <= policy.max_bytes:
+    if times is None:
+        times, is_new = EntryTimes(ts_ms, {}, split(before)), True
+    else:
+        is_new = len(times.written_ms) < len(times.entries)
+    now_ms = _now_ms(times, ts_ms)
+    is_back = now_ms < times.now_ms
+    gone = _expired(policy, times.written_ms, now_ms)
+    if data == before and not (is_new or is_back or gone) and len(data) <= policy.max_bytes:
         return None
-    old, new = split(before), split(data)
+    old, new = dict(times.entries), split(data)
     for key in gone:
         del old[key]
-    known = {} if times is None else times.written_ms
-    kept = {key for key, entry in old.items() if new.get(key) == entry}
-    written_ms = {key: min(ms, now_ms) for key, ms in known.items() if key in kept}
-    untimed = [key for key in new if key in kept and key not in written_ms]
-    written_ms |= dict.fromkeys(untimed, now_ms)
-    written_ms |= dict.fromkeys((key for key in new if key not in kept), now_ms)
-    return _within(policy, new, data, EntryTimes(now_ms, written_ms))
+    written_ms = dict(times.written_ms)
+    for key in written_ms.keys() - new.keys():
+        del written_ms[key]
+    if is_back:
+        written_ms = {key: min(ms, now_ms) for key, ms in written_ms.items()}
+    writes = {key: now_ms for key, entry in new.items() if old.get(key) != entry}
+    for key in writes:
+        written_ms.pop(key, None)
+    if is_new:
+        written_ms |= {key: now_ms for key in new if key not in written_ms and key not in writes}
+    written_ms |= writes
+    return _within(policy, data, EntryTimes(now_ms, written_ms, new))
 
 
 def after_upgrade(policy: StatePolicy, before: bytes, times: EntryTimes | None, data: bytes) -> Settled:
@@ -136,7 +153,7 @@ def after_upgrade(policy: StatePolicy, before: bytes, times: EntryTimes | None, 
     old, new = split(before), split(data)
     known = {} if times is None else times.written_ms
     written_ms = {key: ms for key, ms in known.items() if key in new and new[key] == old.get(key)}
-    return _within(policy, new, data, EntryTimes(0 if times is None else times.now_ms, written_ms))
+    return _within(policy, data, EntryTimes(0 if times is None else times.now_ms, written_ms, new))
 
 
 def _now_ms(times: EntryTimes, ts_ms: int) -> int:
@@ -154,14 +171,14 @@ def _expired(policy: StatePolicy, written_ms: Mapping[str, int], now_ms: int) ->
     return [key for key, ms in written_ms.items() if (ttl_s := policy.ttl_of(key)) and now_ms - ms >= 1000 * ttl_s]
 
 
-def _within(policy: StatePolicy, entries: dict[str, bytes], data: bytes, times: EntryTimes) -> Settled:
+def _within(policy: StatePolicy, data: bytes, times: EntryTimes) -> Settled:
     """Return the state within its bound, without its oldest entries where the policy is to evict them."""
     if not policy.evicts or len(data) <= policy.max_bytes:
         return Settled(data, times, 0)
+    entries, written_ms = dict(times.entries), dict(times.written_ms)
     for key, entry in entries.items():
         if 1 + len(entry) > policy.max_bytes:
             raise EntryTooLargeError(key, len(entry))
-    written_ms = dict(times.written_ms)
     order = [*written_ms, *(key for key in entries if key not in written_ms)]
     size_bytes, evicted = sum(map(len, entries.values())), 0
     while len(_head(len(entries))) + size_bytes > policy.max_bytes:
@@ -170,7 +187,7 @@ def _within(policy: StatePolicy, entries: dict[str, bytes], data: bytes, times: 
         written_ms.pop(key, None)
         evicted += 1
     data = _head(len(entries)) + b"".join(entries.values())
-    return Settled(data, EntryTimes(times.now_ms, written_ms), evicted)
+    return Settled(data, EntryTimes(times.now_ms, written_ms, entries), evicted)
 
 
 def _head(count: int) -> bytes:

@@ -250,7 +250,7 @@ def write_states(db: sqlite3.Connection, changes: Mapping[tuple[str, int], TaskS
             db.execute("INSERT OR REPLACE INTO task_states VALUES (?, ?, ?, ?, ?, ?)", (*values, _checksum(values)))
             if state.times is not None:
                 db.execute(_TIMES_SCHEMA)
-                times = state.times.encode(state.data)
+                times = state.times.encode()
                 row = (task, version, times, _checksum_of_times(times, state.data))
                 db.execute(f"INSERT OR REPLACE INTO {_TIMES} VALUES (?, ?, ?, ?)", row)  # noqa: S608
 
