@@ -23,6 +23,7 @@ from walle.cli.figure_run import versions
 _HELPERS = {
     "tunnel_fairness",
     "feature_export",
+    "task_state",
     "apis_cv",
     "tunnel_authority",
 }  # modules without a figure: a writer of docs, and a part of tunnel

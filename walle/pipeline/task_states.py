@@ -87,6 +87,10 @@ class TaskState:
                 del value[key]
         return value
 
+    def with_data(self, data: bytes, times: EntryTimes | None = None) -> Self:
+        """Return the state after a run, which is active."""
+        return type(self)(task=self.task, version=self.version, data=data, after_id=self.after_id, times=times)
+
     @property
     def entries(self) -> int:
         return entry_count(self.data)
@@ -152,14 +156,14 @@ class TaskStates:
             raise TaskStateError(task, "is not declared; add [state] to its task.toml")
         data = encode_state(task, value, policy)
         if not policy.times_entries:
-            return None if data == active.data else dataclasses.replace(active, data=data, times=None), 0
+            return None if data == active.data else active.with_data(data), 0
         try:
             settled = after_run(policy, active.data, active.times, data, ts_ms)
         except EntryTooLargeError as error:
             raise _entry_too_large(task, policy, error) from error
         if settled is None:
             return None, 0
-        return dataclasses.replace(active, data=settled.data, times=settled.times), settled.evicted
+        return active.with_data(settled.data, settled.times), settled.evicted
 
     def of_version(self, task: str, version: int) -> TaskState | None:
         return self._states.get(task, {}).get(version)

@@ -55,6 +55,7 @@ class StatePolicy:
     on_full: FullStatePolicy = FullStatePolicy.REFUSE
     ttl_s: int = 0
     prefix_ttl_s: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    times_entries: bool = dataclasses.field(init=False, repr=False, compare=False)  # keeps the times of their writes
 
     MAX_VERSION: ClassVar = 2**31
     SIZES: ClassVar = (
@@ -92,6 +93,7 @@ class StatePolicy:
                 what = f"has the prefix {shorten(prefix)}; give one of 1 to {self.MAX_PREFIX_CHARS} characters"
                 raise ProtocolError("state.prefix_ttl_s", what)
             self._check_ttl(f"state.prefix_ttl_s.{prefix}", ttl_s)
+        object.__setattr__(self, "times_entries", self.evicts or self.has_ttl)
 
     def _check_ttl(self, where: str, value: object) -> None:
         if type(value) is not int or not 0 <= value <= self.MAX_TTL_S:
@@ -105,11 +107,6 @@ class StatePolicy:
     @property
     def has_ttl(self) -> bool:
         return bool(self.ttl_s or self.prefix_ttl_s)
-
-    @property
-    def times_entries(self) -> bool:
-        """Return whether the time of each entry's last write is kept."""
-        return self.on_full is FullStatePolicy.EVICT or bool(self.ttl_s or self.prefix_ttl_s)
 
     def ttl_of(self, key: str) -> int:
         """Return the seconds after which an entry is removed, 0 for never."""
