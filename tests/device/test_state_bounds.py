@@ -1,6 +1,7 @@
 """Bound and expiry of a task's state on a real device: kills, counts, warnings, the release, and commands."""
 
 import asyncio
+import json
 import logging
 import os
 import pickle
@@ -112,9 +113,12 @@ async def test_a_growing_state_is_shown_before_it_is_full_and_evictions_reach_th
     caplog.set_level(logging.WARNING, "walle.task")
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)
-        await shop.push("v1", main=GROWING, config=TASK_CONFIG + '[state]\nmax_bytes = 2048\non_full = "evict"\n')
-        release_id = await shop.release("v1")
-        await shop.until(release_id, "full", users=[user])
+        config = '[state]\nmax_bytes = 2048\non_full = "evict"\n[simulation]\nevents = "simulation/events.jsonl"\n'
+        events = "".join(json.dumps(event_at(position).to_dict()) + "\n" for position in range(6))
+        files = {"simulation/events.jsonl": events}
+        await shop.push("v1", main=GROWING, config=TASK_CONFIG + config, **files)
+        release_id = await shop.release("v1", beta=["d0"])
+        await user.until(lambda: user.has("v1"))
         while (size := (await device.summary()).states[TASK]).size_bytes < 0.8 * 2048:
             assert "ctx.state has" not in caplog.text
             await user.visit()
@@ -153,6 +157,8 @@ async def test_a_growing_state_is_shown_before_it_is_full_and_evictions_reach_th
         shown = (await asyncio.to_thread(CliRunner().invoke, app, command, env=as_admin)).stdout
         assert f"largest state of a device: {totals['state_bytes']:,} of 2,048 bytes" in shown
         assert f"{size.evicted} entries of states were evicted" in shown
+        assert "<dt>largest state simulated</dt><dd>219 B <small>of 2,048 B</small>" in page
+        assert "largest state in the simulation: 219 of 2,048 bytes (11%)" in shown
 
 
 @pytest.mark.asyncio

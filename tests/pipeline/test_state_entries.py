@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import pathlib
 import sqlite3
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.pipeline.slow_entries import HOUR_MS, Change, RefusedError, SlowState
 from walle import plain
 from walle.pipeline.state_entries import EntryTimes, entry_count, split
+from walle.pipeline.store import FeatureStore
 from walle.pipeline.task_states import (
     TaskState,
     TaskStateError,
@@ -310,6 +312,28 @@ def test_damaged_times_leave_the_state_and_are_made_again(damage: str) -> None:
         assert (device.active.value, device.active.times) == ({"a": 1}, None)
         device.run(2000, ())
         assert device.active.times == times_of(2000, {"a": 2000})
+
+
+@pytest.mark.asyncio
+async def test_a_file_whose_times_cannot_be_read_keeps_its_states(tmp_path: pathlib.Path) -> None:
+    path, states = tmp_path / "features.db", TaskStates([TaskState.empty("t", 1)])
+    run_at(states, EVICTING, 1000, a=1)
+    active = states.active("t")
+    assert active is not None
+    async with FeatureStore(path) as store:
+        store.activate_state(active)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        (root,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'task_state_times'").fetchone()
+        (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek((root - 1) * page_bytes)
+        file.write(b"\xff" * page_bytes)
+    async with FeatureStore(path) as store:
+        kept = store.task_states.active("t")
+        assert kept is not None
+        assert (kept.value, kept.times) == ({"a": 1}, None)
+        assert store.report.set_asides  # the damaged file
 
 
 def test_what_an_older_walle_wrote_meanwhile_gets_new_times() -> None:

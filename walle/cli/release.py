@@ -281,7 +281,7 @@ def _group_lines(release: "ReleaseJson") -> list[str]:
 
 def _state_lines(release: "ReleaseJson") -> list[str]:
     """Return lines on the largest state of the task, in the simulation and on devices; none where it has no state."""
-    simulated = [one["details"] for one in release.get("history", ()) if one["details"].get("state_max_bytes")]
+    simulated = [one["details"] for one in release.get("history", ()) if one["details"].get("state_bytes")]
     lines = [
         f"largest state in the simulation: {_share(one['state_bytes'], one['state_max_bytes'])}" for one in simulated
     ]

@@ -259,7 +259,7 @@ def write_states(db: sqlite3.Connection, changes: Mapping[tuple[str, int], TaskS
                 db.execute(f"INSERT OR REPLACE INTO {_TIMES} VALUES (?, ?, ?, ?)", row)  # noqa: S608
 
 
-def read_states(db: sqlite3.Connection) -> tuple[list[TaskState], int]:
+def read_states(db: sqlite3.Connection, *, with_times: bool = True) -> tuple[list[TaskState], int]:
     """Return the states of the file, and the number of rows that fail their checksum or are not plain data.
 
     An older walle stored states that cannot be decoded; each run of their task would fail. Times that are damaged, or
@@ -276,7 +276,7 @@ def read_states(db: sqlite3.Connection) -> tuple[list[TaskState], int]:
             continue
         state = TaskState(task=task, version=version, data=data, after_id=after_id, is_active=bool(is_active))
         states.append(state)
-    if not _has_table(db, _TIMES):
+    if not with_times or not _has_table(db, _TIMES):
         return states, damaged
     rows = db.execute(f"SELECT task, version, times, checksum FROM {_TIMES}")  # noqa: S608 - made of constants
     times = {(task, version): (encoded, checksum) for task, version, encoded, checksum in rows}

@@ -88,7 +88,7 @@ class ReleasePages:
             {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)} for one in moved
         ]
         faults = [fault for one in moved for fault in one.details.get("faults", ())]
-        simulated = next((one.details for one in moved if one.details.get("state_max_bytes")), {})
+        simulated = next((one.details for one in moved if one.details.get("state_bytes")), {})
         may_act = session is not None and session.may(release.request.scenario, Role.RELEASER)
         return {
             "release": shown,
