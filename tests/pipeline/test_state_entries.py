@@ -259,9 +259,12 @@ def test_an_entry_that_cannot_fit_fails_its_run_and_evicts_nothing() -> None:
         "the state of task 't' cannot be kept within 1024 bytes: entry 'big' has 1031 bytes alone; keep less in it"
     )
     assert str(refused.value) == expected
+    with pytest.raises(TaskStateError, match="entry 'b' has 1024 bytes alone"):
+        run_at(states, EVICTING, 1, b="x" * 1019)
     active = states.active("t")
     assert active is not None
     assert active.value == {"a": 1}
+    assert run_at(states, EVICTING, 1, b="x" * 1018) == ({"b": "x" * 1018}, 1)  # of exactly the bound
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 20])
