@@ -92,6 +92,7 @@ class EventPlay:
         self._topics = PutTopics()
         self._trigger: Trigger | None = None  # runs of a task follow one another
         self._output: TaskOutput | None = None
+        self.state_bytes = 0  # of the task's state, the largest so far
         self._undo = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -130,6 +131,7 @@ class EventPlay:
         if transient(event) is None:
             self._history.add(position, event)
         await self._engine.settle()
+        self._measure_state()
 
     @property
     def running_timers(self) -> dict[str, int]:
@@ -155,6 +157,12 @@ class EventPlay:
         if end_ms > now_ms:
             await self._engine.on_event(Tick(end_ms), can_wait=True)
             await self._engine.settle()
+            self._measure_state()
+
+    def _measure_state(self) -> None:
+        active = self._store.task_states.active(self._manifest.name)
+        if active is not None:
+            self.state_bytes = max(self.state_bytes, len(active.data))
 
     async def _run(self, task: str, trigger: Trigger) -> TaskOutput:
         self._trigger, self._output = trigger, None
@@ -164,14 +172,15 @@ class EventPlay:
         if manifest.history is not None:
             older = functools.partial(self._history.query, task, trigger.position)
             callbacks = {**callbacks, "events.history": older}
-        active = self._store.task_states.active(task)
+        policy, active = manifest.state, self._store.task_states.active(task)
+        self._measure_state()
         output = await self._runner.run(
             self._files,
             manifest,
             trigger,
             self._device,
             callbacks,
-            state=None if active is None else active.value,
+            state=None if active is None or policy is None else active.value_at(policy, trigger.ts_ms),
             on_log=self._on_log(trigger.position),
             timed=self._timed,
         )

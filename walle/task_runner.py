@@ -29,7 +29,7 @@ from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.topics import TopicError, own_topic
-from walle.protocol import LATENCY_MS, PHASES, Attribute, Manifest, is_metric_name
+from walle.protocol import LATENCY_MS, PHASES, Attribute, Manifest, StatePolicy, is_metric_name
 from walle.task_log import LogLine, OnLog, TaskLog, last_lines, parse_lines
 
 _LOG = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
 _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
+_NO_STATE = StatePolicy()
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
 
 boot.register_modules(
@@ -311,6 +312,7 @@ class TaskRunner:
                 run_ms,
                 metrics,
                 manifest.version,
+                manifest.state or _NO_STATE,
             )
         except (LookupError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error

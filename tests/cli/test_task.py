@@ -226,6 +226,27 @@ def test_simulate_shows_what_the_task_logs_and_prints(task: Path, tmp_path: Path
     assert "log: info: printed (simulated-high, event 1, line 2)" in text
 
 
+def test_simulate_shows_the_largest_state_and_what_was_evicted(task: Path, tmp_path: Path) -> None:
+    task.joinpath("main.py").write_text(
+        "def execute(ctx, trigger):\n    ctx.state[str(len(ctx.state))] = 'x' * 700\n    return len(ctx.state)\n"
+    )
+    log = write_events(tmp_path / "log.jsonl", ("a", False), ("b", False))
+    task.joinpath("task.toml").write_text(CONFIG + "[state]\n")
+    status, report = run("task", "simulate", task, "--events", log)
+    found = status, report["state_bytes"], report["state_max_bytes"], report["state_entries_evicted"]
+    assert found == (0, 706, 65536, 0)  # each user has a device
+    one_user = tmp_path / "one.jsonl"
+    visit = (("page_enter", 1000), ("page_exit", 2000), ("page_enter", 3000), ("page_exit", 4000))
+    events = [{"event_id": kind, "page_id": "item", "ts_ms": ts_ms, "contents": {}} for kind, ts_ms in visit]
+    one_user.write_text("".join(json.dumps(event) + "\n" for event in events))
+    task.joinpath("task.toml").write_text(CONFIG + '[state]\nmax_bytes = 1024\non_full = "evict"\n')
+    status, report = run("task", "simulate", task, "--events", one_user)
+    found = status, report["state_bytes"], report["state_max_bytes"], report["state_entries_evicted"]
+    assert found == (0, 706, 1024, 2)  # one on each kind of device
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(one_user)]).stdout
+    assert "the state reached 706 of 1,024 bytes (69%) on one device; 2 entries were evicted" in text
+
+
 def test_simulate_bounds_what_it_shows_and_keeps(task: Path, tmp_path: Path) -> None:
     (task / "main.py").write_text("def execute(ctx, trigger):\n    for n in range(150):\n        print(n)\n")
     log = write_events(tmp_path / "log.jsonl", *((str(number), False) for number in range(4)))

@@ -20,7 +20,7 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.pipeline.task_states import MAX_STATE_BYTES, TaskState, TaskStateError, TaskStates, state_of_version
+from walle.pipeline.task_states import TaskState, TaskStateError, TaskStates, state_of_version
 from walle.protocol import FeaturesPolicy, ProtocolError, StatePolicy, TriggerCondition, UpgradePolicy
 
 
@@ -61,7 +61,7 @@ async def test_a_run_sees_the_state_that_the_last_one_left(store: FeatureStore) 
         if trigger.position == 1:
             raise ValueError("a run that fails")
         if trigger.position == 2:
-            state["n"] = "x" * MAX_STATE_BYTES
+            state["n"] = "x" * StatePolicy().max_bytes
         return TaskOutput(state["n"], state=state)
 
     failures: list[str] = []
@@ -98,10 +98,10 @@ async def test_a_state_alone_reaches_the_file(tmp_path: pathlib.Path) -> None:
 async def test_a_new_version_keeps_clears_or_migrates_and_a_rollback_finds_the_old_state() -> None:
     states = TaskStates()
     assert (await begin(states, 1)).value == {}
-    changed = states.changed("t", {"n": 1})
+    changed, _ = states.changed("t", {"n": 1})
     assert changed is not None
     states.activate(changed)
-    assert states.changed("t", {"n": 1}) is None
+    assert states.changed("t", {"n": 1}) == (None, 0)
 
     kept = await begin(states, 2, on_upgrade=UpgradePolicy.KEEP)
     assert (kept.value, kept.after_id) == ({"n": 1}, 0)
@@ -160,6 +160,16 @@ async def test_a_damaged_state_is_reported_and_the_others_survive_a_salvage(tmp_
         ({"version": 2}, "state.on_upgrade: is missing; version 2 needs one of keep, clear, migrate"),
         ({"version": 2, "on_upgrade": "drop"}, "state.on_upgrade: must be one of keep, clear, migrate"),
         ({"features": ["keep"]}, "state.features"),
+        ({"on_full": "drop"}, "state.on_full: must be one of refuse, evict; is 'drop'"),
+        ({"max_bytes": 1023}, "state.max_bytes: must be a whole number from 1024 to 262144, is 1023"),
+        ({"max_bytes": 262_145}, "state.max_bytes"),
+        ({"max_bytes": 2048.0}, "state.max_bytes"),
+        ({"ttl_s": -1}, "state.ttl_s: must be a whole number of seconds from 0 (never) to 31622400, is -1"),
+        ({"ttl_s": True}, "state.ttl_s"),
+        ({"prefix_ttl_s": 60}, "state.prefix_ttl_s: must be a table of 16 prefixes at most"),
+        ({"prefix_ttl_s": {"": 60}}, "state.prefix_ttl_s: has the prefix ''; give one of 1 to 64 characters"),
+        ({"prefix_ttl_s": {"cart/": "1h"}}, "state.prefix_ttl_s.cart/: must be a whole number of seconds"),
+        ({"prefix_ttl_s": {str(n): 1 for n in range(17)}}, "state.prefix_ttl_s: must be a table of 16"),
     ],
 )
 def test_a_wrong_policy_is_refused(table: object, message: str) -> None:
@@ -172,6 +182,13 @@ def test_a_policy_is_what_its_table_says() -> None:
     policy = StatePolicy(version=3, on_upgrade=UpgradePolicy.MIGRATE, features=FeaturesPolicy.CLEAR)
     assert StatePolicy.parse(policy.to_json()) == policy
     assert StatePolicy.parse({}) == StatePolicy()
+    assert not StatePolicy().times_entries
+    assert StatePolicy(version=1).to_json() == {"version": 1, "features": "keep"}  # an older walle takes it
+    table = {"max_bytes": 5000, "on_full": "evict", "ttl_s": 60, "prefix_ttl_s": {"cart/": 5, "cart/vip/": 0}}
+    bounded = StatePolicy.parse(table)
+    assert bounded.times_entries
+    assert [bounded.ttl_of(key) for key in ("cart/1", "cart/vip/1", "cart", "")] == [5, 0, 60, 60]
+    assert bounded.to_json() == {"version": 1, "features": "keep", **table}
 
 
 PLAYER = """
@@ -180,22 +197,29 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_states import TaskState
-from walle.protocol import TriggerCondition
+from walle.protocol import FullStatePolicy, StatePolicy, TriggerCondition
+
+BOUNDED = StatePolicy(max_bytes=2000, on_full=FullStatePolicy.EVICT, ttl_s=1)
 
 async def main(path, count):
     async with FeatureStore(path, threshold=20, interval_s=0.004) as store:
         async def run(task, trigger):
-            state = store.task_states.active(task).value
+            policy = BOUNDED if task == "bounded" else StatePolicy()
+            state = store.task_states.active(task).value_at(policy, trigger.ts_ms)
             await asyncio.sleep(0.002 if trigger.position % 41 == 0 else 0)
+            found = len(state)
+            if task == "bounded" and (trigger.position // 2000 % 2 or trigger.position % 50 == 0):
+                state[str(trigger.position % 400)] = "x" * (trigger.position % 90)
             state["n"] = state.get("n", 0) + 1
             state["sum"] = (state.get("sum", 0) * 31 + trigger.position) % 1000003
             if trigger.position % 7 == 0:
                 raise ValueError("its state is dropped")
             silent = task == "silent"  # its state alone is stored
-            return TaskOutput(None if silent else [state["n"], state["sum"]], state=state)
+            output = None if silent else [state["n"], state["sum"], found]
+            return TaskOutput(output, state=state, state_policy=policy)
 
         engine = StreamEngine(store, run)
-        for task, trigger_id in (("a", "click"), ("b", "scroll"), ("silent", "click")):
+        for task, trigger_id in (("a", "click"), ("b", "scroll"), ("silent", "click"), ("bounded", "scroll")):
             engine.add_task(task, TriggerCondition.of([trigger_id]))
             if store.task_states.active(task) is None:
                 store.activate_state(TaskState.empty(task, 1))
@@ -209,18 +233,22 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
-def contents_of(path: pathlib.Path) -> tuple[list[Any], list[Any]]:
+def contents_of(path: pathlib.Path) -> tuple[list[Any], list[Any], list[Any]]:
     with contextlib.closing(sqlite3.connect(path)) as db:
         features = db.execute("SELECT topic, position, payload FROM features ORDER BY topic, id").fetchall()
-        return features, db.execute("SELECT task, version, data FROM task_states ORDER BY task").fetchall()
+        states = db.execute("SELECT task, version, data FROM task_states ORDER BY task").fetchall()
+        return features, states, db.execute("SELECT * FROM task_state_times ORDER BY task").fetchall()
 
 
 def test_states_and_outputs_are_equal_whatever_kills_come_between(tmp_path: pathlib.Path) -> None:
     count = "8000"
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
     subprocess.run([sys.executable, "-c", PLAYER, str(whole), count], check=True, stdout=subprocess.DEVNULL)
-    features, states = contents_of(whole)
+    features, states, times = contents_of(whole)
     assert len(features) > 5_000
+    assert [row[0] for row in times] == ["bounded"]
+    sizes = [plain.decode(payload)[2] for topic, _, payload in features if topic == "bounded"]
+    assert min(sizes[1000:]) < max(sizes) // 2  # entries went
     assert next(plain.decode(data)["n"] for _, _, data in states) == sum(topic == "a" for topic, _, _ in features)
     seed, kills, ended = random.Random(8), 0, False
     while not ended:
@@ -236,4 +264,4 @@ def test_states_and_outputs_are_equal_whatever_kills_come_between(tmp_path: path
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1
     assert kills >= 5
-    assert contents_of(killed) == (features, states)
+    assert contents_of(killed) == (features, states, times)

@@ -20,6 +20,7 @@ SPEED = 40  # so that a device plays for VISITS / SPEED = 5 s
 
 MAIN = """\
 def execute(ctx, trigger):
+    ctx.state[str(ctx.events[0].ts_ms)] = len(ctx.events)
     return {"enter_ms": ctx.events[0].ts_ms, "exit_ms": ctx.events[-1].ts_ms, "events": len(ctx.events)}
 """
 CONFIG = """\
@@ -29,6 +30,9 @@ name = "dwell"
 sequence = ["page_exit"]
 [limits]
 queue_full = "block"
+[state]
+max_bytes = 1024
+on_full = "evict"
 """  # a busy machine may be slower than the events, of which none may be dropped
 
 
@@ -121,6 +125,8 @@ def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, st
         assert last["dropped"] == {}
         assert last["tasks"] == {"shop/dwell": "v1"}
         assert last["produced"] == VISITS
+        state = last["states"]["shop/dwell"]
+        assert (state["max_bytes"], state["entries"], state["size_bytes"]) == (1024, 68, 3 + 68 * 15)
     assert 0 < again.lines[-1]["runs_ok"] <= VISITS - killed["stored"]  # it resumed, and did not start again
 
     back = walle("release", "rollback", release.lines[-1]["id"], "--reason=the test is over", "--json", **reached)

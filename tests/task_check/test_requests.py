@@ -108,6 +108,37 @@ def test_correct_requests_have_no_findings(main: str, config: str) -> None:
     assert not [str(one) for one in check(main, CONFIG + FILES + config)]
 
 
+def test_options_of_a_state_that_nothing_uses_are_found_with_their_lines() -> None:
+    section = '[state]\nversion = 1\non_full = "evict"\nttl_s = 60\n[state.prefix_ttl_s]\n"cart/" = 5\n'
+    found = [str(one) for one in check(main_of("1"), CONFIG + section)]
+    hint = "has no effect: no code of the task uses ctx.state; use it, or remove [state] [section]"
+    assert found == [
+        f"task.toml:7:1: warning: [state] on_full {hint}",
+        f"task.toml:8:1: warning: [state] ttl_s {hint}",
+        f"task.toml:9:2: warning: [state] prefix_ttl_s {hint}",
+    ]
+    assert not check(main_of("ctx.state"), CONFIG + section)
+    helper = "def helper(context):\n    return context.state\n" + main_of("helper(ctx)")
+    assert not check(helper, CONFIG + section)
+    assert not check(main_of("1"), CONFIG + "[state]\nversion = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("section", "found"),
+    [
+        ('[state]\non_full = "drop"\n', "task.toml:6:1: error: [state] on_full must be one of refuse, evict; is 'drop' [config]"),
+        ("[state]\nmax_bytes = 1_000_000\n", "task.toml:6:1: error: [state] max_bytes must be a whole number from 1024 to 262144, is 1000000 [config]"),
+        ("[state]\nversion = 1\nttl_s = 1.5\n", "task.toml:7:1: error: [state] ttl_s must be a whole number of seconds from 0 (never) to 31622400, is 1.5 [config]"),
+        ('[state]\n[state.prefix_ttl_s]\n"a.b/" = -1\n', "[state] prefix_ttl_s.a.b/ must be a whole number of seconds from 0 (never) to 31622400, is -1 [config]"),
+        ("[state]\nttl = 60\n", "[state] has an unknown key 'ttl'; did you mean ttl_s? [unknown-key]"),
+        ("[limits]\nttl_s = 60\n", "[limits] has an unknown key 'ttl_s'"),
+    ],
+)  # fmt: skip
+def test_wrong_options_of_a_state_are_found_with_their_lines(section: str, found: str) -> None:
+    findings = [str(one) for one in check(main_of("ctx.state"), CONFIG + section)]
+    assert any(found in one for one in findings), findings
+
+
 def test_an_unknown_model_says_how_to_make_one_where_there_is_none() -> None:
     (finding,) = check(main_of('ctx.session("intent")'), CONFIG)
     assert finding.message.endswith("; convert a model: walle model convert MODEL.onnx resources/intent.walle")

@@ -7,6 +7,7 @@ grow: each new file begins where the one before ended, and `source.json` in the 
 import abc
 import asyncio
 import contextlib
+import dataclasses
 import enum
 import json
 import logging
@@ -332,6 +333,7 @@ class DeviceProgram:
             "timers_evicted": summary.timers_evicted,
             "window_late": summary.window_late,
             "window_evicted": summary.window_evicted,
+            "states": {task: dataclasses.asdict(size) for task, size in summary.states.items()},
             "rejected": summary.rejected,
             "interpreters_discarded": summary.discarded,
             "last_error": summary.last_error,
@@ -380,6 +382,7 @@ _COUNTED = (
     ("rejected", "events that could not be read"),
     ("interpreters_discarded", "interpreters discarded"),
 )
+_NEARLY_FULL = 0.8  # of a state's bound: it is shown
 
 
 def _line_of(status: Mapping[str, Any]) -> str:
@@ -392,6 +395,11 @@ def _line_of(status: Mapping[str, Any]) -> str:
         count = status[key] if isinstance(status[key], int) else sum(status[key].values())
         if count:
             parts.append(f"{count} {what}")
+    for task, size in status["states"].items():
+        share = size["size_bytes"] / size["max_bytes"]
+        if share >= _NEARLY_FULL or size["evicted"]:
+            evicted = f", {size['evicted']} entries evicted" if size["evicted"] else ""
+            parts.append(f"state of {task} {share:.0%} full{evicted}")
     if status["cloud_error"]:
         parts.append(f"no cloud: {status['cloud_error']}")
     return "; ".join(parts)

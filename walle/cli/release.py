@@ -157,7 +157,13 @@ def status(
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
     if retries := release.get("retries"):
         emit(release, as_json=False, text=f"another attempt of {escape(retries)}")
-    lines = [*_reads(release), *_group_lines(release), *_evidence_lines(evidence), *_failure_lines(found)]
+    lines = [
+        *_reads(release),
+        *_group_lines(release),
+        *_state_lines(release),
+        *_evidence_lines(evidence),
+        *_failure_lines(found),
+    ]
     lines += _simulation_lines(release["history"])
     for line in lines:
         emit(release, as_json=False, text=escape(line))
@@ -271,6 +277,24 @@ def _group_lines(release: "ReleaseJson") -> list[str]:
     if others := release.get("other_groups", 0):
         lines.append(f"not simulated for {others} smaller groups of devices")
     return lines
+
+
+def _state_lines(release: "ReleaseJson") -> list[str]:
+    """Return lines on the largest state of the task, in the simulation and on devices; none where it has no state."""
+    simulated = [one["details"] for one in release.get("history", ()) if one["details"].get("state_bytes")]
+    lines = [
+        f"largest state in the simulation: {_share(one['state_bytes'], one['state_max_bytes'])}" for one in simulated
+    ]
+    totals = release["totals"]
+    if max_bytes := totals.get("state_max_bytes", 0):
+        lines.append(f"largest state of a device: {_share(totals['state_bytes'], max_bytes)}")
+    if evicted := totals.get("entries_evicted", 0):
+        lines.append(f"{evicted:,} entries of states were evicted")
+    return lines
+
+
+def _share(size_bytes: int, max_bytes: int) -> str:
+    return f"{size_bytes:,} of {max_bytes:,} bytes ({size_bytes / max_bytes:.0%})"
 
 
 def _simulation_lines(history: list[TransitionJson]) -> list[str]:

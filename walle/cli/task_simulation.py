@@ -97,6 +97,8 @@ def simulate(
     log_name = "" if played is None else str(played.path)
     faults = [record.with_line(one.in_sources(name, tree.files, own_folder, log_name)) for one in result.faults]
     report = _report(tree.task, result, played, record, took_ms, faults)
+    state = version.config.state
+    report["state_max_bytes"] = 0 if state is None else state.max_bytes
     emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
     if not result.ok:
         raise typer.Exit(1)
@@ -353,6 +355,8 @@ def _report(
             {"line": one.line, "fault": one.fault.value, "reason": one.reason}
             for one in (played.reports if played is not None else ())
         ],
+        "state_bytes": result.state_bytes,
+        "state_entries_evicted": result.entries_evicted,
         "refused_events": refused,
         "results": record.results,
         "dropped_results": record.dropped_results,
@@ -393,6 +397,11 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append(f"timers that still ran at the end: {kinds} (--until lets more time pass)")
     if evicted := report["window_evicted"]:
         lines.append(f"{evicted} events were too many for their windows and are missing in them")
+    if report["state_max_bytes"] and report["runs"]:
+        share = report["state_bytes"] / report["state_max_bytes"]
+        removed = f"; {count} entries were evicted" if (count := report["state_entries_evicted"]) else ""
+        size = f"{report['state_bytes']:,} of {report['state_max_bytes']:,} bytes ({share:.0%})"
+        lines.append(f"the state reached {size} on one device{removed}")
     if report["cut_by_limit"]:
         lines.append(f"the first {report['events']} events of {escape(path)} were played; --limit plays more")
     if report["skipped_lines"]:

@@ -242,6 +242,8 @@ class _Simulation:
                 timers=dict(play.timers),
                 window_evicted=play.window_evicted,
                 faults=play.faults.all(),
+                state_bytes=play.state_bytes,
+                entries_evicted=play.entries_evicted,
             )
 
     async def _play(
@@ -338,6 +340,8 @@ class _Simulation:
             play.timers.update(device.running_timers)
             play.window_evicted += device.window_evicted
             play.runs += device.counts.triggers
+            play.state_bytes = max(play.state_bytes, device.state_bytes)
+            play.entries_evicted += device.counts.entries_evicted.total()
             play.without_visit += device.counts.without_visit
 
     async def _resolved(self, event: Event) -> Event:
@@ -374,6 +378,8 @@ class _Play:
     timers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # that run, the same
     window_evicted: int = 0  # the same
     is_cut: bool = False
+    state_bytes: int = 0  # of the largest state of a device
+    entries_evicted: int = 0  # of states, on all devices
     failed_on: str = ""  # the first group with a failure
 
 

@@ -160,7 +160,11 @@ class Device:
                 HttpFetcher(http),
                 self._smoke.check,
                 clock,
-                outcomes=OutcomeReport(config.device_id, device_groups(config.app_version, config.attributes)),
+                outcomes=OutcomeReport(
+                    config.device_id,
+                    device_groups(config.app_version, config.attributes),
+                    state_of=self._versions.state_of,
+                ),
                 exclusive=self._exclusive,
                 prepare=self._versions.prepare,
                 on_activate=self._versions.activate,
@@ -323,11 +327,10 @@ class Device:
             self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_loss(self, task: str, kind: LossKind, count: int) -> None:
-        """Count what a full queue or outbox dropped towards the release of the task's active version."""
+        """Count what a full queue, outbox or state dropped towards the release of the task's active version."""
         active = self._versions.active.get(task)
         if active is not None and count:
-            triggers, uploads = (count, 0) if kind is LossKind.TRIGGERS else (0, count)
-            self.agent.count_dropped(task, active.manifest.version, triggers=triggers, uploads=uploads)
+            self.agent.count_dropped(task, active.manifest.version, **{kind.value: count})
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)
@@ -458,6 +461,7 @@ class Device:
             timers_evicted=self.stream.time.evicted(),
             window_late=self.stream.time.late(),
             window_evicted=self.stream.time.evicted_events(),
+            states=self._versions.state_sizes(),
             rejected=self._rejected.count,
             discarded={name: one.count for name, one in self._runner.discarded().items()},
             losses=self._losses(),

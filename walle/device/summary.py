@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 
+from walle.pipeline.task_states import StateSize
+
 _LATENCIES_KEPT = 10_000
 
 
@@ -36,8 +38,9 @@ class DeviceSummary:
     `duplicates` and `clock_jumps` as in `LiveCounts`. `history_dropped` are events that `ctx.history` lacks,
     because they could not be written, `rejected` those in JSON that could not be read. `timers` of conditions are
     running; `timers_evicted` were removed at a bound, by task. By task, `window_late` is how often an event came
-    too late for a window, and `window_evicted` the events that were removed from windows at a bound. `discarded`
-    are interpreters that could not be reset after a task, by its version. The rest as in `DeviceCounts`.
+    too late for a window, and `window_evicted` the events that were removed from windows at a bound. `states` are
+    the sizes of tasks' states beside their bounds. `discarded` are interpreters that could not be reset after a
+    task, by its version. The rest as in `DeviceCounts`.
     """
 
     device_id: str
@@ -67,6 +70,7 @@ class DeviceSummary:
     timers_evicted: dict[str, int]
     window_late: dict[str, int]
     window_evicted: dict[str, int]
+    states: dict[str, StateSize]
     rejected: int
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: of the store (`StoreReport`), history and journal

@@ -18,17 +18,20 @@ from walle.engine_ext.vm.host import HostStartError
 from walle.errors import VMError
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory, EventHistoryError
+from walle.pipeline.state_entries import largest
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_states import TaskState
 from walle.pipeline.topics import PutTopics
 from walle.pipeline.tunnel.client import RequestError, TunnelClosedError
-from walle.protocol import LATENCY_MS, Failure
+from walle.protocol import LATENCY_MS, Failure, StatePolicy
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, TaskLog, last_lines
 from walle.task_runner import PHASE_TOPIC, TaskRunner, deadline_s
 
+_NEARLY_FULL = 0.8  # of a state's bound: a warning
 _KEPT_FOR_TASK = 0.1  # of a run's deadline: its time to go on after an escalation that got no answer
 
 
@@ -97,6 +100,7 @@ class TaskRuns:
         self._followed: dict[str, _VmTimes] = {}  # by task: runs whose outputs are not put yet
         self._topics = PutTopics()
         self._warm: dict[str, ActiveVersion] = {}  # of each task, the version that has run since it was activated
+        self._warned: set[tuple[str, int]] = set()  # tasks with the bound of their state, which came near it
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
 
     async def run(self, task: str, trigger: Trigger) -> TaskOutput:
@@ -110,7 +114,10 @@ class TaskRuns:
         if version is None:
             return TaskOutput()  # it was removed after the event triggered it
         run = self._runs[task] = _Run(version=version, arrived_s=trigger.arrived_s)
-        state = None if version.manifest.state is None else self._store.task_states.active(task)
+        policy = version.manifest.state
+        state = None if policy is None else self._store.task_states.active(task)
+        if policy is not None and state is not None and len(state.data) >= _NEARLY_FULL * policy.max_bytes:
+            self._warn_of_state(version, policy, state)
         query = functools.partial(self._query, run, 0 if state is None else state.after_id)
         callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
         if version.manifest.history is not None:
@@ -125,7 +132,7 @@ class TaskRuns:
             trigger,
             self._config.as_seen_by_tasks,
             callbacks,
-            state=None if state is None else state.value,
+            state=None if state is None or policy is None else state.value_at(policy, trigger.ts_ms),
             on_log=functools.partial(self._on_log, run),
         )
         run.outputs = output.uploads_output + len(output.puts)
@@ -160,6 +167,17 @@ class TaskRuns:
         if run.is_unserved or isinstance(error, HostStartError):
             return None  # nor does a fault of the device's disk, or of its VM host
         return RunOutcome(version=version, failure=failure)
+
+    def _warn_of_state(self, version: ActiveVersion, policy: StatePolicy, state: TaskState) -> None:
+        """Write to the task's log that its state comes near its bound, once for each bound since the start."""
+        manifest, bound = version.manifest, (version.manifest.name, policy.max_bytes)
+        if bound in self._warned:
+            return
+        self._warned.add(bound)
+        then = "the oldest entries are evicted" if policy.evicts else "runs fail"
+        size = f"ctx.state has {len(state.data)} of {policy.max_bytes} bytes in {state.entries} entries"
+        line = LogLine("warning", f"{size}; beyond them {then}. The largest entries: {largest(state.data)}")
+        self._task_log.write(manifest.name, manifest.version, [line])
 
     def put(self, task: str, trigger: Trigger) -> None:
         """Take note that the outputs of a run are in the store's buffer."""

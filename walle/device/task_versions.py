@@ -14,7 +14,7 @@ from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine
-from walle.pipeline.task_states import state_of_version
+from walle.pipeline.task_states import StateSize, state_of_version
 from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryError
 from walle.protocol import HistoryPolicy, Manifest, StatePolicy
 from walle.task_runner import TaskRunner, deadline_s
@@ -124,6 +124,23 @@ class TaskVersions:
         await self.suspend(task)
         self._store.remove_states(task)
         await self._set_history(task, None)
+
+    def state_sizes(self) -> dict[str, StateSize]:
+        """Return the size of the state of each active task that has one."""
+        found, evicted = {}, self._stream.counts.entries_evicted
+        for task, version in self.active.items():
+            policy, state = version.manifest.state, self._store.task_states.active(task)
+            if policy is not None and state is not None:
+                found[task] = StateSize(len(state.data), policy.max_bytes, state.entries, evicted[task])
+        return found
+
+    def state_of(self, task: str, version: str) -> tuple[int, int] | None:
+        """Return the bytes and the bound of the state of an active version, None if it has none or is not active."""
+        active = self.active.get(task)
+        if active is None or active.manifest.version != version or active.manifest.state is None:
+            return None
+        state = self._store.task_states.active(task)
+        return None if state is None else (len(state.data), active.manifest.state.max_bytes)
 
     # --- internals ----------------------------------------------------------------------------------------------------
 

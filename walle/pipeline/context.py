@@ -207,7 +207,7 @@ class Context:
         """The task's state, a dict of plain data: as the last run that succeeded left it, empty before the first.
 
         Its changes are stored together with the run's outputs, and dropped if the run fails. Assigning a dict replaces
-        it. The limit is 64 KiB, encoded.
+        it. [state] in task.toml has its bound (64 KiB, encoded), and the lifetime of its entries.
 
         Raises:
             TaskContextError: task.toml has no [state], or the phase runs on the cloud.

@@ -187,7 +187,10 @@ def _copy_task_states(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     try:
         states, damaged = task_states.read_states(old)
     except _UNREADABLE:
-        return 1
+        try:  # without the times of their entries, which get new ones
+            states, damaged = task_states.read_states(old, with_times=False)
+        except _UNREADABLE:
+            return 1
     if states:
         task_states.write_states(new, {state.key: state for state in states})
     return damaged

@@ -88,7 +88,7 @@ class StreamEngine:
         runner: runs a task on a trigger; one run of each task at a time. What it raises fails that run only.
         on_outcome: called with (task, ok, error) after each run, outputs that cannot be stored included.
         on_put: called with (task, trigger) once the outputs of a run are in the store's buffer. It must not raise.
-        on_loss: called with (task, kind, count) for what a full queue or a full outbox dropped. It must not raise.
+        on_loss: called with (task, kind, count) for what a full queue, outbox or state dropped. It must not raise.
         events: the two sequences with their bounds, and the trie.
         max_queued_bytes: bound on all queued triggers, arrays of their events included, which count for each task that
             they wait for. Beyond it the task that keeps most drops one by its policy.
@@ -609,6 +609,8 @@ class StreamEngine:
                     _LOG.warning("outputs of task %s wait in memory: %s", queue.task, error)
                 await self._retry_later(queue, error)
             else:
+                if result.evicted and state is not None:
+                    self._count_loss(queue.task, LossKind.ENTRIES, result.evicted)
                 return
 
     def _remove_first(self, queue: TaskQueue, result: "_Result") -> None:
@@ -648,9 +650,9 @@ class StreamEngine:
             if output.output is not None and output.destination is not Destination.APP:
                 uploads = output.uploads_output
                 puts.append(self._store.encode(task, output.output, upload=uploads, version=version))
-            state = None
+            state, evicted = None, 0
             if output.state is not None and states.active(task) is state_before:
-                state = states.changed(task, output.state)
+                state, evicted = states.changed(task, output.state, output.state_policy, trigger.ts_ms)
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is None or current.cancelling():
@@ -659,7 +661,7 @@ class StreamEngine:
         except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
         self._tell_outcome(task, True, None)
-        return _Result(puts, state_before, state, output.output, cpu_s=output.cpu_s)
+        return _Result(puts, state_before, state, output.output, cpu_s=output.cpu_s, evicted=evicted)
 
     def _failed(self, task: str, error: Exception) -> "_Result":
         self.counts.failures += 1
@@ -685,3 +687,4 @@ class _Result(NamedTuple):
     output: Any = None
     error: Exception | None = None
     cpu_s: float | None = None
+    evicted: int = 0  # entries of the state

@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from walle.protocol import Destination
+from walle.protocol import Destination, StatePolicy
+
+_DEFAULT = StatePolicy()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class TaskOutput:
     new state, None if it has none. All is plain data. `phase_ms` is the time of each phase, where it was measured.
     `cpu_s` is the run's CPU time and `run_ms` the time that it took in its VM, without that in queues, None where it is
     not known. `metrics` are the numbers that the task reported of it, `version` is the task's, "" if it is not known.
+    `state_policy` is that of the version's state.
     """
 
     output: Any = None
@@ -27,6 +30,7 @@ class TaskOutput:
     run_ms: float | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     version: str = ""
+    state_policy: StatePolicy = _DEFAULT
 
     @property
     def uploads_output(self) -> bool:

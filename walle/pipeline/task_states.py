@@ -1,10 +1,12 @@
 """States of tasks between their runs (`ctx.state`, §5.1), by version of their form (ADR 106).
 
 A state is written in the transaction of the outputs and the position of the run that made it. A task has one active
-state, and keeps the one of the version before it for a rollback.
+state, and keeps the one of the version before it for a rollback. `walle.pipeline.state_entries` has the rules of a
+state whose entries expire or are evicted (ADR 219).
 """
 
 import dataclasses
+import logging
 import sqlite3
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -13,16 +15,31 @@ from typing import Any, Self
 from walle import plain
 from walle.engine_ext._core import packed_value
 from walle.errors import PipelineError
+from walle.pipeline.state_entries import (
+    EntryTimes,
+    EntryTooLargeError,
+    after_run,
+    after_upgrade,
+    entry_count,
+    expired,
+    largest,
+)
 from walle.protocol import FeaturesPolicy, StatePolicy, UpgradePolicy
 
-MAX_STATE_BYTES = 64 << 10  # encoded; each run that changes the state writes all of it
+_LOG = logging.getLogger(__name__)
 
+_DEFAULT = StatePolicy()
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS task_states (task TEXT NOT NULL, version INTEGER NOT NULL, is_active INTEGER NOT NULL,
     after_id INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (task, version))
     WITHOUT ROWID
 """
 _COLUMNS = "task, version, is_active, after_id, data, checksum"
+_TIMES = "task_state_times"  # of states whose entries have times; the checksum is of the state's data too
+_TIMES_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS {_TIMES} (task TEXT NOT NULL, version INTEGER NOT NULL, times BLOB NOT NULL,
+    checksum INTEGER NOT NULL, PRIMARY KEY (task, version)) WITHOUT ROWID
+"""
 
 
 class TaskStateError(PipelineError):
@@ -37,7 +54,8 @@ class TaskStateError(PipelineError):
 class TaskState:
     """A task's state: `data` is a dict, encoded as plain data.
 
-    Queries of the task return features with a number above `after_id` only.
+    Queries of the task return features with a number above `after_id` only. `times` are those of its entries, None
+    where the version that left the state keeps none.
     """
 
     task: str
@@ -45,6 +63,7 @@ class TaskState:
     data: bytes
     after_id: int = 0
     is_active: bool = True
+    times: EntryTimes | None = None
 
     @classmethod
     def empty(cls, task: str, version: int) -> Self:
@@ -60,12 +79,38 @@ class TaskState:
         decoded: dict[str, Any] = plain.decode(self.data)
         return decoded
 
+    def value_at(self, policy: StatePolicy, ts_ms: int) -> dict[str, Any]:
+        """Return the state as a run on an event of this time finds it: without the entries that have expired."""
+        value = self.value
+        if self.times is not None:
+            for key in expired(policy, self.times, ts_ms):
+                del value[key]
+        return value
 
-def encode_state(task: str, value: object) -> bytes:
+    def with_data(self, data: bytes, times: EntryTimes | None = None) -> Self:
+        """Return the state after a run, which is active."""
+        return type(self)(task=self.task, version=self.version, data=data, after_id=self.after_id, times=times)
+
+    @property
+    def entries(self) -> int:
+        return entry_count(self.data)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StateSize:
+    """Size of a task's state beside its bound, and how many entries were evicted since the device's start."""
+
+    size_bytes: int
+    max_bytes: int
+    entries: int
+    evicted: int = 0
+
+
+def encode_state(task: str, value: object, policy: StatePolicy = _DEFAULT) -> bytes:
     """Return a state encoded.
 
     Raises:
-        TaskStateError: the value is not a dict of plain data, or larger than MAX_STATE_BYTES.
+        TaskStateError: the value is not a dict of plain data, or larger than the policy allows and it does not evict.
     """
     if not isinstance(value, Mapping):
         raise TaskStateError(task, f"must be a dict, is a {type(value).__name__}")
@@ -73,9 +118,17 @@ def encode_state(task: str, value: object) -> bytes:
         data = packed_value(value) or plain.encode(value, "state")
     except plain.PlainDataError as error:
         raise TaskStateError(task, f"cannot be stored: {error}") from error
-    if len(data) > MAX_STATE_BYTES:
-        raise TaskStateError(task, f"has {len(data)} bytes, more than {MAX_STATE_BYTES}; keep less, or put features")
+    if len(data) > policy.max_bytes and not policy.evicts:
+        raise TaskStateError(task, _too_large(data, policy))
     return data
+
+
+def _too_large(data: bytes, policy: StatePolicy) -> str:
+    """Return what is wrong with a state beyond its bound, and what to do."""
+    found = f"has {len(data)} bytes, more than {policy.max_bytes}; keep less, or put features"
+    raised = f", raise max_bytes (up to {policy.SIZES[1]})" if policy.max_bytes < policy.SIZES[1] else ""
+    hint = f'or have old entries removed: in [state] of task.toml set ttl_s or on_full = "evict"{raised}'
+    return f"{found}, {hint}; its largest entries: {largest(data)}"
 
 
 class TaskStates:
@@ -90,13 +143,27 @@ class TaskStates:
         """Return the task's active state, None if it has none."""
         return next((state for state in self._states.get(task, {}).values() if state.is_active), None)
 
-    def changed(self, task: str, value: object) -> TaskState | None:
-        """Return the task's active state with another value, None if it is equal. Raises as `encode_state`."""
+    def changed(
+        self, task: str, value: object, policy: StatePolicy = _DEFAULT, ts_ms: int = 0
+    ) -> tuple[TaskState | None, int]:
+        """Return the task's active state after a run on an event of this time, and how many entries are evicted.
+
+        The state is None if the run has not changed it. Raises as `encode_state`, and where one entry alone is larger
+        than the bound.
+        """
         active = self.active(task)
         if active is None:
             raise TaskStateError(task, "is not declared; add [state] to its task.toml")
-        data = encode_state(task, value)
-        return None if data == active.data else dataclasses.replace(active, data=data)
+        data = encode_state(task, value, policy)
+        if not policy.times_entries:
+            return None if data == active.data else active.with_data(data), 0
+        try:
+            settled = after_run(policy, active.data, active.times, data, ts_ms)
+        except EntryTooLargeError as error:
+            raise _entry_too_large(task, policy, error) from error
+        if settled is None:
+            return None, 0
+        return active.with_data(settled.data, settled.times), settled.evicted
 
     def of_version(self, task: str, version: int) -> TaskState | None:
         return self._states.get(task, {}).get(version)
@@ -126,6 +193,10 @@ class TaskStates:
         return {state.key: None for state in self._states.pop(task, {}).values()}
 
 
+def _entry_too_large(task: str, policy: StatePolicy, error: EntryTooLargeError) -> TaskStateError:
+    return TaskStateError(task, f"cannot be kept within {policy.max_bytes} bytes: {error}; keep less in it")
+
+
 type Migrate = Callable[[int, Mapping[str, Any]], Awaitable[object]]
 
 
@@ -152,7 +223,15 @@ async def state_of_version(
     elif policy.on_upgrade is UpgradePolicy.MIGRATE:
         value = await migrate(active.version, active.value)
     after_id = await last_id() if policy.features is FeaturesPolicy.CLEAR else active.after_id
-    return TaskState(task=task, version=version, data=encode_state(task, value), after_id=after_id)
+    data, times = encode_state(task, value, policy), None
+    if policy.times_entries:
+        try:
+            data, times, evicted = after_upgrade(policy, active.data, active.times, data)
+        except EntryTooLargeError as error:
+            raise _entry_too_large(task, policy, error) from error
+        if evicted:
+            _LOG.warning("task %s: the upgrade of its state evicted %d entries, to fit its bound", task, evicted)
+    return TaskState(task=task, version=version, data=data, after_id=after_id, times=times)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -161,25 +240,34 @@ async def state_of_version(
 def write_states(db: sqlite3.Connection, changes: Mapping[tuple[str, int], TaskState | None]) -> None:
     """Write changed rows, in the open transaction.
 
-    The first one creates the table. An older walle ignores it, so that the file's format stays.
+    The first one creates the table, and the first one with times that of times. An older walle ignores a table that it
+    does not know, so that the file's format stays.
     """
     db.execute(_SCHEMA)
     for (task, version), state in changes.items():
         if state is None:
             db.execute("DELETE FROM task_states WHERE task = ? AND version = ?", (task, version))
+            if _has_table(db, _TIMES):
+                db.execute(f"DELETE FROM {_TIMES} WHERE task = ? AND version = ?", (task, version))  # noqa: S608
         else:
             values = (task, version, int(state.is_active), state.after_id, state.data)
             db.execute("INSERT OR REPLACE INTO task_states VALUES (?, ?, ?, ?, ?, ?)", (*values, _checksum(values)))
+            if state.times is not None:
+                db.execute(_TIMES_SCHEMA)
+                times = state.times.encode()
+                row = (task, version, times, _checksum_of_times(times, state.data))
+                db.execute(f"INSERT OR REPLACE INTO {_TIMES} VALUES (?, ?, ?, ?)", row)  # noqa: S608
 
 
-def read_states(db: sqlite3.Connection) -> tuple[list[TaskState], int]:
+def read_states(db: sqlite3.Connection, *, with_times: bool = True) -> tuple[list[TaskState], int]:
     """Return the states of the file, and the number of rows that fail their checksum or are not plain data.
 
-    An older walle stored states that cannot be decoded; each run of their task would fail.
+    An older walle stored states that cannot be decoded; each run of their task would fail. Times that are damaged, or
+    of other contents, as an older walle leaves them, are left out: entries get new ones at the next run.
     """
     states: list[TaskState] = []
     damaged = 0
-    if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'task_states'").fetchone()[0]:
+    if not _has_table(db, "task_states"):
         return states, damaged
     for *values, checksum in db.execute(f"SELECT {_COLUMNS} FROM task_states"):  # noqa: S608 - made of constants
         task, version, is_active, after_id, data = values
@@ -188,7 +276,24 @@ def read_states(db: sqlite3.Connection) -> tuple[list[TaskState], int]:
             continue
         state = TaskState(task=task, version=version, data=data, after_id=after_id, is_active=bool(is_active))
         states.append(state)
-    return states, damaged
+    if not with_times or not _has_table(db, _TIMES):
+        return states, damaged
+    rows = db.execute(f"SELECT task, version, times, checksum FROM {_TIMES}")  # noqa: S608 - made of constants
+    times = {(task, version): (encoded, checksum) for task, version, encoded, checksum in rows}
+    return [_with_times(state, *times.get(state.key, (b"", 0))) for state in states], damaged
+
+
+def _with_times(state: TaskState, encoded: object, checksum: object) -> TaskState:
+    if not isinstance(encoded, bytes) or not encoded or _checksum_of_times(encoded, state.data) != checksum:
+        return state
+    try:
+        return dataclasses.replace(state, times=EntryTimes.decode(encoded, state.data))
+    except (TypeError, ValueError):
+        return state
+
+
+def _has_table(db: sqlite3.Connection, name: str) -> bool:
+    return bool(db.execute("SELECT count(*) FROM sqlite_schema WHERE name = ?", (name,)).fetchone()[0])
 
 
 def _is_state(data: bytes) -> bool:
@@ -200,3 +305,7 @@ def _is_state(data: bytes) -> bool:
 
 def _checksum(values: tuple[object, ...]) -> int:
     return zlib.crc32(repr(values).encode())
+
+
+def _checksum_of_times(times: bytes, data: bytes) -> int:
+    return zlib.crc32(times, zlib.crc32(data))

@@ -85,7 +85,7 @@ from walle.protocol.task_parts import (
     parts_of,
     parts_to_header,
 )
-from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
+from walle.protocol.task_state import FeaturesPolicy, FullStatePolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.trust import MAX_EPOCH, TRUST_HEADER, Alarm, Timestamp
 from walle.protocol.tunnel import (
@@ -178,6 +178,7 @@ __all__ = [
     "FileEntry",
     "Frame",
     "FullPolicy",
+    "FullStatePolicy",
     "Hello",
     "HistoryPolicy",
     "Manifest",

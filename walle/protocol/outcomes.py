@@ -131,7 +131,8 @@ class Outcome:
     time ignores it. `failure_class` is of a version that was refused or left; devices of before report VERSION, as what
     has no class is. `metrics` are of its runs, one of a name; devices of before report none. `dropped` are triggers
     of the version that had no room on the device and gave no run, `uploads_dropped` outputs that are stored there
-    alone; devices of before report none.
+    alone, `entries_evicted` entries of its state that were removed at its bound; devices of before report none.
+    `state_bytes` is the size of its state at the report and `state_max_bytes` its bound, 0 without one.
     """
 
     task: str
@@ -148,6 +149,9 @@ class Outcome:
     metrics: tuple[Metric, ...] = ()
     dropped: int = 0
     uploads_dropped: int = 0
+    entries_evicted: int = 0
+    state_bytes: int = 0
+    state_max_bytes: int = 0
 
     MAX_FAILURES = 10
     MAX_METRICS = 17  # of a version: those of the task, and its latency
@@ -216,6 +220,9 @@ class OutcomeBatch:
                     metrics=_metrics(entry, where),
                     dropped=_count(entry, "dropped", where),
                     uploads_dropped=_count(entry, "uploads_dropped", where),
+                    entries_evicted=_count(entry, "entries_evicted", where),
+                    state_bytes=_count(entry, "state_bytes", where),
+                    state_max_bytes=_count(entry, "state_max_bytes", where),
                 )
             )
         found = take(value, "alarms", list, "batch") if "alarms" in value else []

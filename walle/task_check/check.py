@@ -65,8 +65,9 @@ def check_task(
     if config is not None:
         large = large or {}
         paths = {*files, *large, *config.files}  # a listed file that does not exist is one finding, not two
-        found += check_requests(trees, config, paths, is_config_whole=is_config_whole)
-        found += check_files(config, key_places(files[CONFIG_FILE].decode()), files, large)
+        places = key_places(files[CONFIG_FILE].decode())
+        found += check_requests(trees, config, paths, places, is_config_whole=is_config_whole)
+        found += check_files(config, places, files, large)
         found += _check_events(files, folder, config, log, trees, is_trigger=not _has_code(found, "trigger"))
     if not any(one.level == "error" for one in found):
         found += _check_bundle(files, large or {})

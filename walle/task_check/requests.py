@@ -6,22 +6,33 @@ from collections.abc import Collection, Iterator, Mapping
 
 from walle.deploy.cloud.bundle import CONFIG_FILE, RESOURCES
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.protocol import StatePolicy
 from walle.task_check.context_use import ContextUse, context_uses, module_texts
 from walle.task_check.finding import Code, Finding, Level
 
+_ENTRY_OPTIONS = ("max_bytes", "on_full", "ttl_s", "prefix_ttl_s")  # of [state]
 _MAX_SHOWN = 5
 _ON_CLOUD = ("cloud", "auto")
 
 
 def check_requests(
-    trees: Mapping[str, ast.Module], config: TaskConfig, paths: Collection[str], *, is_config_whole: bool = True
+    trees: Mapping[str, ast.Module],
+    config: TaskConfig,
+    paths: Collection[str],
+    places: Mapping[tuple[str, ...], tuple[int, int]],
+    *,
+    is_config_whole: bool = True,
 ) -> Iterator[Finding]:
     """Yield what the modules in `trees` ask ctx for that the task does not have; `paths` are its files.
+
+    `places` are those of the keys of task.toml: options of a state that nothing uses are a finding too.
 
     A configuration that is not whole lacks entries that were wrong: what needs them is not looked for.
     """
     resources = {path.removeprefix(RESOURCES): config.files.get(path, "") for path in sorted(paths) if _is_file(path)}
     puts = _topics_put(trees)
+    if config.state is not None and is_config_whole:
+        yield from _unused_state(trees, config.state, places)
     for file, tree in trees.items():
         texts = module_texts(tree)
         for use in context_uses(tree):
@@ -109,6 +120,23 @@ def _no_section(name: str, config: TaskConfig) -> str:
     if name in ("escalate", "features") and not any(place in _ON_CLOUD for place in config.phases.values()):
         return f'ctx.{name} needs a phase that may run in the cloud: [phases] execute = "auto" in {CONFIG_FILE}'
     return ""
+
+
+def _unused_state(
+    trees: Mapping[str, ast.Module], policy: StatePolicy, places: Mapping[tuple[str, ...], tuple[int, int]]
+) -> Iterator[Finding]:
+    """Yield a warning for each option of a state's entries, where no code uses a state."""
+    if any(name == "state" for tree in trees.values() for name in _attributes(tree)):
+        return
+    for key in set(policy.to_json()) & set(_ENTRY_OPTIONS):
+        line, column = places.get(("state", key), places.get(("state",), (0, 0)))
+        message = f"[state] {key} has no effect: no code of the task uses ctx.state; use it, or remove [state]"
+        yield Finding(file=CONFIG_FILE, line=line, column=column, code="section", message=message, level="warning")
+
+
+def _attributes(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of all attributes: a function that gets ctx by another name may use its state."""
+    return (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
 
 
 # --- Topics -----------------------------------------------------------------------------------------------------------

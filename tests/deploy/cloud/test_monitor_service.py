@@ -226,6 +226,26 @@ async def test_evidence_outlives_a_restart(journal: Journal) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_largest_state_and_what_was_evicted_outlive_a_restart(journal: Journal) -> None:
+    first = MonitorService(journal, ManualClock())
+    await first.watch(_step("gray 0.5", "r1"))
+    for number, (size_bytes, evicted) in enumerate([(500, 0), (900, 3), (700, 4), (0, 0)]):
+        batch = _batch(f"b{number}", OutcomeKind.RUN, 1, 0)
+        bound = 1024 if size_bytes else 0
+        outcomes = tuple(
+            dataclasses.replace(one, state_bytes=size_bytes, state_max_bytes=bound, entries_evicted=evicted)
+            for one in batch.outcomes
+        )
+        await first.take(dataclasses.replace(batch, outcomes=outcomes))
+    await first.flush()
+    second = _service(journal, VerdictRecorder())
+    await second.start()
+    for totals in (await first.totals("r1"), await second.totals("r1")):
+        assert (totals.state_bytes, totals.state_max_bytes, totals.entries_evicted) == (900, 1024, 7)
+    await second.close()
+
+
+@pytest.mark.asyncio
 async def test_what_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "journal.sqlite")
     service = _service(journal)

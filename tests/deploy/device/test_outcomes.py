@@ -64,6 +64,29 @@ def test_what_was_dropped_adds_up_and_is_reported_once() -> None:
     assert report.take_batch() is None
 
 
+def test_a_report_has_the_size_of_the_versions_state_and_what_it_evicted() -> None:
+    sizes = {("s/t", "v2"): (500, 1024)}
+    report = OutcomeReport("d1", new_id=lambda: "b1", state_of=lambda task, version: sizes.get((task, version)))
+    report.count_run("s/t", "v1", "r1")
+    report.count_run("s/t", "v2", "r2")
+    report.count_dropped("s/t", "v2", "r2", entries=3)
+    sizes["s/t", "v2"] = (900, 1024)
+    report.count_dropped("s/t", "v2", "r2", entries=4)
+    batch = report.take_batch()
+    assert batch is not None
+    old, new = batch.outcomes
+    assert (old.state_bytes, old.state_max_bytes, old.entries_evicted) == (0, 0, 0)  # it is not active any more
+    assert (new.state_bytes, new.state_max_bytes, new.entries_evicted) == (900, 1024, 7)
+    table = json.loads(json.dumps(batch.to_json()))
+    assert OutcomeBatch.from_json(table) == batch
+    for name in ("state_bytes", "state_max_bytes", "entries_evicted"):
+        table["outcomes"][1][name] = -1
+        with pytest.raises(ProtocolError, match=rf"batch.outcomes\[1\].{name}"):
+            OutcomeBatch.from_json(table)
+        del table["outcomes"][1][name]  # of a device of before
+    assert OutcomeBatch.from_json(table).outcomes[1].state_max_bytes == 0
+
+
 def test_outcomes_that_reach_no_cloud_are_counted() -> None:
     report = _report(max_keys=1)
     report.count_run("s/t", "v1", "r1")

@@ -144,9 +144,19 @@ _ALL = [
             "What devices dropped for want of room, as they reported it for the release",
             {
                 **_OF_RELEASE,
-                "what": "triggers (that gave no run), uploads (outputs that are stored on the device alone)",
+                "what": (
+                    "triggers (that gave no run), uploads (outputs that are stored on the device alone),"
+                    " entries (of ctx.state, evicted at its bound)"
+                ),
             },
         ),
+        (
+            _GAUGE,
+            "release_state_bytes",
+            "Largest state of the task (ctx.state) that a device reported for the release",
+            _OF_RELEASE,
+        ),
+        (_GAUGE, "release_state_limit_bytes", "Bound of that state, max_bytes in task.toml", _OF_RELEASE),
         (
             _GAUGE,
             "release_guard_median",

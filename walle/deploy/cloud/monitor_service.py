@@ -52,7 +52,9 @@ class Totals:
     """Counts of one release. Numbers of devices are exact up to 1,024, and within about 1 % above.
 
     `installed`, `reverted`, `rejected` and `removed` are devices that ever reported it; `ok` and `failed` count
-    executions, `dropped` triggers that had no room on a device, `uploads_dropped` outputs that are stored there alone.
+    executions, `dropped` triggers that had no room on a device, `uploads_dropped` outputs that are stored there alone,
+    `entries_evicted` entries of states. `state_bytes` is the largest state that was reported, beside its bound
+    `state_max_bytes`, 0 without one.
     `hindered` are devices that could not install it or had to leave it, by what was at fault: `device`, `network`,
     `cloud`; they are not among the others. `stage`, `stage_devices`, `stage_broken`, `control_devices` and
     `verdict` are the evidence of the step that is being judged: devices that count, those of them that are broken, and
@@ -69,6 +71,9 @@ class Totals:
     failed: int = 0
     dropped: int = 0
     uploads_dropped: int = 0
+    entries_evicted: int = 0
+    state_bytes: int = 0
+    state_max_bytes: int = 0
     last_error: str = ""
     last_place: str = ""  # of that error, "file:line in function" of the task's code
     distinct_failures: int = 0  # see `MonitorService.failures`
@@ -118,6 +123,8 @@ class _Evidence:
         self.failed = 0
         self.dropped = 0
         self.uploads_dropped = 0
+        self.entries_evicted = 0
+        self.state_bytes = self.state_max_bytes = 0
         self.last_error = self.last_place = ""
         self.failures = FailureGroups()
         self.stage = ""
@@ -140,6 +147,9 @@ class _Evidence:
             self.failed += outcome.failed
             self.dropped += outcome.dropped
             self.uploads_dropped += outcome.uploads_dropped
+            self.entries_evicted += outcome.entries_evicted
+            if outcome.state_max_bytes and outcome.state_bytes >= self.state_bytes:
+                self.state_bytes, self.state_max_bytes = outcome.state_bytes, outcome.state_max_bytes
         if outcome.error:
             self.last_error, self.last_place = outcome.error, outcome.place
         if is_new:
@@ -177,6 +187,9 @@ class _Evidence:
             failed=self.failed,
             dropped=self.dropped,
             uploads_dropped=self.uploads_dropped,
+            entries_evicted=self.entries_evicted,
+            state_bytes=self.state_bytes,
+            state_max_bytes=self.state_max_bytes,
             last_error=self.last_error,
             last_place=self.last_place,
             distinct_failures=len(self.failures),
@@ -208,6 +221,9 @@ class _Evidence:
             "failed": self.failed,
             "dropped": self.dropped,
             "uploads_dropped": self.uploads_dropped,
+            "entries_evicted": self.entries_evicted,
+            "state_bytes": self.state_bytes,
+            "state_max_bytes": self.state_max_bytes,
             "last_error": self.last_error,
             "last_place": self.last_place,
             "failures": self.failures.to_plain(),
@@ -227,6 +243,9 @@ class _Evidence:
         evidence.ok, evidence.failed = plain["ok"], plain["failed"]
         evidence.dropped = plain.get("dropped", 0)  # not in evidence of before
         evidence.uploads_dropped = plain.get("uploads_dropped", 0)
+        evidence.entries_evicted = plain.get("entries_evicted", 0)
+        evidence.state_bytes = plain.get("state_bytes", 0)
+        evidence.state_max_bytes = plain.get("state_max_bytes", 0)
         evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
         evidence.last_place = plain.get("last_place", "")
         if "failures" in plain:  # not in evidence of before

@@ -129,6 +129,8 @@ class SimulationPassed:
     reads: tuple[str, ...] = ()  # topics of other tasks
     groups: tuple[GroupResult, ...] = ()  # of devices on which it was simulated
     other_groups: int = 0  # on which it was not
+    state_bytes: int = 0  # the largest that the task's state was on a simulated device; 0 without state or events
+    state_max_bytes: int = 0  # its bound
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,6 +91,8 @@ def _counts(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
     hindered = gauge("walle_release_hindered_devices")
     executions = counter("walle_release_executions_total")
     dropped = counter("walle_release_dropped_total")
+    states = gauge("walle_release_state_bytes")
+    bounds = gauge("walle_release_state_limit_bytes")
     guarded = gauge("walle_release_guard_median")
     guards = gauge("walle_release_guard_state")
     for release, totals in shown:
@@ -103,12 +105,16 @@ def _counts(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
             executions.add_metric([*labels, result], getattr(totals, result))
         dropped.add_metric([*labels, "triggers"], totals.dropped)
         dropped.add_metric([*labels, "uploads"], totals.uploads_dropped)
+        dropped.add_metric([*labels, "entries"], totals.entries_evicted)
+        if totals.state_max_bytes:
+            states.add_metric(labels, totals.state_bytes)
+            bounds.add_metric(labels, totals.state_max_bytes)
         for guard in totals.guards:
             guards.add_metric([*labels, guard["guard"], guard["state"]], 1)
             for version in ("new", "control"):
                 if guard[version] is not None:
                     guarded.add_metric([*labels, guard["guard"], version], guard[version])
-    yield from (devices, hindered, executions, dropped, guarded, guards)
+    yield from (devices, hindered, executions, dropped, states, bounds, guarded, guards)
 
 
 def push_metrics(answerer: Answerer) -> list[Metric]:

@@ -538,8 +538,16 @@ class ReleaseService:
             _LOG.info("%s failed in simulation", request.tag, exc_info=True)
             return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
         reads = tuple(sorted(bundle.manifest.readable_topics))
+        state = bundle.manifest.state
         return SimulationPassed(
-            self._clock.time(), bundle.sha256, len(bundle.envelope), reads, result.groups, result.other_groups
+            self._clock.time(),
+            bundle.sha256,
+            len(bundle.envelope),
+            reads,
+            result.groups,
+            result.other_groups,
+            result.state_bytes,
+            0 if state is None else state.max_bytes,
         )
 
     def _manifests_of_devices(self, request: ReleaseRequest) -> list[str]:

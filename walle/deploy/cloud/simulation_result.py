@@ -16,7 +16,8 @@ class SimulationResult:
     `users` of the events have devices of their own; `other_users` were too many, and are not played. `faults` are the
     distinct failures. `timers` still ran at the end, on the devices of one kind, by the id of the event that each would
     have made, and `window_evicted` events were removed from windows at a bound there. `groups` are the results on
-    devices of the groups that the release is for.
+    devices of the groups that the release is for. `state_bytes` is the largest size that the task's state reached on
+    one of the devices, `entries_evicted` are of the states of all.
     """
 
     ok: bool
@@ -33,3 +34,5 @@ class SimulationResult:
     timers: Mapping[str, int] = dataclasses.field(default_factory=dict)
     window_evicted: int = 0
     other_groups: int = 0  # too small, or too many: not simulated
+    state_bytes: int = 0
+    entries_evicted: int = 0

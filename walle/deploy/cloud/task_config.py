@@ -22,6 +22,10 @@ days = 30
 [state]                                   # of a task that uses ctx.state
 version = 2
 on_upgrade = "migrate"
+max_bytes = 131_072
+on_full = "evict"                         # "refuse" fails a run that leaves more
+ttl_s = 604_800                           # of entries, by the time of the stream
+prefix_ttl_s = {"cart/" = 1800}
 [output]                                  # where what the task returns goes; "cloud" where it is not given
 destination = "device"                    # or "app": neither stored nor uploaded
 [reads]                                   # topics of other tasks of the scenario that ctx.store.query may read

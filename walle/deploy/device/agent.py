@@ -271,12 +271,12 @@ class Agent:
         found = self._runs.count(state, ok=failure is None)
         return f"{found}; the last: {failure.error}" if found and failure is not None else found
 
-    def count_dropped(self, task: str, version: str, *, triggers: int = 0, uploads: int = 0) -> None:
+    def count_dropped(self, task: str, version: str, *, triggers: int = 0, uploads: int = 0, entries: int = 0) -> None:
         """Count what a version lost for want of room, towards the release that brought it."""
         state = self._states.get(task, TaskState(task=task))
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
         release = refs[0].release if refs else ""
-        self.outcomes.count_dropped(task, version, release, triggers=triggers, uploads=uploads)
+        self.outcomes.count_dropped(task, version, release, triggers=triggers, uploads=uploads, entries=entries)
 
     async def keep_runs(self) -> None:
         """Write the counts of runs to the disk, if there are new ones; a disk error is logged."""

@@ -92,6 +92,18 @@ class VersionRef:
         return mine is not None and theirs is not None and int(mine[1]) < int(theirs[1])
 
 
+# Fields of an outcome that are in reports only: programs from before them can read the state too.
+_REPORTED_ALONE = (
+    "failures",
+    "metrics",
+    "dropped",
+    "uploads_dropped",
+    "entries_evicted",
+    "state_bytes",
+    "state_max_bytes",
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskState:
     """One task's pointer. Pure: each method returns the next state.
@@ -204,8 +216,7 @@ class TaskState:
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
         if self.outcome is not None:
-            # Of reports only: older programs can read the state too.
-            for name in ("failures", "metrics", "dropped", "uploads_dropped"):
+            for name in _REPORTED_ALONE:
                 del body["outcome"][name]
             body["failure_class"] = body["outcome"].pop("failure_class")  # which take no other fields of an outcome
         digest = hashlib.sha256(canonical_json(body)).hexdigest()

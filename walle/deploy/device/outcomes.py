@@ -18,6 +18,13 @@ _MAX_BATCH_BYTES = 512 << 10  # of JSON; the cloud takes 1 MiB
 _MAX_KEYS = 1000  # different (task, version, release, kind) between two reports; a device has tens
 
 
+type StateOf = Callable[[str, str], tuple[int, int] | None]
+
+
+def _no_state(_task: str, _version: str) -> None:
+    """Return that there is no state."""
+
+
 def _random_id() -> str:
     return uuid.uuid4().hex
 
@@ -34,6 +41,7 @@ class OutcomeReport:
     """Gathers outcomes between reports. `dropped` counts those that did not fit since the last confirmed report.
 
     `lost` counts the outcomes since the start that reach no cloud: they did not fit, or their report was refused.
+    `state_of(task, version)` returns the bytes of the version's state and their bound, None without a state.
     """
 
     def __init__(
@@ -43,6 +51,7 @@ class OutcomeReport:
         *,
         new_id: Callable[[], str] = _random_id,
         max_keys: int = _MAX_KEYS,
+        state_of: StateOf = _no_state,
     ) -> None:
         self.device_id = device_id
         self._groups = dict(groups or {})
@@ -50,6 +59,7 @@ class OutcomeReport:
         self.lost = 0
         self._new_id = new_id
         self._max_keys = max_keys
+        self._state_of = state_of
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
         self._metrics: dict[tuple[str, str, str, OutcomeKind], RunMetrics] = {}  # of outcomes that are gathered
         self._sent: OutcomeBatch | None = None
@@ -74,8 +84,10 @@ class OutcomeReport:
         if metrics and key in self._gathered:
             self._metrics.setdefault(key, RunMetrics()).add(metrics)
 
-    def count_dropped(self, task: str, version: str, release: str, *, triggers: int = 0, uploads: int = 0) -> None:
-        """Count triggers that gave no run, and outputs that are not uploaded, because there was no room."""
+    def count_dropped(
+        self, task: str, version: str, release: str, *, triggers: int = 0, uploads: int = 0, entries: int = 0
+    ) -> None:
+        """Count triggers without a run, outputs that are not uploaded, and evicted entries of a state: without room."""
         self.add(
             Outcome(
                 task=task,
@@ -84,6 +96,7 @@ class OutcomeReport:
                 kind=OutcomeKind.RUN,
                 dropped=min(triggers, Outcome.MAX_COUNT),
                 uploads_dropped=min(uploads, Outcome.MAX_COUNT),
+                entries_evicted=min(entries, Outcome.MAX_COUNT),
             )
         )
 
@@ -113,6 +126,7 @@ class OutcomeReport:
                 failed=before.failed + outcome.failed,
                 dropped=min(Outcome.MAX_COUNT, before.dropped + outcome.dropped),
                 uploads_dropped=min(Outcome.MAX_COUNT, before.uploads_dropped + outcome.uploads_dropped),
+                entries_evicted=min(Outcome.MAX_COUNT, before.entries_evicted + outcome.entries_evicted),
                 error=latest.error,
                 place=latest.place,
                 log=latest.log,
@@ -151,6 +165,8 @@ class OutcomeReport:
             key, outcome = next(iter(self._gathered.items()))
             if (metrics := self._metrics.get(key)) is not None:
                 outcome = dataclasses.replace(outcome, metrics=metrics.to_report())
+            if outcome.kind is OutcomeKind.RUN and (size := self._state_of(outcome.task, outcome.version)) is not None:
+                outcome = dataclasses.replace(outcome, state_bytes=size[0], state_max_bytes=size[1])
             size_bytes += len(json.dumps(dataclasses.asdict(outcome)))
             if taken and size_bytes > _MAX_BATCH_BYTES:
                 break

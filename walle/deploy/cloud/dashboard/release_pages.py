@@ -88,6 +88,7 @@ class ReleasePages:
             {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)} for one in moved
         ]
         faults = [fault for one in moved for fault in one.details.get("faults", ())]
+        simulated = next((one.details for one in moved if one.details.get("state_bytes")), {})
         may_act = session is not None and session.may(release.request.scenario, Role.RELEASER)
         return {
             "release": shown,
@@ -104,6 +105,7 @@ class ReleasePages:
             "steps": [{**one, "tests": shown_tests(one["evidence"])} for one in reversed(course["verdicts"])],
             "charts": charts_of(course, history, shown["request"]["gate"]),
             "simulation_faults": faults,
+            "simulated_state": simulated,
             "versions": await self._versions(release.request.name),
             "history": history[::-1],
             "last_act": self._acts.get(release.id) if may_act else None,
