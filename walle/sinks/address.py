@@ -1,13 +1,13 @@
 """Addresses of targets: `https://`, `s3://`, `mqtt://`, `kafka://` and folders, and the sinks that they name."""
 
-import dataclasses
-import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from walle.address import Address, parse_address
 from walle.deploy.cloud.s3_store import S3Place
 from walle.errors import ConfigError
+from walle.sinks.mqtt import MqttSink
 from walle.sinks.object_folder import BucketFolder, DiskFolder
 from walle.sinks.parquet import ParquetSink
 from walle.sinks.sink import Sink
@@ -16,43 +16,7 @@ from walle.sinks.webhook import WebhookSink
 PASSWORD = "WALLE_SINK_PASSWORD"  # noqa: S105 - names of environment variables
 TOKEN = "WALLE_SINK_TOKEN"  # noqa: S105
 CA_FILE = "WALLE_SINK_CA"
-_FORMS = "https://HOST/PATH, s3://BUCKET/PREFIX or a folder (Parquet)"
-
-
-@dataclasses.dataclass(frozen=True)
-class Address:
-    """A target's address in parts; `options` are those after `?`."""
-
-    scheme: str
-    host: str
-    port: int | None
-    user: str
-    path: str
-    options: Mapping[str, str]
-
-    def check_options(self, *known: str) -> None:
-        """Raises ConfigError where an option is not one of `known`."""
-        if unknown := sorted(self.options.keys() - set(known)):
-            what = f"the option {unknown[0][:100]!r} of a {self.scheme}:// address is unknown"
-            raise ConfigError(f"{what}; it has {', '.join(known) or 'none'}")
-
-
-def parse_address(text: str) -> Address:
-    """Return a URL in parts.
-
-    Raises:
-        ConfigError: it is not a URL, or has a password, which other users of the machine could read.
-    """
-    try:
-        parts = urllib.parse.urlsplit(text)
-        port, password = parts.port, parts.password
-        options = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except ValueError as error:
-        raise ConfigError(f"the address {text[:200]!r} is not a URL: {error}") from error
-    if password is not None:
-        raise ConfigError(f"{parts.scheme}://{parts.hostname}: give the password in {PASSWORD}, not in the address")
-    user = urllib.parse.unquote(parts.username or "")
-    return Address(parts.scheme, parts.hostname or "", port, user, urllib.parse.unquote(parts.path), options)
+_FORMS = "mqtt://HOST/TOPIC, https://HOST/PATH, s3://BUCKET/PREFIX or a folder (Parquet)"
 
 
 def make_sink(target: str, group: str, choice: Mapping[str, Any], environment: Mapping[str, str]) -> Sink:
@@ -66,10 +30,17 @@ def make_sink(target: str, group: str, choice: Mapping[str, Any], environment: M
         return ParquetSink(DiskFolder(Path(target)), group, choice)
     match scheme:
         case "http" | "https":
-            parse_address(target)
+            parse_address(target, password_in=TOKEN)
             return WebhookSink(target, group, token=environment.get(TOKEN, ""), ca_file=environment.get(CA_FILE, ""))
         case "s3":
-            return ParquetSink(BucketFolder(_place(parse_address(target)), environment), group, choice)
+            return ParquetSink(
+                BucketFolder(_place(parse_address(target, password_in=PASSWORD)), environment), group, choice
+            )
+        case "mqtt" | "mqtts":
+            address = parse_address(target, password_in=PASSWORD)
+            return MqttSink(
+                address, group, password=environment.get(PASSWORD, ""), ca_file=environment.get(CA_FILE, "")
+            )
         case _:
             raise ConfigError(f"the target {target[:200]!r} is unknown; give {_FORMS}")
 
