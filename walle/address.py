@@ -36,7 +36,7 @@ def parse_address(text: str, *, password_in: str) -> Address:
         ConfigError: it is not a URL, or has a password, which other users of the machine could read.
     """
     try:
-        parts = urllib.parse.urlsplit(text)
+        parts = urllib.parse.urlsplit(text, allow_fragments=False)  # `#` is a part of topics
         port, password = parts.port, parts.password
         options = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError as error:
