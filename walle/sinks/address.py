@@ -7,6 +7,7 @@ from typing import Any
 from walle.address import Address, parse_address
 from walle.deploy.cloud.s3_store import S3Place
 from walle.errors import ConfigError
+from walle.sinks.kafka import KafkaSink
 from walle.sinks.mqtt import MqttSink
 from walle.sinks.object_folder import BucketFolder, DiskFolder
 from walle.sinks.parquet import ParquetSink
@@ -16,7 +17,7 @@ from walle.sinks.webhook import WebhookSink
 PASSWORD = "WALLE_SINK_PASSWORD"  # noqa: S105 - names of environment variables
 TOKEN = "WALLE_SINK_TOKEN"  # noqa: S105
 CA_FILE = "WALLE_SINK_CA"
-_FORMS = "mqtt://HOST/TOPIC, https://HOST/PATH, s3://BUCKET/PREFIX or a folder (Parquet)"
+_FORMS = "kafka://HOST/TOPIC, mqtt://HOST/TOPIC, https://HOST/PATH, s3://BUCKET/PREFIX or a folder (Parquet)"
 
 
 def make_sink(target: str, group: str, choice: Mapping[str, Any], environment: Mapping[str, str]) -> Sink:
@@ -41,6 +42,8 @@ def make_sink(target: str, group: str, choice: Mapping[str, Any], environment: M
             return MqttSink(
                 address, group, password=environment.get(PASSWORD, ""), ca_file=environment.get(CA_FILE, "")
             )
+        case "kafka" | "kafkas":
+            return KafkaSink(parse_address(target, password_in=PASSWORD), ca_file=environment.get(CA_FILE, ""))
         case _:
             raise ConfigError(f"the target {target[:200]!r} is unknown; give {_FORMS}")
 
