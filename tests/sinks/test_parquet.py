@@ -5,7 +5,7 @@ import io
 import json
 import random
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +228,53 @@ class TestBucketFolder(FolderContract):
     @pytest.fixture
     def folder(self, place: S3Place) -> ObjectFolder:
         return BucketFolder(place, KEYS)
+
+
+class DyingSink(ParquetSink):
+    """A sink whose process ends at its second write."""
+
+    writes = 0
+
+    async def write(self, rows: Sequence[SinkRow]) -> None:
+        self.writes += 1
+        if self.writes > 1:
+            raise SinkError(self.target, "killed", may_pass=False)
+        await super().write(rows)
+
+
+@pytest.mark.asyncio
+async def test_no_position_within_a_file_is_committed(tmp_path: Path) -> None:
+    path, lake = tmp_path / "uploads.db", DiskFolder(tmp_path / "lake")
+    rows = uploads_of(1, 60, devices=1)
+    async with asyncio.timeout(30), open_uploads(path) as store:
+        await store.accept(rows)
+        await ParquetSink(lake, "g", {}).write(as_rows(rows))  # by a process that was killed before its commit
+        await store.accept(uploads_of(61, 90, devices=1))
+
+        async def run(sink: ParquetSink, batch_limit: int) -> None:
+            config = RunnerConfig(group="g", batch_limit=batch_limit, lease_s=2.0)
+            await SinkRunner(store, sink, config, rng=random.Random(1)).run(once=True)
+
+        with pytest.raises(SinkError, match="killed"):
+            await run(DyingSink(lake, "g", {}), 25)
+        assert (await store.group_lags())["g"].uploads == 90  # not 65
+        await run(ParquetSink(lake, "g", {}), 40)
+        assert (await store.group_lags())["g"].uploads == 0
+    assert keys_in(tmp_path / "lake") == sorted(keys_of(uploads_of(1, 90, devices=1)))
+
+
+@pytest.mark.asyncio
+async def test_batches_of_one_flush_are_committed_up_to_the_last(tmp_path: Path) -> None:
+    lake = DiskFolder(tmp_path / "lake")
+    async with asyncio.timeout(30), open_uploads(tmp_path / "uploads.db") as store:
+        await store.accept(uploads_of(1, 50))
+        config = RunnerConfig(group="g", batch_limit=100, lease_s=2.0, flush_s=3600.0)
+        runner = SinkRunner(store, ParquetSink(lake, "g", {}), config, rng=random.Random(1))
+        await runner.run(once=True)
+        assert (await store.group_lags())["g"].uploads == 0
+        assert (runner.status.sent, runner.status.commits) == (1000, 1)
+    files = list((tmp_path / "lake").rglob("*.parquet"))
+    assert len(files) == len({partition(one.device_id) for one in uploads_of(1, 1)})
 
 
 @pytest.mark.asyncio

@@ -177,6 +177,29 @@ async def test_only_what_is_chosen_is_sent(hook: Hook, uploads: Path) -> None:
     assert runner.status.passed == 1000
 
 
+@pytest.mark.asyncio
+async def test_a_store_that_is_replaced_is_read_from_the_position_in_it(hook: Hook, tmp_path: Path) -> None:
+    path, other = tmp_path / "uploads.db", tmp_path / "other.db"
+    async with open_uploads(other) as store:
+        await store.accept(uploads_of(1, 3, topic="shop/restored"))
+    async with asyncio.timeout(60), open_uploads(path) as store:
+        await store.accept(uploads_of(1, 50))
+        runner = SinkRunner(
+            store, WebhookSink(hook.url, "g"), RunnerConfig(group="g", lease_s=2.0), rng=random.Random(1)
+        )
+        run = asyncio.create_task(runner.run())
+        while len(hook.rows) < 1000:  # noqa: ASYNC110 - another thread receives them
+            await asyncio.sleep(0.01)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        other.replace(path)
+        while len(hook.rows) < 1060:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        runner.stop()
+        await run
+    assert {row["topic"] for row in hook.rows[1000:]} == {"shop/restored"}
+
+
 def test_a_receiver_that_is_down_is_waited_for_and_nothing_is_lost(hook: Hook, uploads: Path) -> None:
     hook.stop()
     with running(hook.url, uploads, "--once", "--json") as process:

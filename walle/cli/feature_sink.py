@@ -52,8 +52,8 @@ def sink(
     """Send features on: to a Kafka topic, an MQTT broker, Parquet files in a folder or bucket, or a webhook.
 
     It reads as a member of a consumer group, and commits what the target has: after a crash nothing is missing.
-    Parquet files have each feature once, and so has Kafka; MQTT and a webhook at least once, with a `key` that
-    names it. While the target is down, it waits and tries again. Ctrl-C or SIGTERM ends it.
+    Parquet files have each feature exactly once; Kafka, MQTT and a webhook at least once, with a `key` that names it.
+    While the target is down, it waits and tries again. Ctrl-C or SIGTERM ends it.
 
     A user's password, a webhook's token and a file of authorities are in WALLE_SINK_PASSWORD, WALLE_SINK_TOKEN and
     WALLE_SINK_CA. All processes of a group have the same target and options. With --json, a line for each change:

@@ -3,6 +3,7 @@
 import abc
 import asyncio
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class DiskFolder(ObjectFolder):
         self.name = str(path)
         self._path = path
         self._used: set[Path] = set()
+        self._cleaning = threading.Lock()
 
     async def start(self) -> None:
         try:
@@ -55,13 +57,18 @@ class DiskFolder(ObjectFolder):
     def _create(self, path: str, data: bytes) -> bool:
         file = self._path / path
         try:
-            if file.parent not in self._used:
-                make_folders(file.parent, mode=0o700)
-                remove_unfinished(file.parent)  # of a killed writer; one that lives fails then, and writes again
-                self._used.add(file.parent)
+            self._clean(file.parent)
             return write_new_file(file, data)
         except OSError as error:
             raise SinkError(self.name, f"{path} cannot be written ({error.strerror})", may_pass=True) from error
+
+    def _clean(self, folder: Path) -> None:
+        """Make a folder, or remove what a killed writer left there; a live one in another process writes again."""
+        with self._cleaning:
+            if folder not in self._used:
+                make_folders(folder, mode=0o700)
+                remove_unfinished(folder)
+                self._used.add(folder)
 
     async def read(self, path: str) -> bytes:
         try:
