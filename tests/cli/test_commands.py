@@ -23,7 +23,7 @@ COMMANDS = {
     "demo", "demo livestream",
     "device doctor", "device enrol", "device revoke",
     "device list", "device log", "device logs", "device run", "device show",
-    "features export", "features made-by", "features tail", "figures", "file list", "file put", "file remove",
+    "features export", "features sink", "features made-by", "features tail", "figures", "file list", "file put", "file remove",
     "files check", "files gc", "files move",
     "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
