@@ -32,7 +32,7 @@ def uploads_of(first: int, last: int, *, devices: int = 20, topic: str = "shop/v
     ]  # fmt: skip
 
 
-def store_uploads(path: Path, uploads: list[Received]) -> None:
+def store_uploads(path: Path | str, uploads: list[Received]) -> None:
     async def accept() -> None:
         async with open_uploads(path) as store:
             for start in range(0, len(uploads), 5_000):
@@ -49,14 +49,14 @@ def repeated(keys: list[str]) -> list[str]:
     return [key for key, count in Counter(keys).items() if count > 1]
 
 
-def command(target: object, uploads: Path, *options: object) -> list[str]:
+def command(target: object, uploads: Path | str, *options: object) -> list[str]:
     words = [target, "--uploads", uploads, "--group", "g", "--lease-s", "1", *options]
     return [sys.executable, "-c", "from walle.cli import main; main()", "features", "sink", *map(str, words)]
 
 
 @contextlib.contextmanager
 def running(
-    target: object, uploads: Path, *options: object, env: Mapping[str, str] | None = None
+    target: object, uploads: Path | str, *options: object, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A sink's process within the block, which is killed at its end."""
     process = subprocess.Popen(
@@ -70,7 +70,7 @@ def running(
         process.communicate()
 
 
-def run_once(target: object, uploads: Path, *options: object, env: Mapping[str, str] | None = None) -> str:
+def run_once(target: object, uploads: Path | str, *options: object, env: Mapping[str, str] | None = None) -> str:
     """Run a sink until all was sent; return what it prints."""
     with running(target, uploads, "--once", *options, env=env) as process:
         out, err = process.communicate(timeout=LIMIT_S)
@@ -87,7 +87,7 @@ def wait_until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> None:
 
 def kill_at_random(
     target: object,
-    uploads: Path,
+    uploads: Path | str,
     *options: object,
     rows: Callable[[], int],
     times: int,

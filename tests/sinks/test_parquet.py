@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.sim.postgres_server import PostgresServer
 from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from tests.sinks.sink_samples import (
     keys_of,
@@ -89,7 +90,7 @@ def test_a_payload_that_cannot_be_read_is_a_row_with_the_reason(tmp_path: Path) 
     assert row["error"]
 
 
-def killed_while_writing(target: object, path: Path, rows: Callable[[], int], seed: int, env: Any = None) -> None:
+def killed_while_writing(target: object, path: Path | str, rows: Callable[[], int], seed: int, env: Any = None) -> None:
     store_uploads(path, uploads_of(1, 400))
     killed = kill_at_random(
         target, path, "--every-s", "0", "--rows", "100", rows=rows, times=5, seed=seed, env=env
@@ -104,6 +105,14 @@ def test_a_sink_that_is_killed_writes_each_feature_once(seed: int, tmp_path: Pat
     assert repeated(keys_in(lake)) == []
     assert set(keys_in(lake)) == keys_of(uploads_of(1, 400))
     assert [path for path in lake.rglob("*") if path.is_file() and path.suffix != ".parquet"] == []
+
+
+def test_a_sink_from_postgresql_that_is_killed_writes_each_feature_once(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    killed_while_writing(lake, postgres.make_database(), lambda: count_in(lake), 5)
+    assert keys_in(lake) == sorted(keys_of(uploads_of(1, 400)))
 
 
 def test_several_processes_write_each_feature_once(uploads: Path, tmp_path: Path) -> None:
