@@ -261,7 +261,8 @@ def test_wrong_uses_are_named(tmp_path: Path, uploads: Path) -> None:
         return " ".join((found.stderr + found.stdout).split())
 
     assert "the target 'ftp://x/y' is unknown" in refusal("ftp://x/y", uploads)
-    assert "give the password in WALLE_SINK_PASSWORD" in refusal("https://me:secret@x/y", uploads)
+    assert "give the password in WALLE_SINK_TOKEN" in refusal("https://me:secret@x/y", uploads)
+    assert "give the password in WALLE_SINK_PASSWORD" in refusal("mqtt://me:secret@x/y", uploads)
     assert "does not exist" in refusal("https://x/y", tmp_path / "typo.db")
     assert "letters, digits" in refusal("https://x/y", uploads, "--group", "a/b")
     assert "option 'endpont' of a s3:// address is unknown" in refusal("s3://b/p?endpont=x", uploads)
