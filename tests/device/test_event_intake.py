@@ -25,6 +25,7 @@ from walle.pipeline.live_source import LatePolicy, LivePolicy
 from walle.pipeline.store import FeatureStore, StoreClosedError
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.trie import EventStream
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 
@@ -69,7 +70,7 @@ async def opened(folder: Path, *, runs: asyncio.Event | None = None, **options: 
 
     clock = SystemClock()
     async with FeatureStore(folder / "features.db", clock=clock, max_outbox_bytes=2_000) as store:
-        stream = StreamEngine(store, run)
+        stream = StreamEngine(store, run, events=options.pop("events", None))
         condition = TriggerCondition.of(["click"])
         stream.add_task("task", condition, QueuePolicy(queue=options.pop("queue", 1000), queue_full=FullPolicy.BLOCK))
         if options.pop("uploads", False):
@@ -376,3 +377,32 @@ async def test_a_device_starts_offline_with_a_full_outbox_and_a_task_that_blocks
             assert device.seen == [(number, number) for number in range(device.seen[0][0], last + 1)]
             assert device.stream.queued == {"uploads": last - 1}  # the first two outputs filled the outbox
             assert device.stream.counts.dropped == {}
+
+
+@pytest.mark.asyncio
+async def test_a_duplicate_by_its_id_is_found_after_a_restart_although_its_event_is_done(tmp_path: Path) -> None:
+    live = LivePolicy(id_field="id", duplicates=8)
+    async with opened(tmp_path, live=live, events=EventStream(max_events=1)) as device:
+        for number in range(40):
+            await device.intake.take_live(click(number, id=f"m{number}", text="x" * 60_000), can_wait=False)
+            await device.settled()
+            await device.store.flush()
+        assert device.store.resume_from == 39  # one is replayed
+        assert len(list((tmp_path / "events").iterdir())) <= 2  # the others are removed
+    async with opened(tmp_path, live=live, events=EventStream(max_events=1)) as device:
+        await device.intake.take_all_live([click(number, id=f"m{number}") for number in range(33, 42)])
+        assert await device.settled() == [(40, 40), (41, 41)]
+        assert device.intake.live_counts.duplicates == 7
+
+
+@pytest.mark.asyncio
+async def test_events_that_are_kept_for_duplicates_do_not_fill_the_journal(tmp_path: Path) -> None:
+    live = LivePolicy(id_field="id", duplicates=1024)
+    async with opened(tmp_path, live=live, journal_bytes=6 << 20, events=EventStream(max_events=1)) as device:
+        for number in range(120):
+            await device.intake.take_live(click(number, id=number, text="x" * 60_000), can_wait=False)
+            await device.settled()
+            if number % 10 == 9:
+                await device.store.flush()
+        sizes = [path.stat().st_size for path in (tmp_path / "events").glob("*.log")]
+        assert sum(sizes) < 4 << 20

@@ -3,10 +3,11 @@
 `walle device list|show|logs` are in `known_devices.py`, `enrol|revoke` in `device_identity.py`.
 """
 
+import os
 import secrets
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +19,11 @@ from walle.cli.output import JsonFlag, JsonLinesFlag, emit_rows
 from walle.durable_file import write_file
 from walle.errors import ConfigError
 
+if TYPE_CHECKING:
+    from walle.cli.mqtt_source import MqttSource
+
 ID_FILE = "device.id"
+_PASSWORD = "WALLE_EVENTS_PASSWORD"  # noqa: S105 - the name of an environment variable
 
 _WITH_LANDLOCK = "the device's memory, keys and connections"
 _WITHOUT_LANDLOCK = (
@@ -91,7 +96,10 @@ def run(
         list[str] | None, typer.Option(help="name=value, once for each; for targeting and tasks.")
     ] = None,
     events: Annotated[
-        str, typer.Option(help="An event log to play, or - for JSON lines on standard input; none: only tasks.")
+        str,
+        typer.Option(
+            help="An event log to play, - for JSON lines on standard input, or mqtt://HOST/TOPIC; none: only tasks."
+        ),
     ] = "",
     mapping: Annotated[Path | None, typer.Option(help="Which of the log's columns are which (a TOML file).")] = None,
     stream: Annotated[list[str] | None, typer.Option(help="Play only this stream of the log; once for each.")] = None,
@@ -111,10 +119,16 @@ def run(
 
     It ends when the events are played and everything has reached the cloud; without events, at Ctrl-C. After a crash
     the same command goes on where the device was: nothing is lost, and nothing is counted twice.
+
+    mqtt://USER@HOST/TOPIC?id=FIELD reads messages of JSON events, with MQTT's + and # in the topic, until Ctrl-C, and
+    acknowledges what the device's journal has. FIELD of an event's contents names it, so that a message that comes
+    again after a crash is not taken twice. The password is in WALLE_EVENTS_PASSWORD, a file of authorities for mqtts://
+    in WALLE_EVENTS_CA.
     """
-    if mapping is not None and events in ("", "-"):
+    is_log = events not in ("", "-") and not events.startswith(("mqtt://", "mqtts://"))
+    if mapping is not None and not is_log:
         raise typer.BadParameter("says how to read a log; name the log with --events FILE", param_hint="--mapping")
-    if stream and events in ("", "-"):
+    if stream and not is_log:
         raise typer.BadParameter(
             "chooses among the streams of a log; name it with --events FILE", param_hint="--stream"
         )
@@ -122,11 +136,23 @@ def run(
     joined = Join.load(join)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds what the user did
 
-    from walle.cli.device_program import DeviceProgram, LogSource, StandardInput
+    from walle.cli.device_program import DeviceProgram, LogSource, Source, StandardInput
     from walle.device import DeviceConfig
+    from walle.pipeline.live_source import LivePolicy
 
+    device_id = device_id_of(folder, id_ or joined.device_id)
+    source: Source | None = None
+    live, journal_sync_s = LivePolicy(), 1.0
+    if events == "-":
+        source = StandardInput()
+    elif is_log:
+        source = LogSource(Path(events), mapping, tuple(stream or ()))
+    elif events:
+        source = _mqtt_source(events, device_id)
+        live = LivePolicy(id_field=source.id_field)
+        journal_sync_s = 0.0  # a message is acknowledged when it survives a power cut
     config = DeviceConfig(
-        device_id=device_id_of(folder, id_ or joined.device_id),
+        device_id=device_id,
         folder=folder,
         app_version=app_version,
         attributes=attributes,
@@ -138,12 +164,9 @@ def run(
         enrolment_token=joined.enrolment_token,
         report_interval_s=report_s,
         max_version_bytes=max_version_mb * 1_000_000,
+        live=live,
+        journal_sync_s=journal_sync_s,
     )
-    source: LogSource | StandardInput | None = None
-    if events == "-":
-        source = StandardInput()
-    elif events:
-        source = LogSource(Path(events), mapping, tuple(stream or ()))
     program = DeviceProgram(
         config,
         source,
@@ -157,6 +180,16 @@ def run(
         finished = event_loop.run(program.run())
     if not finished:
         raise typer.Exit(130)
+
+
+def _mqtt_source(events: str, device_id: str) -> "MqttSource":
+    from walle.address import parse_address
+    from walle.cli.mqtt_source import MqttSource
+
+    address = parse_address(events, password_in=_PASSWORD)
+    return MqttSource(
+        address, device_id, password=os.environ.get(_PASSWORD, ""), ca_file=os.environ.get("WALLE_EVENTS_CA", "")
+    )
 
 
 def doctor(as_json: JsonFlag = False) -> None:

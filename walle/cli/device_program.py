@@ -16,7 +16,7 @@ import signal
 import statistics
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,15 @@ class _State(enum.StrEnum):
 
 
 class Source(abc.ABC):
-    """Source of events: `name` tells one from another, `replayable` ones give the same places each time."""
+    """Source of events: `name` tells one from another, `replayable` ones give the same places each time.
+
+    `endless` ones end by a signal. `error` says why there are no events now, "" if nothing is wrong.
+    """
 
     replayable: bool
     name: list[str]
+    endless = False
+    error = ""
 
     def __init__(self) -> None:
         self._skipped = 0
@@ -74,8 +79,12 @@ class Source(abc.ABC):
         return self._reports
 
     @abc.abstractmethod
-    def events(self, start: int) -> AsyncIterator[tuple[int | None, Event]]:
-        """Give (place in the source, event) from place `start` on; None where it cannot be read again."""
+    def events(self, start: int) -> AsyncGenerator[tuple[int | None, Event | bytes]]:
+        """Give (place in the source, event) from place `start` on; None where it cannot be read again.
+
+        A message of a source without places may be given as it came, as `Device.on_message` reads it. When the next
+        is asked for, it was taken, or is set aside.
+        """
 
 
 class LogSource(Source):
@@ -100,7 +109,7 @@ class LogSource(Source):
     def reports(self) -> list[str]:
         return [*(f"line {one.line}: {one.fault}: {one.reason}" for one in self._log.reports), *self._reports]
 
-    async def events(self, start: int) -> AsyncIterator[tuple[int | None, Event]]:
+    async def events(self, start: int) -> AsyncGenerator[tuple[int | None, Event]]:
         for record in self._log.records(start):
             yield record.position, record.event
 
@@ -114,7 +123,7 @@ class StandardInput(Source):
         super().__init__()
         self.name = ["-"]
 
-    async def events(self, start: int) -> AsyncIterator[tuple[int | None, Event]]:  # noqa: ARG002 - cannot go back
+    async def events(self, start: int) -> AsyncGenerator[tuple[int | None, Event]]:  # noqa: ARG002 - cannot go back
         loop = asyncio.get_running_loop()
         lines: asyncio.Queue[bytes] = asyncio.Queue(_LINES_AHEAD)
         # A daemon thread, since nothing can wake a thread that reads a terminal or a pipe.
@@ -226,7 +235,7 @@ class DeviceProgram:
                     for task in tasks:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
-                finished = self._source is None or self._state is _State.DONE
+                finished = self._source is None or self._source.endless or self._state is _State.DONE
                 if self._state is not _State.DONE:
                     self._state = _State.STOPPED
                 await self._show(device)
@@ -255,15 +264,19 @@ class DeviceProgram:
             await asyncio.sleep(_POLL_S)
         self._state = _State.PLAYING
         pace = _Pace(self._speed)
-        async for place, event in source.events(max(0, device.resume_from - base)):
-            position = None if place is None else base + place
-            if position is None or position > device.store.position:  # others are replayed, which takes no time
-                await pace.wait_for(event)
-            try:
-                await device.on_event(event, position, can_wait=not self._speed)
-                self._taken += 1
-            except EventError as error:
-                source.skip(str(error))
+        async with contextlib.aclosing(source.events(max(0, device.resume_from - base))) as events:
+            async for place, event in events:
+                if isinstance(event, bytes):
+                    self._taken += await device.on_message(event)
+                    continue
+                position = None if place is None else base + place
+                if position is None or position > device.store.position:  # others are replayed, which takes no time
+                    await pace.wait_for(event)
+                try:
+                    await device.on_event(event, position, can_wait=not self._speed)
+                    self._taken += 1
+                except EventError as error:
+                    source.skip(str(error))
         self._state = _State.SETTLING
         while self._state is _State.SETTLING:
             try:
@@ -341,6 +354,7 @@ class DeviceProgram:
             "lost_uploads": summary.lost_uploads,
             "open_losses": summary.open_losses,
             "cloud_error": self._cloud_error,
+            "events_error": self._source.error if self._source else "",
         }
         if status == self._shown:
             return
@@ -402,4 +416,6 @@ def _line_of(status: Mapping[str, Any]) -> str:
             parts.append(f"state of {task} {share:.0%} full{evicted}")
     if status["cloud_error"]:
         parts.append(f"no cloud: {status['cloud_error']}")
+    if status["events_error"]:
+        parts.append(f"no events: {status['events_error']}")
     return "; ".join(parts)

@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.cli.credentials import TokenOption, ca_of
+from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption, check_store_file
+from walle.cli.feature_sink import sink
 from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
 from walle.errors import ConfigError, WalleError
@@ -92,14 +94,7 @@ UploadsOption = Annotated[
         " (its password is better in PGPASSWORD than here).",
     ),
 ]
-TaskOption = Annotated[str, typer.Option(help="Only of this task, SCENARIO/TASK, such as shop/visits.")]
-TopicOption = Annotated[str, typer.Option(help="Only of this topic, such as shop/visits or shop/visits/clicks.")]
 GroupOption = Annotated[str, typer.Option(help="Only of the scenarios of this group; with --url.")]
-DeviceOption = Annotated[str, typer.Option(help="Only of the device with this id.")]
-VersionOption = Annotated[
-    str,
-    typer.Option(help="Only those that this version of their task made, such as v3; or unknown, of devices before it."),
-]
 SinceOption = Annotated[
     str, typer.Option(help="Only those received since: 15m, 2h, 3d ago, or 2026-11-22T10:00 (local time).")
 ]
@@ -366,10 +361,7 @@ def _run[T](
             "name the cloud with --url or WALLE_URL, or its store of uploads with --uploads", param_hint="--url"
         )
 
-    if uploads and "://" not in uploads and not Path(uploads).is_file():  # opening would make it
-        raise ConfigError(
-            f"{uploads}: the file does not exist; name the uploads.db of a cloud's folder, or a postgresql:// URL"
-        )
+    check_store_file(uploads)
 
     async def within() -> T:
         async with _store(uploads, wanted) if uploads else _cloud(url, token, wanted) as source:
@@ -413,4 +405,7 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle features tail --task shop/visits --follow")(tail)
     group.command("made-by", epilog="Example: walle features made-by shop/visits v3")(made_by)
     group.command(epilog="Example: walle features export visits.csv --task shop/visits --since 2026-11-22")(export)
+    group.command(
+        epilog="Example: walle features sink s3://lake/features --uploads shop-cloud/uploads.db --group lake"
+    )(sink)
     app.add_typer(group, name="features")

@@ -35,9 +35,9 @@ from walle.device.task_versions import ActiveVersion, TaskVersions
 from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.database import StoreError
-from walle.pipeline.event_batch import read_batch
+from walle.pipeline.event_batch import read_batch, rejected_message
 from walle.pipeline.event_history import EventHistory
-from walle.pipeline.events import Event
+from walle.pipeline.events import Event, EventError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.rejected_events import RejectedEvents
 from walle.pipeline.store import FeatureStore
@@ -402,6 +402,20 @@ class Device:
         await self._intake.take_all_live(events)
         self._rejected.add(rejected, self._clock.time())
         return len(events)
+
+    async def on_message(self, message: bytes) -> int:
+        """Take live events of a message that nobody can correct, as `on_json`; return how many could be read.
+
+        Also a message that is not JSON is set aside, as an event that cannot be read is.
+
+        Raises:
+            StoreClosedError, EventJournalError: as `on_json`.
+        """
+        try:
+            return await self.on_json(message)
+        except EventError as error:
+            self._rejected.add([rejected_message(message, str(error))], self._clock.time())
+            return 0
 
     def results(self, task: str) -> ResultStream:
         """Return the results of a task's triggers from now on: outputs, failures and drops, in the order of its events.

@@ -22,6 +22,7 @@ from walle.pipeline.transient_events import RecordedEvent, TransientEvent, trans
 _LOG = logging.getLogger(__name__)
 
 _JOURNAL = "events"  # folder of the event journal
+_KEPT_SHARE = 4  # of the journal's bound, up to which events that are done are kept for their ids
 
 
 class EventIntake:
@@ -225,7 +226,11 @@ class EventIntake:
             self._history.add(position, event)
 
     def _trim(self, journal: EventJournal) -> None:
-        journal.trim(self._store.state.resume_from)
+        """Remove events that are done, but for the latest ones, of which the next process must know duplicates."""
+        before = self._store.state.resume_from
+        if _KEPT_SHARE * journal.size_bytes < self._journal_bytes:
+            before = min(before, journal.next_position - self._live.remembered)
+        journal.trim(before)
 
     async def _open_journal(self) -> EventJournal:
         """Open the journal. The next call waits for an opening whose call was cancelled: a second one could truncate
@@ -256,10 +261,14 @@ class EventIntake:
 
     async def _replay(self, journal: EventJournal) -> int | None:
         """Take the recorded events again that the last process may not have finished; return the last one's place."""
-        position = None
-        async for position, event in journal.replay(self._store.resume_from):
+        position, start = None, self._store.resume_from
+        begin = min(start, max(journal.first_position, journal.next_position - self._live.remembered))
+        async for place, event in journal.replay(begin):
             if not isinstance(event, Tick):
                 self._live.restore(event)
+            if place < start:  # it is done
+                continue
+            position = place
             await self._history.keep_up()
             try:
                 await self._stream.on_event(event, position, can_wait=True)

@@ -66,10 +66,19 @@ def read_batch(json: bytes) -> EventBatch:
             place = _PLACE.match(str(error))
             byte = first + (int(place[1]) if place else 0)
             reason = str(error)[place.end() :] if place else str(error).replace(" of event 0 ", " ")
-            text = piece[: 4 * MAX_TEXT_CHARS].decode(errors="replace")[:MAX_TEXT_CHARS]
-            rejected = RejectedEvent(number=number, byte=byte, size_bytes=len(piece), reason=reason, text=text)
+            size_bytes, text = len(piece), _text_of(piece)
+            rejected = RejectedEvent(number=number, byte=byte, size_bytes=size_bytes, reason=reason, text=text)
             batch.rejected.append(rejected)
     return batch
+
+
+def rejected_message(message: bytes, reason: str) -> RejectedEvent:
+    """Return a whole message as one event that could not be read."""
+    return RejectedEvent(number=0, byte=0, size_bytes=len(message), reason=reason, text=_text_of(message))
+
+
+def _text_of(piece: bytes) -> str:
+    return piece[: 4 * MAX_TEXT_CHARS].decode(errors="replace")[:MAX_TEXT_CHARS]
 
 
 def _event_of(piece: bytes) -> Event:

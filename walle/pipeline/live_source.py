@@ -86,6 +86,11 @@ class LiveSource:
         self._clock_offset_s: float | None = None
         self._seen = DuplicateWindow(policy.duplicates)
 
+    @property
+    def remembered(self) -> int:
+        """The latest events that the next process must have seen to know duplicates of them."""
+        return self.policy.duplicates if self.policy.id_field or self.policy.drop_equal else 0
+
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """Take back what the block has noted and counted, if it raises."""

@@ -38,6 +38,32 @@ class GroupsContract:
         assert (await store.group_lags())["g"] == GroupLag(0, None)
 
     @pytest.mark.asyncio
+    async def test_a_batch_has_the_positions_of_its_uploads_and_a_poll_ends(self, store: UploadStore) -> None:
+        rows = [received(1, device=f"d{number}", topic="ab"[number % 2]) for number in range(40)]
+        await store.accept(rows)
+        stored = {row: position for position, row in await store.query(limit=100)}
+        async with asyncio.timeout(30), store.consume("g", topics=["a"]) as consumer:
+            batch = await consumer.poll(0.0)
+            assert batch is not None
+            assert batch.positions == [stored[row] for row in batch.uploads]
+            assert await batch.commit()
+            assert await consumer.poll(0.0) is None
+        assert await consumer.poll(10.0) is None  # closed
+
+    @pytest.mark.asyncio
+    async def test_a_member_that_renews_keeps_its_devices_beyond_its_lease(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        rows = [received(1, device=f"d{number}") for number in range(20)]
+        await store.accept(rows)
+        async with asyncio.timeout(30), store.consume("g", lease_s=0.6) as first, other.consume("g") as second:
+            batch = await anext(first)
+            for _ in range(10):
+                await first.renew()
+                assert await second.poll(0.15) is None
+            assert await batch.commit()
+
+    @pytest.mark.asyncio
     async def test_a_group_gets_its_topics_only_and_groups_do_not_touch_one_another(self, store: UploadStore) -> None:
         rows = [received(seq, topic="abc"[seq % 3]) for seq in range(1, 31)]
         await store.accept(rows)

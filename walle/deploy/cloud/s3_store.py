@@ -87,8 +87,8 @@ class S3Store(FileStore):
         self._s3 = obstore
         self._clock = clock or SystemClock()
         self._takes_conditions = True  # until the server refuses If-None-Match
-        self._bucket = _open(place, place.endpoint, environment)
-        self._public = _open(place, place.public, environment) if place.public else None
+        self._bucket = open_bucket(place, place.endpoint, environment)
+        self._public = open_bucket(place, place.public, environment) if place.public else None
 
     def check(self) -> None:
         """Check that the bucket is there and can be listed. Raises FileStoreUnavailableError."""
@@ -209,10 +209,10 @@ class S3Store(FileStore):
             raise FileStoreError(sha256, f"the store {self.place} does not hold it") from None
         except (PermissionDeniedError, UnauthenticatedError) as error:
             what = "refused; check the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and what they may do there"
-            raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {_short(error)}") from error
+            raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {short_error(error)}") from error
         except (BaseError, OSError) as error:
             what = _MAKE_BUCKET if _NO_BUCKET in str(error) else "the S3 server does not answer, or failed"
-            raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {_short(error)}") from error
+            raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {short_error(error)}") from error
 
 
 def _is_same(found: StoredFile | None, data: bytes | Path) -> bool:
@@ -267,7 +267,7 @@ class _Ranges(io.RawIOBase):
             return len(data)
 
 
-def _open(place: S3Place, endpoint: str, environment: Mapping[str, str]) -> "Bucket":
+def open_bucket(place: S3Place, endpoint: str, environment: Mapping[str, str]) -> "Bucket":
     from obstore.exceptions import BaseError
     from obstore.store import S3Store as Bucket
 
@@ -286,7 +286,7 @@ def _open(place: S3Place, endpoint: str, environment: Mapping[str, str]) -> "Buc
             **options,
         )
     except (BaseError, ValueError) as error:
-        raise ConfigError(f"{place}: endpoint {endpoint!r}: {_short(error)}") from error
+        raise ConfigError(f"{place}: endpoint {endpoint!r}: {short_error(error)}") from error
 
 
 def _keys(environment: Mapping[str, str]) -> dict[str, str]:
@@ -318,5 +318,5 @@ def _stored(found: Any) -> StoredFile:
     )
 
 
-def _short(error: BaseException) -> str:
+def short_error(error: BaseException) -> str:
     return " ".join(str(error).partition("\n\nDebug source")[0].split())[:400]

@@ -32,9 +32,13 @@ _RETRY_S = 0.5  # while the store cannot be used
 
 @dataclasses.dataclass(frozen=True)
 class UploadBatch:
-    """Uploads in the order they were stored. Committing moves the partitions `parts` to `position`."""
+    """Uploads in the order they were stored, and their positions.
+
+    Committing moves the partitions `parts` to `position`.
+    """
 
     uploads: list[Received]
+    positions: list[int]
     position: int
     parts: frozenset[int]
     generation: int  # of the store
@@ -116,15 +120,41 @@ class Consumer:
             StopAsyncIteration: after `close`.
         """
         while not self._is_closed:
-            changed = self._store.changed
-            if self._is_balance_due:
-                await self._retried(self._balance)
-            batch = await self._retried(self._read)
-            if batch is not None:
+            if (batch := await self._look()) is not None:
                 return batch
-            if not self._has_more:
-                await self._wait(changed)
         raise StopAsyncIteration
+
+    async def poll(self, limit_s: float) -> UploadBatch | None:
+        """Return the next batch, None where there is none within about `limit_s`, or after `close`.
+
+        Raises:
+            IngestError: as `__anext__`.
+        """
+        end_s = self._store.clock.monotonic() + limit_s
+        while not self._is_closed:
+            if (batch := await self._look()) is not None:
+                return batch
+            if self._store.clock.monotonic() >= end_s:
+                break
+        return None
+
+    async def renew(self) -> None:
+        """Keep this member's devices while its reader works longer than a part of `lease_s` without a commit.
+
+        Raises:
+            IngestError: the store cannot be used, and a retry would fail too.
+        """
+        if not self._is_closed and self._is_balance_due:
+            await self._retried(self._balance)
+
+    async def _look(self) -> UploadBatch | None:
+        """Read once; return None, after a wait where all was read, if there is no batch."""
+        changed = self._store.changed
+        await self.renew()
+        batch = await self._retried(self._read)
+        if batch is None and not self._has_more:
+            await self._wait(changed)
+        return batch
 
     async def close(self) -> None:
         """Release this member's devices to the others. What was not committed comes again."""
@@ -144,8 +174,7 @@ class Consumer:
         self._note_commit(dict.fromkeys(kept, batch.position))
         for part in batch.parts - kept:
             self._drop(part)
-        if not self._is_closed and self._is_balance_due:  # a reader may commit for long before it asks for a batch
-            await self._retried(self._balance)
+        await self.renew()  # a reader may commit for long before it asks for a batch
         return used <= kept
 
     # --- partitions ---
@@ -231,10 +260,10 @@ class Consumer:
             self._read_to[part] = upto
         if not found:
             return None
-        uploads = [received for _, received in found]
+        positions, uploads = [position for position, _ in found], [received for _, received in found]
         for part in {partition(received.device_id) for received in uploads}:
             self._busy[part] = upto
-        return UploadBatch(uploads, upto, parts, self._generation, self)
+        return UploadBatch(uploads, positions, upto, parts, self._generation, self)
 
     def _start_again(self) -> None:
         """Continue at the group's committed positions in the store as it is now."""

@@ -1,0 +1,198 @@
+"""`walle device run --events mqtt://...`, against a real Mosquitto broker."""
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.mqtt_broker import PROGRAM, MqttBroker
+from tests.sim.program import Program, Programs
+from walle.address import parse_address
+from walle.cli.mqtt_source import MqttSource
+from walle.errors import ConfigError
+from walle.pipeline.event_journal import EventJournal
+from walle.pipeline.events import Event
+from walle.pipeline.rejected_events import recorded
+
+paho = pytest.importorskip("paho.mqtt.client", reason="aiomqtt of the extra mqtt is not installed")
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
+
+
+class Publisher:
+    """An app that sends events with QoS 1, and waits for the broker."""
+
+    def __init__(self, port: int) -> None:
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="app", protocol=paho.MQTTv5)
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+
+    def send(self, *payloads: bytes, topic: str = "kiosk/1/events") -> None:
+        for info in [self._client.publish(topic, payload, qos=1) for payload in payloads]:
+            info.wait_for_publish(30)
+            assert info.is_published()
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def event(number: int) -> bytes:
+    found = {"event_id": "click", "page_id": "p", "ts_ms": 1_700_000_000_000 + number, "contents": {"id": f"m{number}"}}
+    return json.dumps(found).encode()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[MqttBroker]:
+    found = MqttBroker(tmp_path / "broker")
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def publisher(broker: MqttBroker) -> Iterator[Publisher]:
+    found = Publisher(broker.port)
+    yield found
+    found.close()
+
+
+def source_of(broker: MqttBroker, options: str = "") -> MqttSource:
+    return MqttSource(parse_address(f"{broker.url}/kiosk/+/events{options}", password_in="X"), "d0")
+
+
+@pytest.mark.asyncio
+async def test_a_message_is_acknowledged_when_the_next_is_asked_for(broker: MqttBroker, publisher: Publisher) -> None:
+    async with asyncio.timeout(30), contextlib.aclosing(source_of(broker).events(0)) as events:
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.5)  # the session begins
+        await asyncio.to_thread(publisher.send, event(1), event(2), event(3))
+        assert await first == (None, event(1))
+        assert await anext(events) == (None, event(2))  # 1 is acknowledged, 2 is not
+        await asyncio.sleep(0.2)
+    await asyncio.to_thread(publisher.send, event(4))  # while nobody reads
+    async with asyncio.timeout(30), contextlib.aclosing(source_of(broker).events(0)) as events:
+        assert [(await anext(events))[1] for _ in range(3)] == [event(2), event(3), event(4)]
+
+
+@pytest.mark.asyncio
+async def test_a_broker_that_is_away_is_asked_again_and_keeps_the_messages(
+    broker: MqttBroker, publisher: Publisher
+) -> None:
+    source = source_of(broker)
+    async with asyncio.timeout(60), contextlib.aclosing(source.events(0)) as events:
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(publisher.send, event(1))
+        assert (await first)[1] == event(1)
+        second = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.2)
+        broker.stop()
+        while not source.error:  # noqa: ASYNC110 - the source sets no event
+            await asyncio.sleep(0.01)
+        broker.start()
+        while source.error:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        other = Publisher(broker.port)
+        await asyncio.to_thread(other.send, event(2))
+        other.close()
+        assert (await second)[1] == event(2)
+
+
+def test_wrong_addresses_are_refused(broker: MqttBroker) -> None:
+    for address, words in (
+        ("mqtt://127.0.0.1", "name the broker and a topic"),
+        ("mqtt://127.0.0.1/x?qos=2", "option 'qos'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            MqttSource(parse_address(address, password_in="X"), "d0")
+    with pytest.raises(ConfigError, match="give the password in WALLE_EVENTS_PASSWORD"):
+        parse_address("mqtt://me:secret@127.0.0.1/x", password_in="WALLE_EVENTS_PASSWORD")
+    assert parse_address("mqtt://h/site/#?id=uuid", password_in="X").path == "/site/#"
+
+
+def recorded_events(folder: Path) -> list[Any]:
+    """Return the events of a device's journal, whose process has ended."""
+
+    async def read() -> list[Any]:
+        async with EventJournal(folder / "events") as journal:
+            return [one async for _, one in journal.replay(journal.first_position) if isinstance(one, Event)]
+
+    return asyncio.run(read())
+
+
+def enrolled(start: Programs, tmp_path: Path, *options: str) -> list[str]:
+    """Return the command of a device with an identity, whose cloud is gone."""
+    cloud = start("cloud", "up", str(tmp_path / "cloud"), "--http-port=0", "--tunnel-port=0", "--plain-http", "--json")
+    join = cloud.wait_for(lambda line: "url" in line)["join_file"]
+    device = ["device", "run", str(tmp_path / "device"), f"--join={join}", "--id=d0", "--json", "--status-s=0.05"]
+    first = start(*device)
+    first.wait_for(lambda line: line["state"] == "running")
+    first.process.terminate()
+    assert first.end() == 0, first.errors
+    return [*device, *options]
+
+
+def stop(program: Program) -> dict[str, Any]:
+    program.process.terminate()
+    assert program.end() == 0, program.errors
+    return program.lines[-1]
+
+
+@pytest.mark.system
+def test_messages_become_events_and_what_is_none_is_set_aside(
+    broker: MqttBroker, publisher: Publisher, tmp_path: Path
+) -> None:
+    with Programs() as start:
+        command = enrolled(start, tmp_path, f"--events={broker.url}/kiosk/#?id=id")
+        device = start(*command)
+        device.wait_for(lambda line: line["state"] == "playing")
+        time.sleep(1.0)  # it subscribes
+        publisher.send(
+            event(1), b"no JSON", b"", b'{"event_id": 7}', b"[" + event(2) + b"," + event(3) + b"]", event(1)
+        )
+        device.wait_for(lambda line: line["events"] >= 4 and line["rejected"] >= 2)
+        last = stop(device)
+        assert (last["rejected"], last["duplicates"], last["events_error"]) == (2, 1, "")
+    found = recorded_events(tmp_path / "device")
+    assert [one.contents["id"] for one in found] == ["m1", "m2", "m3"]
+    assert [row["text"] for row in recorded(tmp_path / "device")] == ["no JSON", '{"event_id": 7}']
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("seed", range(2))
+def test_a_device_that_is_killed_takes_each_message_once(
+    seed: int, broker: MqttBroker, publisher: Publisher, tmp_path: Path
+) -> None:
+    rng, sent = random.Random(seed), 0
+    with Programs() as start:
+        command = enrolled(start, tmp_path, f"--events={broker.url}/kiosk/#?id=id")
+        first = start(*command)  # makes the session
+        first.wait_for(lambda line: line["state"] == "playing")
+        time.sleep(1.0)
+        first.kill()
+        for _ in range(4):
+            publisher.send(*map(event, range(sent, sent + 150)))
+            sent += 150
+            device = start(*command)
+            upto = rng.randint(1, 100)
+            device.wait_for(lambda line, upto=upto: line["events"] >= upto)  # type: ignore[misc]
+            time.sleep(rng.random() * 0.05)
+            device.kill()
+        device = start(*command)
+        publisher.send(event(sent))
+        device.wait_for(lambda line: line["events"] > 0)
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            before = device.lines[-1]["events"]
+            time.sleep(1.5)
+            if device.lines[-1]["events"] == before:
+                break
+        stop(device)
+    found = [one.contents["id"] for one in recorded_events(tmp_path / "device")]
+    assert sorted(found) == sorted(f"m{number}" for number in range(sent + 1))

@@ -1,0 +1,122 @@
+"""`walle features sink`: send features on to other systems, as a process of its own."""
+
+import os
+import random
+import re
+import signal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from walle.cli import event_loop
+from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption, check_store_file
+from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console
+
+if TYPE_CHECKING:
+    from walle.sinks import SinkStatus
+
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def sink(
+    target: Annotated[
+        str, typer.Argument(help="kafka://HOST/TOPIC, mqtt://HOST/TOPIC, s3://BUCKET/PREFIX, https://..., or a folder.")
+    ],
+    uploads: Annotated[
+        str,
+        typer.Option(
+            help="The store of uploads: uploads.db of a cloud's folder, or postgresql://USER@HOST/DATABASE.",
+            envvar="WALLE_UPLOADS",
+        ),
+    ],
+    group: Annotated[
+        str, typer.Option(help="The consumer group: its processes share the devices, and its position stays.")
+    ],
+    task: TaskOption = "",
+    topic: TopicOption = "",
+    device: DeviceOption = "",
+    version: VersionOption = "",
+    latest: Annotated[bool, typer.Option("--latest", help="Let a new group begin with the next upload.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all that is stored now was sent.")] = False,
+    every_s: Annotated[
+        float | None,
+        typer.Option(help="Seconds that rows wait for others of their file or batch; Parquet 60, else 0.", min=0),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Rows that are written at once.", min=1, max=1_000_000)] = 50_000,
+    lease_s: Annotated[
+        float, typer.Option(help="Seconds until the devices of a killed process go to another.", min=1, max=3600)
+    ] = 30.0,
+    as_json: JsonLinesFlag = False,
+) -> None:
+    """Send features on: to a Kafka topic, an MQTT broker, Parquet files in a folder or bucket, or a webhook.
+
+    It reads as a member of a consumer group, and commits what the target has: after a crash nothing is missing.
+    Parquet files have each feature exactly once; Kafka, MQTT and a webhook at least once, with a `key` that names it.
+    While the target is down, it waits and tries again. Ctrl-C or SIGTERM ends it.
+
+    A user's password, a webhook's token and a file of authorities are in WALLE_SINK_PASSWORD, WALLE_SINK_TOKEN and
+    WALLE_SINK_CA. All processes of a group have the same target and options. With --json, a line for each change:
+    sent, passed (not chosen), retries, commits, error, lag.
+    """
+    if not _GROUP.fullmatch(group):
+        raise typer.BadParameter("has letters, digits and ._- , 64 at most", param_hint="--group")
+    check_store_file(uploads)
+
+    from walle.pipeline.ingest.feature_reader import FeatureFilter
+    from walle.sinks import RunnerConfig
+    from walle.sinks.address import make_sink
+    from walle.sinks.parquet import ParquetSink
+
+    choice: dict[str, Any] = {"task": task, "topic": topic, "device": device, "version": version}
+    wanted = FeatureFilter(**choice)
+    made = make_sink(target, group, {name: text for name, text in choice.items() if text}, os.environ)
+    if every_s is None:
+        every_s = 60.0 if isinstance(made, ParquetSink) else 0.0
+    config = RunnerConfig(
+        group=group, wanted=wanted, start="latest" if latest else "earliest", flush_s=every_s, flush_rows=rows,
+        lease_s=lease_s,
+    )  # fmt: skip
+    status = event_loop.run(_run(uploads, made, config, once=once, as_json=as_json))
+    if not as_json:
+        emit(None, as_json=False, text=escape(f"{made.target}: {_line_of(status)}"))
+
+
+async def _run(uploads: str, made: Any, config: Any, *, once: bool, as_json: bool) -> "SinkStatus":
+    import asyncio
+    import dataclasses
+
+    from walle.pipeline.ingest.upload_store import open_uploads
+    from walle.sinks import SinkRunner
+
+    shown: dict[str, Any] = {}
+
+    def show(status: "SinkStatus") -> None:
+        nonlocal shown
+        fields = dataclasses.asdict(status)
+        if as_json and fields != shown:
+            emit_line({"target": made.target, "group": config.group, **fields})
+        elif not as_json and status.error and not shown.get("error"):
+            progress_console.print(f"{status.error}; trying again until it works", markup=False, soft_wrap=True)
+        elif not as_json and not status.error and shown.get("error"):
+            progress_console.print(f"{made.target}: works again", markup=False, soft_wrap=True)
+        shown = fields
+
+    async with open_uploads(uploads) as store:
+        runner = SinkRunner(store, made, config, rng=random.Random(), on_status=show)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, runner.stop)
+        await runner.run(once=once)
+        show(runner.status)
+        return runner.status
+
+
+def _line_of(status: "SinkStatus") -> str:
+    parts = [f"{status.sent:,} features sent"]
+    if status.passed:
+        parts.append(f"{status.passed:,} not chosen")
+    if status.retries:
+        parts.append(f"{status.retries:,} attempts failed")
+    if status.error:
+        parts.append(f"stopped while: {status.error}")
+    return ", ".join(parts)

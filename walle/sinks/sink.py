@@ -1,0 +1,81 @@
+"""Interface of the sinks: rows in, errors that say whether a retry may succeed, and how far the target is."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from walle.errors import PipelineError
+from walle.pipeline.ingest.feature_reader import feature_row
+from walle.pipeline.ingest.partitions import partition
+from walle.pipeline.tunnel.server import Received
+from walle.plain_json import dumps
+
+
+class SinkError(PipelineError):
+    """A target that did not take rows.
+
+    `may_pass`: a retry of the same rows may succeed, after `wait_s` seconds at least where the target said so.
+    `written`: rows from the first one on that it has taken nevertheless.
+    """
+
+    def __init__(self, target: str, what: str, *, may_pass: bool, wait_s: float = 0.0, written: int = 0) -> None:
+        super().__init__(f"{target}: {what}")
+        self.target = target
+        self.what = what
+        self.may_pass = may_pass
+        self.wait_s = wait_s
+        self.written = written
+
+
+class SinkRow(NamedTuple):
+    """A stored upload on its way to a target."""
+
+    position: int
+    received: Received
+
+    @property
+    def part(self) -> int:
+        """The partition of its device in a consumer group."""
+        return partition(self.received.device_id)
+
+    @property
+    def key(self) -> str:
+        """The upload's name, which no other upload has: the same at each repetition."""
+        return f"{self.received.device_id}/{self.received.epoch}/{self.received.seq}"
+
+    def fields(self) -> dict[str, Any]:
+        """Return the row as JSON: `key`, then what `walle features tail --json` shows, `epoch` and `seq`."""
+        row = feature_row(self.position, self.received)
+        return {"key": self.key, **row, "epoch": self.received.epoch, "seq": self.received.seq}
+
+    def encode(self) -> bytes:
+        """Return the row as a line of JSON in UTF-8, without its end."""
+        return dumps(self.fields()).encode()
+
+
+class Sink(abc.ABC):
+    """A target of rows. Used by one task, between `start` and `close`."""
+
+    target: str
+    """Its name for people, without a password."""
+
+    async def start(self) -> None:  # noqa: B027 - most have nothing to open
+        """Connect. Raises SinkError; a call after one that `may_pass` tries again."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Release what `start` opened; may be called twice, and without `start`."""
+
+    @abc.abstractmethod
+    async def write(self, rows: Sequence[SinkRow]) -> None:
+        """Return once the target has all rows, which are in the order of their positions.
+
+        Raises:
+            SinkError: it has `written` of them. Rows that are written again are either not repeated in the target, or
+                have the same `key` there.
+        """
+
+    def written_up_to(self, part: int) -> int:  # noqa: ARG002 - of targets that know
+        """Return the position up to which the target has a partition's rows, where it knows that it has more than
+        were written by this process; else 0. No position of the partition below it is committed.
+        """
+        return 0
