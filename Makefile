@@ -65,7 +65,7 @@ test-big: $(STAMP)  ## take a model of 1.2 GB from a push to a device and its ne
 test-upgrade: $(STAMP)  ## take another version of Walle on a cluster while devices work, with one and two edges a node (minutes)
 	@$(BIN)/python -m tests.sim.upgrades
 
-test-figures: $(STAMP)  ## run each figure's command with small sizes as a user does, with nothing fetched and with the real data (about NN minutes)
+test-figures: $(STAMP)  ## run each figure's command with small sizes as a user does, with nothing fetched and with the real data (about twelve minutes)
 	@$(PYTEST) -o cache_dir=.pytest_cache/figures tests/night/every_figure.py $(TEST_ARGS)
 
 test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QEMU

@@ -36,4 +36,4 @@ def test_a_figure_measures_with_nothing_fetched(checkout: FigureCheckout, name: 
 def test_a_figure_measures_with_what_is_fetched(checkout: FigureCheckout, name: str) -> None:
     found = checkout.run(catalogue().figures[name], *_FETCHED[name], models=DATA / "models")
     if name == "livestream":
-        assert all("labelled clips, public models" in headline.what for headline in found)
+        assert all("labelled clip, public models" in headline.what for headline in found)
