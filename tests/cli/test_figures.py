@@ -21,7 +21,6 @@ from walle.cli.figure_catalogue import Catalogue, Figure
 from walle.cli.figure_run import versions
 
 _HELPERS = {  # modules without a figure: a writer of docs, a part of tunnel, the last line of a benchmark
-    "task_state",
     "apis_cv",
     "headline",
     "tunnel_authority",
