@@ -34,7 +34,7 @@ def uploads_of(first: int, last: int, *, devices: int = 20, topic: str = "shop/v
 
 def store_uploads(path: Path | str, uploads: list[Received]) -> None:
     async def accept() -> None:
-        async with open_uploads(path) as store:
+        async with open_uploads(path, create=True) as store:
             for start in range(0, len(uploads), 5_000):
                 await store.accept(uploads[start : start + 5_000])
 

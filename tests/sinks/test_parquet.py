@@ -255,7 +255,7 @@ class DyingSink(ParquetSink):
 async def test_no_position_within_a_file_is_committed(tmp_path: Path) -> None:
     path, lake = tmp_path / "uploads.db", DiskFolder(tmp_path / "lake")
     rows = uploads_of(1, 60, devices=1)
-    async with asyncio.timeout(30), open_uploads(path) as store:
+    async with asyncio.timeout(30), open_uploads(path, create=True) as store:
         await store.accept(rows)
         await ParquetSink(lake, "g", {}).write(as_rows(rows))  # by a process that was killed before its commit
         await store.accept(uploads_of(61, 90, devices=1))
@@ -275,7 +275,7 @@ async def test_no_position_within_a_file_is_committed(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_batches_of_one_flush_are_committed_up_to_the_last(tmp_path: Path) -> None:
     lake = DiskFolder(tmp_path / "lake")
-    async with asyncio.timeout(30), open_uploads(tmp_path / "uploads.db") as store:
+    async with asyncio.timeout(30), open_uploads(tmp_path / "uploads.db", create=True) as store:
         await store.accept(uploads_of(1, 50))
         config = RunnerConfig(group="g", batch_limit=100, lease_s=2.0, flush_s=3600.0)
         runner = SinkRunner(store, ParquetSink(lake, "g", {}), config, rng=random.Random(1))
@@ -293,7 +293,7 @@ async def test_a_full_disk_is_waited_for(uploads: Path, tmp_path: Path) -> None:
     (lake / "g").mkdir(parents=True)
     blocker = lake / "g" / f"part={partition('phone-0'):02}"
     blocker.write_text("a file where the folder should be")
-    async with open_uploads(uploads) as store:
+    async with open_uploads(uploads, create=True) as store:
         config = RunnerConfig(group="g", lease_s=2.0, wanted=FeatureFilter(device="phone-0"))
         runner = SinkRunner(store, ParquetSink(DiskFolder(lake), "g", {}), config, rng=random.Random(1))
         run = asyncio.create_task(runner.run(once=True))

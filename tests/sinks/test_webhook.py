@@ -96,7 +96,7 @@ def uploads(tmp_path: Path) -> Path:
 
 
 async def send(path: Path, sink: WebhookSink, **choice: Any) -> SinkRunner:
-    async with open_uploads(path) as store:
+    async with open_uploads(path, create=True) as store:
         config = RunnerConfig(group="g", wanted=FeatureFilter(**choice), lease_s=2.0)
         runner = SinkRunner(store, sink, config, rng=random.Random(1))
         async with asyncio.timeout(30):
@@ -170,7 +170,7 @@ async def test_a_single_row_that_is_too_large_is_named(hook: Hook) -> None:
 
 @pytest.mark.asyncio
 async def test_only_what_is_chosen_is_sent(hook: Hook, uploads: Path) -> None:
-    async with open_uploads(uploads) as store:
+    async with open_uploads(uploads, create=True) as store:
         await store.accept(uploads_of(51, 52, topic="shop/other"))
     runner = await send(uploads, WebhookSink(hook.url, "g"), task="shop/other")
     assert set(hook.keys) == keys_of(uploads_of(51, 52))
@@ -180,9 +180,9 @@ async def test_only_what_is_chosen_is_sent(hook: Hook, uploads: Path) -> None:
 @pytest.mark.asyncio
 async def test_a_store_that_is_replaced_is_read_from_the_position_in_it(hook: Hook, tmp_path: Path) -> None:
     path, other = tmp_path / "uploads.db", tmp_path / "other.db"
-    async with open_uploads(other) as store:
+    async with open_uploads(other, create=True) as store:
         await store.accept(uploads_of(1, 3, topic="shop/restored"))
-    async with asyncio.timeout(60), open_uploads(path) as store:
+    async with asyncio.timeout(60), open_uploads(path, create=True) as store:
         await store.accept(uploads_of(1, 50))
         runner = SinkRunner(
             store, WebhookSink(hook.url, "g"), RunnerConfig(group="g", lease_s=2.0), rng=random.Random(1)
