@@ -29,17 +29,19 @@ async def test_a_mistyped_path_makes_no_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.asyncio
 async def test_a_file_of_another_program_is_not_changed(tmp_path: Path) -> None:
-    path, empty = tmp_path / "shop.db", tmp_path / "empty.db"
+    path, empty, note = tmp_path / "shop.db", tmp_path / "empty.db", tmp_path / "note.txt"
+    note.write_text("not a database, and longer than the header of one: " + "x" * 100)
     with contextlib.closing(sqlite3.connect(path)) as other, other:
         other.execute("CREATE TABLE orders (item TEXT)")
     empty.touch()
-    for file in (path, empty):
-        before = file.read_bytes()
+    for file in (path, empty, note):
+        file.chmod(0o644)
+        before = (file.read_bytes(), file.stat().st_mode)
         with pytest.raises(IngestError, match=f"{file.name}: this file has no uploads; name the uploads.db"):
             async with open_uploads(file):
                 pass
-        assert file.read_bytes() == before
-    assert list_names(tmp_path) == ["empty.db", "shop.db"]
+        assert (file.read_bytes(), file.stat().st_mode) == before
+    assert list_names(tmp_path) == ["empty.db", "note.txt", "shop.db"]
 
 
 @pytest.mark.asyncio

@@ -80,16 +80,14 @@ class SqliteConnection:
             raise IngestError(self.path, what)
         if self._create:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        elif not self.path.is_file():
-            raise IngestError(self.path, f"this file does not exist; {_WHAT_TO_OPEN}")
+        else:
+            self._check_is_store()
         self.path.touch(mode=0o600)  # before SQLite makes it: what users did; its other files get the same permissions
         self.path.chmod(0o600)  # an earlier walle made it readable to others
         # The event loop uses it too, while no call is in the thread.
         database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
             connected = OpenedFile(self.path)
-            if not self._create and self._check_format(database) == 0:  # an empty file, or of another program
-                raise IngestError(self.path, f"this file has no uploads; {_WHAT_TO_OPEN}")  # noqa: TRY301 - as above
             execute_when_free(database, "PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             if self._check_format(database) < FORMAT:
@@ -154,6 +152,20 @@ class SqliteConnection:
         if logs := self.opened.logs_left():
             what = f"was replaced, but {' and '.join(logs)} of the file before it are still there; remove them"
             raise IngestError(self.path, what, may_pass=True)
+
+    def _check_is_store(self) -> None:
+        """Raise IngestError where the path has no store; the file there and its permissions are not changed."""
+        if not self.path.is_file():
+            raise IngestError(self.path, f"this file does not exist; {_WHAT_TO_OPEN}")
+        with contextlib.closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            try:
+                found = self._check_format(database)
+            except sqlite3.DatabaseError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+                    raise
+                found = 0
+        if found == 0:  # an empty file, or of another program
+            raise IngestError(self.path, f"this file has no uploads; {_WHAT_TO_OPEN}")
 
     def _check_format(self, database: sqlite3.Connection) -> int:
         found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
