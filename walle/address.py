@@ -39,8 +39,11 @@ def parse_address(text: str, *, password_in: str) -> Address:
         parts = urllib.parse.urlsplit(text, allow_fragments=False)  # `#` is a part of topics
         port, password = parts.port, parts.password
         options = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except ValueError as error:
-        raise ConfigError(f"the address {text[:200]!r} is not a URL: {error}") from error
+    except ValueError:  # neither its text nor the address is shown: they may have a password
+        scheme = text.partition("://")[0][:20]
+        form = f"{scheme}://USER@HOST:PORT/PATH?OPTION=VALUE"
+        what = f"the {scheme}:// address cannot be read: write {form}, with %2F for / in a user"
+        raise ConfigError(f"{what}, and the password in {password_in}") from None
     if password is not None:
         raise ConfigError(f"{parts.scheme}://{parts.hostname}: give the password in {password_in}, not in the address")
     user = urllib.parse.unquote(parts.username or "")

@@ -349,6 +349,17 @@ def test_what_an_older_walle_wrote_meanwhile_gets_new_times() -> None:
         assert (device.active.value, device.active.times) == ({"b": 2, "c": 3}, None)
 
 
+def test_times_do_not_come_back_with_equal_contents_after_a_version_without_options() -> None:
+    device = Device(EVICTING)
+    with contextlib.closing(device.db):
+        device.run(1000, (Op("set", "a", 1),))
+        device.write()
+        for value in (2, 1):  # runs of a version without a TTL or eviction
+            write_states(device.db, {("t", 1): stored({"a": value})})
+        device.kill()
+        assert (device.active.value, device.active.times) == ({"a": 1}, None)
+
+
 def test_a_removed_state_leaves_no_times() -> None:
     device = Device(EVICTING)
     with contextlib.closing(device.db):

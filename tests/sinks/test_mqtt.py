@@ -92,12 +92,18 @@ def test_each_row_is_a_message_below_the_topic_with_its_key(
     )  # fmt: skip
 
 
-def test_topics_of_devices_have_no_wildcards(broker: MqttBroker, reader: Subscriber, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("topic", "sent"),
+    [("shop/#/+", "shop/_/_"), ("shop/a\x01b", "shop/a_b"), ("shop/a\nb", "shop/a_b"), ("shop/\ufffe", "shop/_")],
+)
+def test_no_topic_of_a_device_stops_the_sink(
+    broker: MqttBroker, reader: Subscriber, tmp_path: Path, topic: str, sent: str
+) -> None:
     path = tmp_path / "uploads.db"
-    store_uploads(path, uploads_of(1, 1, devices=1, topic="shop/#/+"))
+    store_uploads(path, [*uploads_of(1, 1, devices=1, topic=topic), *uploads_of(2, 2, devices=1)])
     run_once(f"{broker.url}/features", path)
-    wait_until(lambda: reader.messages)
-    assert reader.messages[0].topic == "features/shop/_/_"
+    wait_until(lambda: len(reader.messages) == 2)
+    assert {message.topic for message in reader.messages} == {f"features/{sent}", "features/shop/visits"}
 
 
 def test_a_broker_that_is_down_is_waited_for(broker: MqttBroker, uploads: Path) -> None:

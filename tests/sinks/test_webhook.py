@@ -266,3 +266,42 @@ def test_wrong_uses_are_named(tmp_path: Path, uploads: Path) -> None:
     assert "does not exist" in refusal("https://x/y", tmp_path / "typo.db")
     assert "letters, digits" in refusal("https://x/y", uploads, "--group", "a/b")
     assert "option 'endpont' of a s3:// address is unknown" in refusal("s3://b/p?endpont=x", uploads)
+    assert "name the host" in refusal("https:///x", uploads)
+    assert "has no // after its scheme" in refusal("kafka:/broker/topic", uploads)
+    assert "give the token in WALLE_SINK_TOKEN" in refusal("https://token@x/y", uploads)
+    for address in ("mqtt://me:secret@x:18x3/t", "mqtt://me:secret/x@h/t"):
+        found = refusal(address, uploads)
+        assert "the password in WALLE_SINK_PASSWORD" in found
+        assert "secret" not in found
+
+
+@pytest.mark.parametrize(("token", "what"), [("tök", "printable ASCII"), ("secret", "would be sent unencrypted")])
+def test_a_token_that_cannot_be_sent_safely_is_refused(uploads: Path, token: str, what: str) -> None:
+    with running("http://hook.example/x", uploads, env={"WALLE_SINK_TOKEN": token}) as process:
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert what in " ".join(err.split())
+    assert token not in err
+
+
+def test_once_ends_while_a_store_gets_more(hook: Hook, uploads: Path) -> None:
+    with running(hook.url, uploads, "--once") as process:
+        seq = 51
+        while process.poll() is None and seq < 1000:
+            store_uploads(uploads, uploads_of(seq, seq, devices=1))
+            seq += 1
+            time.sleep(0.1)
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert seq < 200
+    assert set(hook.keys) >= keys_of(uploads_of(1, 50))
+
+
+def test_once_that_is_stopped_before_its_end_fails(hook: Hook, uploads: Path) -> None:
+    hook.stop()
+    with running(hook.url, uploads, "--once", "--json") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 1

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from walle.cli import event_loop
 from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption, check_store_file
-from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console
+from walle.cli.output import JsonLinesFlag, emit, emit_line
 
 if TYPE_CHECKING:
     from walle.sinks import SinkStatus
@@ -43,7 +43,14 @@ def sink(
         float | None,
         typer.Option(help="Seconds that rows wait for others of their file or batch; Parquet 60, else 0.", min=0),
     ] = None,
-    rows: Annotated[int, typer.Option(help="Rows that are written at once.", min=1, max=1_000_000)] = 50_000,
+    rows: Annotated[
+        int,
+        typer.Option(
+            help="Write once as many rows wait: a Parquet file has at least so many, or those of --every-s.",
+            min=1,
+            max=1_000_000,
+        ),
+    ] = 50_000,
     lease_s: Annotated[
         float, typer.Option(help="Seconds until the devices of a killed process go to another.", min=1, max=3600)
     ] = 30.0,
@@ -53,7 +60,8 @@ def sink(
 
     It reads as a member of a consumer group, and commits what the target has: after a crash nothing is missing.
     Parquet files have each feature exactly once; Kafka, MQTT and a webhook at least once, with a `key` that names it.
-    While the target is down, it waits and tries again. Ctrl-C or SIGTERM ends it.
+    While the target is down, it waits and tries again. Ctrl-C or SIGTERM ends it, with --once with status 1 if not all
+    was sent.
 
     A user's password, a webhook's token and a file of authorities are in WALLE_SINK_PASSWORD, WALLE_SINK_TOKEN and
     WALLE_SINK_CA. All processes of a group have the same target and options. With --json, a line for each change:
@@ -77,12 +85,14 @@ def sink(
         group=group, wanted=wanted, start="latest" if latest else "earliest", flush_s=every_s, flush_rows=rows,
         lease_s=lease_s,
     )  # fmt: skip
-    status = event_loop.run(_run(uploads, made, config, once=once, as_json=as_json))
+    status, has_sent = event_loop.run(_run(uploads, made, config, once=once, as_json=as_json))
     if not as_json:
         emit(None, as_json=False, text=escape(f"{made.target}: {_line_of(status)}"))
+    if once and not has_sent:
+        raise typer.Exit(1)
 
 
-async def _run(uploads: str, made: Any, config: Any, *, once: bool, as_json: bool) -> "SinkStatus":
+async def _run(uploads: str, made: Any, config: Any, *, once: bool, as_json: bool) -> tuple["SinkStatus", bool]:
     import asyncio
     import dataclasses
 
@@ -96,19 +106,15 @@ async def _run(uploads: str, made: Any, config: Any, *, once: bool, as_json: boo
         fields = dataclasses.asdict(status)
         if as_json and fields != shown:
             emit_line({"target": made.target, "group": config.group, **fields})
-        elif not as_json and status.error and not shown.get("error"):
-            progress_console.print(f"{status.error}; trying again until it works", markup=False, soft_wrap=True)
-        elif not as_json and not status.error and shown.get("error"):
-            progress_console.print(f"{made.target}: works again", markup=False, soft_wrap=True)
         shown = fields
 
     async with open_uploads(uploads) as store:
         runner = SinkRunner(store, made, config, rng=random.Random(), on_status=show)
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, runner.stop)
-        await runner.run(once=once)
+        has_sent = await runner.run(once=once)
         show(runner.status)
-        return runner.status
+        return runner.status, has_sent
 
 
 def _line_of(status: "SinkStatus") -> str:

@@ -257,6 +257,8 @@ def write_states(db: sqlite3.Connection, changes: Mapping[tuple[str, int], TaskS
                 times = state.times.encode()
                 row = (task, version, times, _checksum_of_times(times, state.data))
                 db.execute(f"INSERT OR REPLACE INTO {_TIMES} VALUES (?, ?, ?, ?)", row)  # noqa: S608
+            elif _has_table(db, _TIMES):  # equal bytes of a later run would make them valid again
+                db.execute(f"DELETE FROM {_TIMES} WHERE task = ? AND version = ?", (task, version))  # noqa: S608
 
 
 def read_states(db: sqlite3.Connection, *, with_times: bool = True) -> tuple[list[TaskState], int]:

@@ -15,7 +15,13 @@ from walle.mqtt import MqttConnection, MqttConnectionError, check_mqtt
 from walle.sinks.sink import Sink, SinkError, SinkRow
 
 _AT_ONCE = 100  # messages that are not acknowledged yet
-_NOT_IN_TOPICS = re.compile(r"[+#\0]")
+# A broker may close the connection for these (MQTT 5, 1.5.4), and devices choose topics and epochs.
+_UNPRINTABLE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufdd0-\\ufdef"
+    + "".join(chr(n << 16 | 0xFFFE) + chr(n << 16 | 0xFFFF) for n in range(17))
+    + "]"
+)
+_WILDCARDS = re.compile(r"[+#]")
 
 
 class MqttSink(Sink):
@@ -33,7 +39,7 @@ class MqttSink(Sink):
         self._group = group
         self._password = password
         self._ca_file = ca_file
-        self._prefix = _NOT_IN_TOPICS.sub("_", address.path.strip("/"))
+        self._prefix = _topic(address.path.strip("/"))
         self._connection: MqttConnection | None = None
 
     async def start(self) -> None:
@@ -78,5 +84,10 @@ class MqttSink(Sink):
             await asyncio.gather(*works, return_exceptions=True)
 
     async def _send(self, connection: MqttConnection, row: SinkRow) -> None:
-        topic = f"{self._prefix}/{_NOT_IN_TOPICS.sub('_', row.received.topic)}"
-        await connection.publish(topic, row.encode(), user={"key": row.key})
+        topic = f"{self._prefix}/{_topic(row.received.topic)}"
+        await connection.publish(topic, row.encode(), user={"key": _UNPRINTABLE.sub("_", row.key)})
+
+
+def _topic(text: str) -> str:
+    """Return a text as a topic that can be published to."""
+    return _UNPRINTABLE.sub("_", _WILDCARDS.sub("_", text))

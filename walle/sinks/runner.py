@@ -22,6 +22,7 @@ from walle.sinks.sink import Sink, SinkError, SinkRow
 _LOG = logging.getLogger(__name__)
 
 _POLL_S = 0.5  # of one look for a batch, and so of the delay until a stop is noticed
+_LAG_S = 5.0  # between two looks at the lag while there are uploads to send
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,13 +95,16 @@ class SinkRunner:
         self._newest: dict[int, int] = {}  # by partition: position of the last of the rows
         self._batches: list[UploadBatch] = []  # read and not committed, without uploads
         self._generation = store.generation
+        self._lag_s = 0.0  # when the lag was last looked at
 
     def stop(self) -> None:
         """End the run as soon as the write in progress has ended, or `grace_s` later."""
         self._stopping.set()
 
-    async def run(self, *, once: bool = False) -> None:
+    async def run(self, *, once: bool = False) -> bool:
         """Run until `stop`; with `once` until the group has sent all that was stored when the run began.
+
+        Return whether it has, False after a stop.
 
         Raises:
             SinkError: the target refuses rows, and a retry would not help.
@@ -116,10 +120,9 @@ class SinkRunner:
             for task in (work, stopped):
                 task.cancel()
             await asyncio.gather(work, stopped, return_exceptions=True)
-        if not work.cancelled():
-            work.result()
+        return not work.cancelled() and work.result()
 
-    async def _work(self, *, once: bool) -> None:
+    async def _work(self, *, once: bool) -> bool:
         config = self._config
         until = await self._store.head() if once else 0
         topics = [config.wanted.topic] if config.wanted.topic else None
@@ -133,15 +136,16 @@ class SinkRunner:
                     batch = await consumer.poll(_POLL_S)
                     if self._store.generation != self._generation:
                         await self._begin_again(consumer)
-                    if batch is not None:
+                    if batch is not None and batch.generation == self._generation:
                         self._add(batch)
-                    is_drained = batch is None and once
-                    if self._batches and (is_drained or self._is_flush_due):
+                    is_read = once and (batch is None or batch.position >= until)
+                    if self._batches and (is_read or self._is_flush_due):
                         await self._flush(consumer)
-                    if batch is None:
+                    if batch is None or self._clock.monotonic() >= self._lag_s + _LAG_S:
                         await self._note_lag()
-                        if is_drained and await self._has_sent(until):
-                            return
+                    if is_read and await self._has_sent(until):
+                        return True
+                return False
         finally:
             await self._sink.close()
 
@@ -267,6 +271,7 @@ class SinkRunner:
     # --- progress -----------------------------------------------------------------------------------------------------
 
     async def _note_lag(self) -> None:
+        self._lag_s = self._clock.monotonic()
         with contextlib.suppress(IngestError):  # the consumer tells of a store that cannot be used
             found = (await self._store.group_lags()).get(self._config.group)
             self.status.lag = found.uploads if found else None

@@ -22,7 +22,7 @@ type StateOf = Callable[[str, str], tuple[int, int] | None]
 
 
 def _no_state(_task: str, _version: str) -> None:
-    """Return that there is no state."""
+    """Return None: the task has no state."""
 
 
 def _random_id() -> str:
