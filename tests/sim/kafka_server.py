@@ -106,7 +106,7 @@ class KafkaServer:
 
             consumer = AIOKafkaConsumer(bootstrap_servers=self.brokers, enable_auto_commit=False)
             await consumer.start()
-            found: list[Any] = []
+            found: dict[tuple[int, int], Any] = {}  # a record may be fetched again, as after a request that timed out
             try:
                 places = [TopicPartition(topic, number) for number in range(partitions)]
                 consumer.assign(places)
@@ -115,9 +115,9 @@ class KafkaServer:
                 async with asyncio.timeout(60):
                     while len(found) < sum(ends.values()):
                         for some in (await consumer.getmany(timeout_ms=500)).values():
-                            found += some
+                            found |= {(record.partition, record.offset): record for record in some}
             finally:
                 await consumer.stop()
-            return found
+            return [found[place] for place in sorted(found)]
 
         return asyncio.run(read())
