@@ -35,6 +35,11 @@ from walle.feature_files import Export, ExportError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.connection import Received
 
+# SIGINT is ignored where a shell runs the tests in the background.
+_FOLLOWER = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import walle.cli; walle.cli.main()"
+)
+
 
 def store(path: Path, first: int, last: int, topic: str = "shop/visits") -> None:
     """Store features `first` to `last` of a phone."""
@@ -182,7 +187,7 @@ def test_line_breaks_of_unicode_in_a_payload_do_not_cut_its_line(cloud: ServedFe
 
 
 def follower(cloud: ServedFeatures, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from walle.cli import main; main()", "features", "tail", "--follow", "--json"]
+    command = [sys.executable, "-c", _FOLLOWER, "features", "tail", "--follow", "--json"]
     return subprocess.Popen(
         [*command, "--poll-s", "0.1", *arguments],
         env={**os.environ, **cloud.environment},
@@ -218,7 +223,7 @@ def test_a_store_that_went_back_is_said_and_followed_there(tmp_path: Path, uploa
         exporting.add([{"position": 25}], 25)
     older = tmp_path / "older.db"
     store(older, 1, 3)
-    command = [sys.executable, "-c", "from walle.cli import main; main()", "features", "tail", "--follow", "--json"]
+    command = [sys.executable, "-c", _FOLLOWER, "features", "tail", "--follow", "--json"]
     with subprocess.Popen(
         [*command, "--poll-s", "0.1", "-n", "1", "--uploads", str(uploads)],
         stdout=subprocess.PIPE,

@@ -46,7 +46,7 @@ def sink(
     rows: Annotated[
         int,
         typer.Option(
-            help="Write once as many rows wait: a Parquet file has at least so many, or those of --every-s.",
+            help="Number of waiting rows at which they are written, before --every-s is over.",
             min=1,
             max=1_000_000,
         ),
