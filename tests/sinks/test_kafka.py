@@ -51,9 +51,6 @@ def test_each_row_is_a_record_with_its_key_and_a_device_stays_in_order(server: K
         assert [row["seq"] for row in rows if row["device"] == device] == list(range(1, 51))
 
 
-@pytest.mark.xfail(
-    strict=False, reason="the last features of a topic were missing once, in the sink or in the read of it"
-)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_sink_that_is_killed_loses_nothing(seed: int, server: KafkaServer, tmp_path: Path) -> None:
     path = tmp_path / "uploads.db"
