@@ -41,8 +41,14 @@ def columns_of(payloads: Sequence[Any]) -> dict[str, Column]:
 
 
 def _flatten(name: str, rows: Sequence[int], values: Sequence[Any], found: dict[str, Column], count: int) -> None:
-    if dict not in set(map(type, values)):
+    types = set(map(type, values))
+    if dict not in types:
         _put(name, rows, values, found, count)
+        return
+    if len(types) == 1 and len(shapes := set(map(tuple, values))) == 1 and len(keys := shapes.pop()) > 1:
+        # The usual page, without a step for each row: tables of the same keys, which one key alone may not be.
+        for key, column in zip(keys, zip(*map(dict.values, values), strict=True), strict=True):
+            _flatten(subcolumn(name, key), rows, column, found, count)
         return
     tables: dict[tuple[str, ...], tuple[list[int], list[Any]]] = {}  # by their keys
     others: tuple[list[int], list[Any]] = ([], [])

@@ -13,7 +13,7 @@ from walle.plain_json import MAX_ELEMENTS
 # A payload with more values, or an array of more elements, than `feature_row` decodes is longer.
 _CHECKED_FROM_BYTES = MAX_ELEMENTS
 _task_of = functools.lru_cache(1000)(task_of)
-_iso_second = functools.lru_cache(1000)(iso_time)
+_MILLISECONDS = [f"{ms:03d}Z" for ms in range(1000)]
 
 
 class FeatureColumns(NamedTuple):
@@ -32,12 +32,12 @@ def feature_columns(uploads: Sequence[tuple[int, Received]]) -> FeatureColumns:
     values, errors = _decoded(uploads)
     fields: dict[str, Sequence[Any]] = {
         "position": positions,
-        "time": list(map(_iso_time, times)),
+        "time": _iso_times(times),
         "device": devices,
         "task": list(map(_task_of, topics)),
         "version": versions,
         "topic": topics,
-        "page": list(map(page_of, values)),
+        "page": _pages(values),
         "sent_ms": sent,
         "received_ms": times,
         "error": errors,
@@ -55,8 +55,18 @@ def _decoded(uploads: Sequence[tuple[int, Received]]) -> tuple[Sequence[Any], Se
     return [row["payload"] for row in rows], [row.get("error") for row in rows]
 
 
-def _iso_time(ms: int) -> str:
-    """Return `iso_time(ms)`; most times of a page are of few seconds."""
-    if not 0 <= ms < 1 << 45:  # until the year 3084
-        return iso_time(ms)
-    return f"{_iso_second(ms - ms % 1000)[:-4]}{ms % 1000:03d}Z"
+def _pages(values: Sequence[Any]) -> list[str]:
+    """Return `page_of` each value; most are tables with the first of its two keys."""
+    if set(map(type, values)) == {dict}:
+        pages = [value.get("page") for value in values]
+        if set(map(type, pages)) == {str}:
+            return pages
+    return list(map(page_of, values))
+
+
+def _iso_times(times: Sequence[int]) -> list[str]:
+    """Return `iso_time` of each; most times of a page are of few seconds."""
+    if not 0 <= min(times) <= max(times) < 1 << 45:  # until the year 3084
+        return list(map(iso_time, times))
+    seconds = {second: iso_time(second * 1000)[:-4] for second in {ms // 1000 for ms in times}}
+    return [seconds[ms // 1000] + _MILLISECONDS[ms % 1000] for ms in times]

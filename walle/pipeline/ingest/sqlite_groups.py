@@ -1,8 +1,9 @@
 """Consumer groups and retention in the SQLite store: the statements of one short transaction or query each."""
 
 import contextlib
+import functools
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, first_step, split_expired
@@ -108,6 +109,10 @@ def matching(
         return bounded(row for row in found if row is not None)
 
 
+# `Received._make` for a tuple, at half of its time: a call of C, once for each upload that is read.
+_upload_of: Callable[[tuple[Any, ...]], Received] = functools.partial(tuple.__new__, Received)
+
+
 def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
     """Return positions and uploads until the payloads have MAX_READ_BYTES: a device sends 8 MiB at once.
 
@@ -117,9 +122,8 @@ def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
         DamagedPayloadError: one of them is damaged.
     """
     found, size_bytes = list[tuple[int, Received]](), 0
-    make = Received._make
     for row in rows:
-        received = make(row[2:])
+        received = _upload_of(row[2:])
         if row[1]:
             received = received._replace(payload=unpack_payload(row[0], received.payload))
         found.append((row[0], received))
