@@ -58,9 +58,10 @@ class PageSequence:
     """The page-level sequence: open visits, each with the events of its page.
 
     Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
-    events and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or `max_span` positions since its
-    enter or `max_span_bytes` of events of all pages, the visit that was entered first is evicted and counted. It is cut: its events are dropped, and no later
-    event of its page is kept, but its page is known until its exit. At most `max_open` pages are known so.
+    events and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or, since its enter, `max_span`
+    positions or `max_span_bytes` of events of all pages, the visit that was entered first is evicted and counted. It is
+    cut: its events are dropped, and no later event of its page is kept, but its page is known until its exit. At most
+    `max_open` pages are known so.
     """
 
     def __init__(

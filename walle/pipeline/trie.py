@@ -87,8 +87,8 @@ class EventStream(_core.EventStream):
     `feed(position, event, size_bytes=None)` returns the event's page visit, None if its page is not open, and the tasks
     whose condition ends at this event. Positions grow. `recent(count=None)` returns the latest events, oldest first.
     `needed_from` is the smallest position that a sequence or a match under way still needs, None if none does; a match
-    with `skip_till_next` needs no event more than `max_span` positions or `max_span_bytes` back. `size_bytes` is `event.size_bytes()` if it
-    is not given; `last_size_bytes` is that of the latest event. The meaning is that of
+    with `skip_till_next` needs no event more than `max_span` positions or `max_span_bytes` back. `size_bytes` is
+    `event.size_bytes()` if it is not given; `last_size_bytes` is that of the latest event. The meaning is that of
     `tests/pipeline/python_sequences.py`.
 
     Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
