@@ -245,19 +245,19 @@ void flat_map_means_map(std::uint64_t seed) {
 struct OpenVisit {
   Moment entered;
   Id page;
-  std::int64_t size_bytes;
+  std::int64_t size_bytes, fed_before;  // bytes of its events, and of all events before its enter
 };
 
 void sequences_mean_plain_lists(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const TimeBounds recent_bounds{check::whole(random, 1, 9), check::whole(random, 20, 200), check::whole(random, 0, 30)};
   const PageBounds page_bounds{check::whole(random, 1, 4), check::whole(random, 50, 300), check::whole(random, 2, 40),
-                               check::whole(random, 0, 1) * check::whole(random, 5, 60)};
+                               check::whole(random, 0, 1) * check::whole(random, 5, 60), check::whole(random, 100, 2000)};
   TimeSequence recent(recent_bounds);
   PageSequence pages(page_bounds);
   std::deque<std::pair<Moment, std::int64_t>> latest;
   std::vector<OpenVisit> open;
-  std::int64_t evicted = 0;
+  std::int64_t evicted = 0, fed_bytes = 0;
   for (std::int64_t position = 0; position < 3000; ++position) {
     const Moment moment{std::max<std::int64_t>(0, 2 * position + check::whole(random, -5, 5)), position};
     const std::int64_t size = check::whole(random, 1, 60);
@@ -281,7 +281,8 @@ void sequences_mean_plain_lists(std::uint64_t seed) {
 
     const auto page = static_cast<Id>(check::whole(random, 2, 4));
     const auto kind = static_cast<PageEvent>(check::whole(random, 0, 2));
-    if (kind == PageEvent::enter) open.push_back({moment, page, 0});
+    if (kind == PageEvent::enter) open.push_back({moment, page, 0, fed_bytes});
+    fed_bytes += size;
     std::ptrdiff_t own = -1;
     for (std::size_t i = 0; i < open.size(); ++i)
       if (open[i].page == page) own = static_cast<std::ptrdiff_t>(i);
@@ -300,6 +301,7 @@ void sequences_mean_plain_lists(std::uint64_t seed) {
     const auto open_bytes = [&] { return bytes(open, [](const auto& one) { return one.size_bytes; }); };
     while (!open.empty() && (static_cast<std::int64_t>(open.size()) > page_bounds.max_open ||
                              open_bytes() > page_bounds.max_bytes || position - open[0].entered.position > page_bounds.max_span ||
+                             fed_bytes - open[0].fed_before > page_bounds.max_span_bytes ||
                              (page_bounds.max_age_ms != 0 && moment.ts_ms - open[0].entered.ts_ms > page_bounds.max_age_ms))) {
       open.erase(open.begin());
       ++closed, ++evicted;

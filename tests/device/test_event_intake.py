@@ -212,6 +212,21 @@ async def test_a_journal_that_is_full_of_needed_events_refuses_more_until_they_a
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("first", ["page_enter", "start"])
+async def test_a_page_that_stays_open_or_a_match_that_never_ends_does_not_fill_the_journal(
+    tmp_path: Path, first: str
+) -> None:
+    async with opened(tmp_path) as device:
+        device.stream.add_task("match", TriggerCondition.of(["start", "never"], skip_till_next=True))
+        await device.intake.take_live(Event(first, "page" * (first == "page_enter"), 0, {}), can_wait=False)
+        for number in range(400):  # 80 MB; the journal holds 64 MiB
+            await device.intake.take_live(Event("large", "", number, {"text": "x" * 200_000}), can_wait=False)
+        await device.store.flush()
+        assert device.stream.events.counters()["evicted"] == (first == "page_enter")
+        assert device.store.resume_from >= 400 - (17 << 20) // 200_000
+
+
+@pytest.mark.asyncio
 async def test_events_that_a_restored_store_needs_and_the_journal_has_no_more_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.sim.offline_device import offline_config
 from walle import plain
 from walle.clock import ManualClock
 from walle.device.event_intake import EventIntake
+from walle.pipeline import stream_time
 from walle.pipeline.database import StoreDatabase
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_journal import EventJournal
@@ -83,14 +84,21 @@ async def run(task: str, trigger: Trigger) -> TaskOutput:
 
 @contextlib.asynccontextmanager
 async def opened(
-    folder: Path, condition: TriggerCondition = QUIET, clock: SuspendedClock | None = None
+    folder: Path,
+    condition: TriggerCondition = QUIET,
+    clock: SuspendedClock | None = None,
+    *,
+    tasks: Sequence[str] = ("task",),
+    journal_bytes: int = 64 << 20,
 ) -> AsyncIterator[Device]:
     clock = clock or SuspendedClock()
     async with FeatureStore(folder / "features.db", clock=clock) as store:
         stream = StreamEngine(store, run)
-        stream.add_task("task", condition, QueuePolicy(queue=16, queue_full=FullPolicy.BLOCK))
+        for task in tasks:
+            stream.add_task(task, condition, QueuePolicy(queue=16, queue_full=FullPolicy.BLOCK))
         history = EventHistory(folder / "history.db", ManualClock())
-        intake = EventIntake(offline_config(folder, live=LivePolicy()), clock, store, stream, history)
+        config = offline_config(folder, live=LivePolicy())
+        intake = EventIntake(config, clock, store, stream, history, journal_bytes=journal_bytes)
         timers = asyncio.create_task(intake.run_timers())
         try:
             await intake.start()
@@ -173,6 +181,28 @@ async def test_a_running_timer_goes_on_after_a_restart_with_what_was_left(tmp_pa
         assert await device.outputs("task") == []
         await pass_time(device, 1)
         assert await device.outputs("task") == [["@absent", "", 1900, 0]]
+
+
+@pytest.mark.asyncio
+async def test_a_timer_runs_after_a_restart_without_an_event_since_its_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay ends at the position of the snapshot, and the killed app passes no event any more."""
+    monkeypatch.setattr(stream_time, "_SNAPSHOT_EVERY", 0)
+    (tmp_path / "one").mkdir()
+    async with opened(tmp_path / "one") as device:
+        for event_id in (PAGE_ENTER, "click", "click"):
+            await device.take(event_id, "item")
+        await device.store.flush()
+        stored = device.store.task_states.active(stream_time.SNAPSHOT_TASK)
+        assert stored is not None
+        assert plain.decode(stored.data)["position"] == 2
+        folder = await device.copy(tmp_path / "two")
+    async with opened(folder, clock=clock_at(600)) as device:
+        await pass_time(device, 1199)
+        assert await device.outputs("task") == []
+        await pass_time(device, 1)
+        assert await device.outputs("task") == [["@idle", "item", 1800, 3]]
 
 
 @pytest.mark.asyncio
@@ -272,6 +302,25 @@ async def test_a_window_closes_by_the_clock_of_the_device_and_survives_a_restart
         assert device.stream.time.late() == {"task": 1}
         await pass_time(device, 10_000)
         assert len(await device.outputs("task")) == 1
+
+
+@pytest.mark.asyncio
+async def test_full_windows_of_many_tasks_leave_room_in_the_journal_and_survive_a_restart(tmp_path: Path) -> None:
+    hour = TriggerCondition.of([], window_s=3600)
+    tasks = [f"task{number}" for number in range(300)]
+    (tmp_path / "one").mkdir()
+    async with opened(tmp_path / "one", hour, tasks=tasks, journal_bytes=4 << 20) as device:
+        for number in range(250):  # 12 MB in all, of which the windows of each task keep the latest 1 MiB
+            await device.take("click", f"page{number}", text="x" * 50_000)
+        await device.store.flush()
+        folder = await device.copy(tmp_path / "two")
+        for name in ("task0", "task299"):
+            assert device.stream.time.evicted_events()[name] == 250 - 20
+    async with opened(folder, hour, clock_at(5), tasks=tasks, journal_bytes=4 << 20) as device:
+        await pass_time(device, 3600)
+        for name in ("task0", "task299"):
+            ((_, pages),) = await device.outputs(name)
+            assert pages == [f"page{number}" for number in range(230, 250)]
 
 
 CHILD = """

@@ -58,17 +58,23 @@ class PageSequence:
     """The page-level sequence: open visits, each with the events of its page.
 
     Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
-    events and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or `max_span` positions since its
-    enter, the visit that was entered first is evicted and counted. It is cut: its events are dropped, and no later
-    event of its page is kept, but its page is known until its exit. At most `max_open` pages are known so.
+    events and the exit. Bounded: beyond `max_open` visits, `max_bytes` of events, or, since its enter, `max_span`
+    positions or `max_span_bytes` of events of all pages, the visit that was entered first is evicted and counted. It is
+    cut: its events are dropped, and no later event of its page is kept, but its page is known until its exit. At most
+    `max_open` pages are known so.
     """
 
-    def __init__(self, *, max_open: int = 64, max_bytes: int = 4 << 20, max_span: int = 10_000) -> None:
-        if max_open < 1 or max_bytes < 1 or max_span < 1:
+    def __init__(
+        self, *, max_open: int = 64, max_bytes: int = 4 << 20, max_span: int = 10_000, max_span_bytes: int = 16 << 20
+    ) -> None:
+        if min(max_open, max_bytes, max_span, max_span_bytes) < 1:
             raise ValueError(f"{max_open} visits, {max_bytes} bytes and {max_span} positions hold no visit")
         self._max_open = max_open
         self._max_bytes = max_bytes
         self._max_span = max_span
+        self._max_span_bytes = max_span_bytes
+        self._fed_bytes = 0
+        self._fed_before: dict[int, int] = {}  # bytes of all events before the enter at this position
         self._open: collections.OrderedDict[int, PageVisit] = collections.OrderedDict()  # by enter position
         self._of_page: dict[str, list[PageVisit]] = {}
         self._cut: tuple[str, ...] = ()  # pages, the one that was cut last at the end
@@ -83,6 +89,8 @@ class PageSequence:
         Positions must grow from call to call.
         """
         cut = self.cut_before(position)
+        self._fed_before[position] = self._fed_bytes
+        self._fed_bytes += size_bytes
         if event.event_id == PAGE_ENTER:
             visit = PageVisit(event.page_id, position)
             self._open[position] = visit
@@ -118,7 +126,8 @@ class PageSequence:
         while self._open:
             oldest = next(iter(self._open.values()))
             within = len(self._open) <= self._max_open and self.size_bytes <= self._max_bytes
-            if within and position - oldest.position <= self._max_span:
+            span_bytes = self._fed_bytes - self._fed_before[oldest.position]
+            if within and position - oldest.position <= self._max_span and span_bytes <= self._max_span_bytes:
                 return
             self._close(oldest)
             self.evicted += 1

@@ -29,11 +29,13 @@ def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) 
     rng = random.Random(seed)
     bounds = {"max_events": rng.randint(1, 12), "max_bytes": rng.randint(50, 600)}
     open_bounds = {"max_open": rng.randint(1, 4), "max_bytes": rng.randint(100, 900), "max_span": rng.randint(3, 30)}
+    open_bounds["max_span_bytes"] = rng.randint(60, 1500)
     stream = EventStream(
         **bounds,
         max_open=open_bounds["max_open"],
         max_visit_bytes=open_bounds["max_bytes"],
         max_span=open_bounds["max_span"],
+        max_span_bytes=open_bounds["max_span_bytes"],
     )
     recent, pages, slow = TimeSequence(**bounds), PageSequence(**open_bounds), SlowMatcher()
     for ids in (["a"], ["page_enter", "a"], ["p1", "*", "page_exit"]):
@@ -95,6 +97,20 @@ def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) 
     evicted = sum(visit.evicted for visit in visits.values())
     assert evicted == pages.evicted > 0
     assert min(seen - cut, cut) > 100
+
+
+def test_a_match_that_skips_events_needs_no_more_bytes_than_a_visit_may_span() -> None:
+    """The position is that of a mark, of which there are 256 for the bound."""
+    stream = EventStream(max_events=1, max_span_bytes=100_000)
+    stream.add(TriggerCondition.of(["a", "z"], skip_till_next=True), "t")
+    stream.feed(0, event("a", x="x" * 100))
+    for position in range(1, 2_000):
+        stream.feed(position, event("b"), 1_000)
+        needed_from = stream.needed_from
+        assert needed_from is not None
+        assert max(0, position - 101) <= needed_from <= max(0, position - 98)
+    _, tasks = stream.feed(2_000, event("z"))
+    assert tasks == ["t"]
 
 
 def test_a_match_under_way_needs_its_first_event() -> None:

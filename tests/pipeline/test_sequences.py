@@ -62,7 +62,7 @@ def test_of_a_page_that_is_open_twice_the_later_visit_takes_events_and_exit() ->
     assert pages.oldest_position is None
 
 
-@pytest.mark.parametrize("bound", [{"max_open": 2}, {"max_bytes": 25}, {"max_span": 2}])
+@pytest.mark.parametrize("bound", [{"max_open": 2}, {"max_bytes": 25}, {"max_span": 2}, {"max_span_bytes": 35}])
 def test_a_page_never_closed_is_evicted_and_counted_and_its_visit_is_cut(bound: dict[str, int]) -> None:
     pages = PageSequence(**bound)
     for position, page in enumerate(["a", "b", "c"]):

@@ -11,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.slow_time import Entry, firings
-from tests.pipeline.time_engine import play
+from tests.pipeline.time_engine import BLOCKS, play
+from walle import plain
+from walle.clock import ManualClock
 from walle.pipeline import stream_time
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.ticks import Tick
 from walle.pipeline.trie import EventStream
 from walle.protocol import ContentsTest, TriggerCondition
@@ -114,3 +118,37 @@ def test_a_match_that_ends_after_a_snapshot_begins_before_it(tmp_path: Path) -> 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stream_time, "_SNAPSHOT_EVERY", every)
             assert asyncio.run(played(folder, entries, [crash_at])) == expected(entries)
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_that_waits_is_not_stored_for_a_task_that_was_removed_and_added_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_time, "_SNAPSHOT_EVERY", 5)
+    gate = asyncio.Event()
+
+    async def run(*_: object) -> TaskOutput:
+        await gate.wait()
+        return TaskOutput()
+
+    async with FeatureStore(tmp_path / "features.db", clock=ManualClock()) as store:
+        engine = StreamEngine(store, run, events=few_events())
+        engine.add_task("slow", condition("start"), BLOCKS)
+        engine.add_task("quiet", condition(idle_s=3600, idle="stream"), BLOCKS)
+
+        async def take(event_id: str, count: int = 1) -> None:
+            for _ in range(count):
+                await engine.on_event(Event(event_id, "", 1_700_000_000_000 + engine.next_position, {}), can_wait=True)
+
+        await take("start")
+        await take("a", 20)  # a snapshot waits for the run
+        engine.remove_task("quiet")
+        await take("a", 20)
+        engine.add_task("quiet", condition(idle_s=3600, idle="stream"), BLOCKS)
+        gate.set()
+        await engine.settle()
+        await store.flush()
+        resume_from, stored = store.resume_from, store.task_states.active(stream_time.SNAPSHOT_TASK)
+        assert resume_from >= 38
+        assert stored is None or plain.decode(stored.data)["position"] >= 40
+        await engine.close()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.pipeline.slow_time import Entry, windows
 from tests.pipeline.time_engine import play
 from tests.sim.real_inputs import DATA
+from walle import plain
 from walle.clock import ManualClock
 from walle.pipeline import stream_time
 from walle.pipeline.event_journal import EventJournal
@@ -42,7 +43,7 @@ SLIDING = {
 @st.composite
 def histories(draw: st.DrawFn, *, may_set_back: bool) -> list[Entry]:
     """Events whose times go on and back, and ticks; rarely a clock that was ahead, or is set back."""
-    jumps = [-5_000_000, 7_200_000, 90_000_000, -90_000_000] if may_set_back else [90_000]
+    jumps = [-3_620_000, -5_000_000, 7_200_000, 90_000_000, -90_000_000] if may_set_back else [90_000]
     steps = st.sampled_from([0, 500, 1_000, 3_000, 7_000, 11_000, -1_000, -4_000, -12_000, -25_000, *jumps])
     entries: list[Entry] = []
     ts_ms = START_MS
@@ -163,6 +164,19 @@ def test_a_window_of_a_clock_that_was_ahead_closes_with_the_next_one() -> None:
     assert len(timers) == 1
 
 
+def test_a_sliding_window_of_a_clock_that_was_ahead_closes_once_with_all_its_events() -> None:
+    """Of a pane, the windows that begin more than an hour ahead close, and the earlier ones later."""
+    timers = timers_of(window_s=30, window_every_s=10, grace_s=100)
+    for at_s in (0, 10, 20, 30, 40, 50, -3690):
+        assert feed(timers, at_s) == []
+    ahead = [(30, [30, 40, 50]), (40, [40, 50]), (50, [50])]
+    assert spans(feed(timers, -3580)) == [(-3710, [-3690]), *ahead]
+    found = spans(timers.advance(START_MS + 400_000))
+    assert found[-5:] == [(-20, [0]), (-10, [0, 10]), (0, [0, 10, 20]), (10, [10, 20, 30]), (20, [20, 30, 40])]
+    assert len(found) == 10
+    assert timers.late == {}
+
+
 def test_one_event_that_is_hours_late_closes_no_window_before_its_time() -> None:
     timers = timers_of(window_s=86_400)
     day_s = 86_400 - START_MS // 1000 % 86_400  # the rest of the day
@@ -190,14 +204,96 @@ def test_the_oldest_events_beyond_a_bound_are_evicted_and_counted(size_bytes: in
     assert due.window.events[0].ts_ms == START_MS + count - kept
 
 
-def test_panes_are_bounded_where_clocks_are_set_back_again_and_again() -> None:
-    timers = timers_of(window_s=10)
-    for number in range(MAX_PANES + 5):
-        feed(timers, -4_000.0 * number)
-    assert (len(timers), timers.evicted_events, timers.kept_events) == (MAX_PANES, {"task": 5}, MAX_PANES)
+def test_windows_of_a_clock_that_was_ahead_close_early_where_there_are_too_many() -> None:
+    timers, step_s = timers_of(window_s=10), -4_000
+    for number in range(MAX_PANES + 1):
+        assert feed(timers, step_s * number) == []
+    assert len(timers) == MAX_PANES + 1
+    due = feed(timers, step_s * MAX_PANES + 1)
+    assert spans(due) == [(step_s * number, [step_s * number]) for number in reversed(range(MAX_PANES))]
+    assert {one.ts_ms for one in due} == {START_MS + 1000 * step_s * MAX_PANES}  # before the end of each window
+    assert {one.contents["evicted"] for one in due} == {0}
+    assert (len(timers), timers.evicted_events, timers.kept_events) == (1, {}, 2)
 
 
-def test_a_snapshot_has_the_windows_and_that_of_an_older_walle_none() -> None:
+def test_a_long_grace_loses_no_window_of_a_clock_that_was_ahead() -> None:
+    """The condition has as many windows open as it may, before the clock is set back and after that."""
+    timers, panes = timers_of(window_s=1, grace_s=999), TriggerCondition.MAX_PANES
+    found = [one for second in range(panes) for one in spans(feed(timers, second))]
+    found += [one for second in range(panes) for one in spans(feed(timers, second - 10_000))]
+    assert (found, timers.evicted_events) == ([(second, [second]) for second in range(panes)], {})
+    assert len(timers) == panes
+
+
+@settings(max_examples=200, deadline=None)
+@given(entries=histories(may_set_back=True), name=st.sampled_from(sorted(TUMBLING | SLIDING)), data=st.data())
+def test_each_event_is_in_each_of_its_windows_once_or_counted_where_clocks_are_set(
+    entries: list[Entry], name: str, data: st.DataObject
+) -> None:
+    condition = (TUMBLING | SLIDING)[name]
+    timers, taken, closed = Timers(), list[tuple[int, int]](), dict[int, int]()
+    numbered = [
+        Event(one.event_id, one.page_id, one.ts_ms, {"n": n}) if isinstance(one, Event) else one
+        for n, one in enumerate(entries)
+    ]
+    last_ms = max(one.ts_ms for one in entries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("walle.pipeline.windows.MAX_PANES", data.draw(st.sampled_from([3, 12, MAX_PANES])))
+        patch.setattr("walle.pipeline.windows.MAX_WINDOW_EVENTS", data.draw(st.sampled_from([5, MAX_WINDOW_EVENTS])))
+        timers.add_task("task", condition)
+        evicted = 0
+        for number, entry in enumerate([*numbered, Tick(last_ms), Tick(last_ms + 10_000_000)]):
+            for due in timers.advance(entry.ts_ms):
+                window = due.window
+                assert window is not None
+                assert [one.ts_ms for one in window.events] == sorted(one.ts_ms for one in window.events)
+                assert all(window.start_ms <= one.ts_ms < window.end_ms for one in window.events)
+                evicted += window.evicted
+                taken += [(window.start_ms, event.contents["n"]) for event in window.events]
+                # A window that has closed before has events alone that came since then.
+                assert all(event.contents["n"] >= closed.get(window.start_ms, 0) for event in window.events)
+                closed[window.start_ms] = number
+            if isinstance(entry, Event):
+                timers.feed(entry, has_visit=False, is_open=True, size_bytes=50)
+    assert (len(timers), timers.kept_events) == (0, 0)
+    assert len(set(taken)) == len(taken)
+    of_task = [one for one in numbered if isinstance(one, Event) and {one.event_id, one.page_id, "*"} & ids(condition)]
+    windows_of_event = condition.window_s // (condition.window_every_s or condition.window_s)
+    assert len(taken) + timers.late["task"] + evicted == windows_of_event * len(of_task)
+
+
+def ids(condition: TriggerCondition) -> set[str]:
+    return set(condition.window_of or ("*",))
+
+
+@settings(max_examples=30, deadline=None)
+@given(entries=histories(may_set_back=True), data=st.data())
+def test_windows_at_their_bounds_survive_crashes(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[Entry], data: st.DataObject
+) -> None:
+    crashes = sorted(data.draw(st.lists(st.integers(1, len(entries)), max_size=3)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("walle.pipeline.windows.MAX_PANES", data.draw(st.sampled_from([2, 5])))
+        patch.setattr("walle.pipeline.windows.MAX_WINDOW_EVENTS", data.draw(st.sampled_from([1, 3, 8])))
+        whole = asyncio.run(played(tmp_path_factory.mktemp("whole"), entries, []))
+        patch.setattr(stream_time, "_SNAPSHOT_EVERY", data.draw(st.sampled_from([0, 1, 5])))
+        assert asyncio.run(played(tmp_path_factory.mktemp("crashed"), entries, crashes)) == whole
+
+
+def test_events_of_a_pane_that_was_emptied_are_evicted_after_those_before_them() -> None:
+    timers, text = timers_of(window_s=10, grace_s=50), "x" * (MAX_WINDOW_BYTES // 6 - 100)
+    for number in range(6):
+        feed(timers, number, text=text)
+    for at_s in (*range(11, 17), 7, 8):  # the first pane is emptied, and has an event that is late again
+        feed(timers, at_s, text=text)
+    restored = Timers.restored(timers.to_plain(), {"task": TriggerCondition.of([], window_s=10, grace_s=50)}, {"task"})
+    for one in (timers, restored):
+        feed(one, 18, text=text)
+        found = [(start_s, times) for start_s, times in spans(one.advance(START_MS + 80_000))]
+        assert found == [(0, [7, 8]), (10, [14, 15, 16, 18])], one is restored
+
+
+def test_a_snapshot_has_the_windows_and_that_of_a_walle_before_them_none() -> None:
     conditions = {"task": TriggerCondition.of([], window_s=60, window_every_s=20)}
     timers = timers_of(window_s=60, window_every_s=20)
     for at_s in (50, 55, 85):
@@ -206,10 +302,39 @@ def test_a_snapshot_has_the_windows_and_that_of_an_older_walle_none() -> None:
     restored = Timers.restored(stored, conditions, {"task"})
     assert (restored.to_plain(), len(restored), restored.kinds()) == (stored, len(timers), {"@window": 2})
     assert restored.advance(START_MS + 300_000) == timers.advance(START_MS + 300_000) != []
-    del stored["windows"]
+    del stored["panes"]
     assert len(Timers.restored(stored, conditions, {"task"})) == 0
     timers.remove_task("task")
     assert (len(timers), timers.next_due_ms) == (0, None)
+
+
+def test_a_snapshot_has_an_event_once_for_all_tasks() -> None:
+    conditions = {f"task{number}": TriggerCondition.of([], window_s=60 + number) for number in range(5)}
+    timers = Timers()
+    for task, condition in conditions.items():
+        timers.add_task(task, condition)
+    for number in range(100):
+        feed(timers, 0.1 * number, text="x" * 1_000)
+    stored = plain.encode(timers.to_plain())
+    assert len(stored) < 110_000
+    restored = Timers.restored(plain.decode(stored), conditions, conditions.keys())
+    assert restored.advance(START_MS + 300_000) == timers.advance(START_MS + 300_000) != []
+
+
+def test_windows_of_an_older_walle_go_on() -> None:
+    """It wrote the events of each pane into the pane."""
+    condition = TriggerCondition.of([], window_s=60, window_every_s=20)
+    events = [Event("a", "", START_MS + at_ms, {}) for at_ms in (50_000, 55_000)]
+    pane = START_MS + 40_000, START_MS, 3, [event.encode() for event in events]
+    stored = timers_of(window_s=60, window_every_s=20).to_plain() | {
+        "now_ms": START_MS + 55_000,
+        "windows": {"task": {"set_back": False, "panes": [pane]}},
+    }
+    del stored["panes"], stored["events"]
+    timers = Timers.restored(plain.decode(plain.encode(stored)), {"task": condition}, {"task"})
+    due = timers.advance(START_MS + 200_000)
+    assert spans(due) == [(0, [50, 55]), (20, [50, 55]), (40, [50, 55])]
+    assert [one.contents["evicted"] for one in due] == [3, 3, 3]
 
 
 @pytest.mark.asyncio

@@ -55,7 +55,7 @@ class LiveTime:
 
     def begin(self) -> None:
         """Go on from the events of an earlier process."""
-        stream_ms = self._stream.time.timers.now_ms
+        stream_ms = self._stream.now_ms
         if stream_ms is not None:
             self._set_anchor(stream_ms, min(stream_ms / 1000, self._clock.time()))
             self._wake()
@@ -66,15 +66,15 @@ class LiveTime:
 
     def ticks_before(self, event: Event) -> list[Tick]:
         """Return the tick that is to be recorded before an event which is behind the time; none if it is not needed."""
-        time = self._stream.time
-        if not time.is_used or not time.running or (now_ms := self.now_ms) is None:
+        stream_ms = self._stream.now_ms
+        if stream_ms is None or not self._stream.time.running or (now_ms := self.now_ms) is None:
             return []
-        return [Tick(now_ms)] if now_ms - max(event.ts_ms, time.timers.now_ms or 0) >= _BEHIND_MS else []
+        return [Tick(now_ms)] if now_ms - max(event.ts_ms, stream_ms) >= _BEHIND_MS else []
 
     def note(self) -> None:
         """Take note that the stream has taken entries."""
-        stream_ms = self._stream.time.timers.now_ms
-        if not self._stream.time.is_used or stream_ms is None:
+        stream_ms = self._stream.now_ms
+        if stream_ms is None:
             return
         now_ms, seen_ms = self.now_ms, self._seen_ms
         if now_ms is None or stream_ms > now_ms or (seen_ms is not None and stream_ms < seen_ms):

@@ -317,7 +317,7 @@ class EventStream:
         page_exit: str,
         max_event_bytes: int,
         recent: tuple[int, int, int],
-        visits: tuple[int, int, int, int],
+        visits: tuple[int, int, int, int, int],
         /,
     ) -> Self: ...
     def __len__(self) -> int: ...

@@ -99,7 +99,7 @@ class EventJournal:
         self.counts = JournalCounts()
         self._sync_interval_s = sync_interval_s
         self._segment_bytes = segment_bytes
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._segments: list[_Segment] = []
         self._handle: int | None = None  # of the last segment
@@ -166,7 +166,7 @@ class EventJournal:
     @property
     def is_half_full(self) -> bool:
         """True if the files take half of what they may, or more."""
-        return 2 * self.size_bytes >= self._max_bytes
+        return 2 * self.size_bytes >= self.max_bytes
 
     def has(self, position: int) -> bool:
         """Return whether the event at this position was recorded here and is kept."""
@@ -339,10 +339,10 @@ class EventJournal:
             raise EventJournalError(self.folder, "is not open")
         position = self.next_position
         records = b"".join([_record(event, number) for number, event in enumerate(events, position)])
-        if self.size_bytes + len(records) > self._max_bytes:
+        if self.size_bytes + len(records) > self.max_bytes:
             what = (
                 f"is full: {self.size_bytes} bytes from position {self.first_position} on are still needed, and"
-                f" {len(records)} more would exceed {self._max_bytes}; pass fewer events at once, or again later"
+                f" {len(records)} more would exceed {self.max_bytes}; pass fewer events at once, or again later"
             )
             raise EventJournalFullError(self.folder, what)
         try:

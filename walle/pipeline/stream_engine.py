@@ -215,6 +215,7 @@ class StreamEngine:
     def use_journal(self, journal: EventJournal) -> None:
         """Let tasks fall behind on events that are in this journal before they are taken."""
         self._queues.journal = journal
+        self.time.max_journal_bytes = journal.max_bytes
 
     @property
     def next_position(self) -> int:
@@ -225,6 +226,11 @@ class StreamEngine:
     def next_due_ms(self) -> int | None:
         """The time of the stream at which the next timer is due, None if no timer runs."""
         return self.time.next_due_ms(self._last + 1) if self.time.is_used else None
+
+    @property
+    def now_ms(self) -> int | None:
+        """The time of the stream, None before the first entry and without time conditions."""
+        return self.time.now_ms(self._last + 1) if self.time.is_used else None
 
     # --- events -------------------------------------------------------------------------------------------------------
 

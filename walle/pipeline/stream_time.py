@@ -2,10 +2,11 @@
 
 A snapshot of the running timers is stored with the position of the stream that it belongs to. A replay begins at or
 before the next position, and continues the timers there. A snapshot is taken after `_SNAPSHOT_EVERY` entries and as
-many more as it has timers and events of windows, so that its cost per entry is bounded. It replaces the stored one once
-no trigger up to its position waits for its run: a replay must make those triggers again. It has the pages whose visits
-are cut, too: events of such a page start timers, and a replay does not cut the visits that ended before it begins (ADR
-220).
+many more as it has timers and events of windows, so that its cost per entry is bounded. It is taken earlier where the
+entries since the latest one fill a share of the event journal, which keeps them until then. It replaces the stored one
+once no trigger up to its position waits for its run: a replay must make those triggers again. It has the pages whose
+visits are cut, too: events of such a page start timers, and a replay does not cut the visits that ended before it
+begins (ADR 220).
 """
 
 import dataclasses
@@ -29,6 +30,8 @@ _LOG = logging.getLogger(__name__)
 SNAPSHOT_TASK = "@timers"  # under which the snapshot is stored; no task has such a name
 _FORMAT = 1
 _SNAPSHOT_EVERY = 64  # entries
+_JOURNAL_SHARE = 4  # entries since the latest snapshot may take this part of the journal: a fourth
+_ENTRY_BYTES = 24  # of a tick in the journal, or of an event's head
 
 
 def uses_time(condition: TriggerCondition) -> bool:
@@ -93,6 +96,8 @@ def _is_keyed_match(condition: TriggerCondition) -> bool:
 class StreamTime:
     """The time conditions of an engine's tasks. `is_used`: there are some; without them no other call is needed.
 
+    `max_journal_bytes` is the bound of the journal that keeps the entries since the stored snapshot, None without one.
+
     Args:
         stored: the snapshot of an earlier process, None without one.
         resume_from: the position at which the replay begins.
@@ -101,6 +106,7 @@ class StreamTime:
 
     def __init__(self, stored: bytes | None, resume_from: int, steps: Mapping[str, int]) -> None:
         self.is_used = False
+        self.max_journal_bytes: int | None = None
         self.replay_steps = dict(steps)
         self.timers = Timers()
         self._matches = KeyedMatches()
@@ -119,6 +125,8 @@ class StreamTime:
         # A snapshot that waits for triggers up to its position: this, where a replay begins for it, and its bytes.
         self._candidate: tuple[int, int, bytes] | None = None
         self._entries = _SNAPSHOT_EVERY  # since the latest snapshot
+        self._bytes = 0  # of entries since the stored snapshot
+        self._candidate_bytes = 0  # those of them up to the candidate
 
     @property
     def cut_visits(self) -> tuple[tuple[str, ...], int] | None:
@@ -140,9 +148,13 @@ class StreamTime:
 
         `next_position` is that of the next entry.
         """
-        if self._restored is not None and next_position > self._restored["position"]:
-            self._restore(self._restored)
+        self._restore_before(next_position)
         return self.timers.next_due_ms
+
+    def now_ms(self, next_position: int) -> int | None:
+        """Return the time of the stream before the entry at `next_position`, None before the first entry."""
+        self._restore_before(next_position)
+        return self.timers.now_ms
 
     def evicted(self) -> dict[str, int]:
         """Return the timers and keyed matches that were removed at a bound, by task."""
@@ -177,12 +189,15 @@ class StreamTime:
                 if self._restored is not None and next_position > self._restored["position"] + 1:
                     self._restored = None  # its tasks had no time condition since
                 if self._restored is None:
-                    self._floor = next_position
+                    self._floor, self._bytes = next_position, 0
             self._conditions[task] = condition
             self.timers.add_task(task, condition)
             if _is_keyed_match(condition):
                 self._matches.add_task(task, condition)
-        self._entries += _SNAPSHOT_EVERY  # the stored snapshot lacks the task, or has its former condition
+        # The stored snapshot lacks the task, or has its former condition. One that waits would give its timers back to
+        # a task that is removed and added again.
+        self._entries += _SNAPSHOT_EVERY
+        self._candidate = None
         self.is_used = bool(self._conditions)
         return self.is_used
 
@@ -191,8 +206,8 @@ class StreamTime:
     def advance(self, position: int, ts_ms: int) -> list[DueTimer]:
         """Take the time of the entry at `position`; return the timers that are due before it, in order."""
         self._entries += 1
-        if self._restored is not None and position > self._restored["position"]:
-            self._restore(self._restored)
+        self._bytes += _ENTRY_BYTES
+        self._restore_before(position)
         return [] if self._restored is not None else self.timers.advance(ts_ms)
 
     def feed(self, event: Event, *, has_visit: bool, tasks: list[str], events: EventStream) -> list[str]:
@@ -200,6 +215,7 @@ class StreamTime:
 
         `tasks` are those whose sequence ends here by the trie.
         """
+        self._bytes += events.last_size_bytes
         if self._restored is not None:
             return [task for task in tasks if task not in self._conditions]
         is_open = event.event_id != PAGE_EXIT or events.open_visit(event.page_id) is not None
@@ -221,8 +237,11 @@ class StreamTime:
             elif has_visit or not event.page_id or condition.without_visit:
                 self.timers.start_absence(task, event)
 
-    def _restore(self, value: Mapping[str, Any]) -> None:
-        """Continue from the snapshot, as far as tasks have the conditions of then."""
+    def _restore_before(self, position: int) -> None:
+        """Continue from the snapshot before the entry at `position`, as far as tasks have the conditions of then."""
+        value = self._restored
+        if value is None or position <= value["position"]:
+            return
         self._restored = None
         found = value["tasks"]
         same = {task for task, condition in self._conditions.items() if found.get(task) == _digest(condition)}
@@ -241,18 +260,25 @@ class StreamTime:
         the pages whose visit is cut after that entry, and `oldest` the position of the oldest trigger that is not done,
         None if there is none.
         """
-        due = _SNAPSHOT_EVERY + self.running
-        is_due = self._entries >= due and self._entries >= due + self.timers.kept_events
-        if is_due and self._candidate is None and self._restored is None:
+        if self._candidate is None and self._restored is None and self._is_due():
             # What comes after a snapshot also depends on matches and visits that are under way, and may end meanwhile.
             floor = min(resume_from, last + 1)
-            self._candidate, self._entries = (last, floor, self._encode(last, floor, cut_visits)), 0
+            self._candidate = last, floor, self._encode(last, floor, cut_visits)
+            self._entries, self._candidate_bytes = 0, self._bytes
         snapshot = None
         if self._candidate is not None and (oldest is None or oldest > self._candidate[0]):
             _, self._floor, data = self._candidate
             self._candidate = None
+            self._bytes -= self._candidate_bytes
             snapshot = TaskState(task=SNAPSHOT_TASK, version=1, data=data)
         return min(resume_from, self._floor), snapshot
+
+    def _is_due(self) -> bool:
+        """Return whether it is time for a snapshot."""
+        if self.max_journal_bytes is not None and self._bytes * _JOURNAL_SHARE >= self.max_journal_bytes:
+            return True
+        due = _SNAPSHOT_EVERY + self.running
+        return self._entries >= due and self._entries >= due + self.timers.kept_events
 
     def _encode(self, position: int, floor: int, cut_visits: tuple[str, ...]) -> bytes:
         value = {

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 from walle import plain
 from walle.pipeline.events import Event
-from walle.pipeline.windows import ClosedWindow, TaskWindows
+from walle.pipeline.windows import ClosedWindow, EventTable, TaskWindows, decoded_events
 from walle.protocol import TriggerCondition
 
 MAX_TIMERS = 1_000  # of one task, and pages of all; beyond it the oldest is evicted
@@ -145,6 +145,7 @@ class Timers:
         self._absent_ids: dict[str, list[str]] = {}  # tasks by the id that must not come
         self._windows: dict[str, TaskWindows] = {}
         self._window_ids: dict[str, list[str]] = {}  # tasks by an id of the events in their windows
+        self._crowded: set[str] = set()  # tasks with too many panes, until the next entry
 
     def __len__(self) -> int:
         return self._live
@@ -195,6 +196,7 @@ class Timers:
                 del self._absent_ids[condition.absent]
         if condition.window_s:
             self._live -= len(self._windows.pop(task).panes)
+            self._crowded.discard(task)
             self._window_ids = {
                 trigger_id: others
                 for trigger_id, tasks in self._window_ids.items()
@@ -226,8 +228,12 @@ class Timers:
     def advance(self, ts_ms: int) -> list[DueTimer]:
         """Move the time of the stream to that of an entry; return the timers that are due, which end.
 
-        They are in the order of deadline, task, kind and key.
+        They are in the order of deadline, task, kind and key, after windows that close early at a bound.
         """
+        early = self._close_crowded() if self._crowded else []
+        return early + self._advance(ts_ms)
+
+    def _advance(self, ts_ms: int) -> list[DueTimer]:
         now_ms = self.now_ms
         if now_ms is None:
             self.now_ms = ts_ms
@@ -268,8 +274,22 @@ class Timers:
             closed += windows.close_after(now_ms + JUMP_MS)
         self._live -= before - len(windows.panes)
         for window in closed:
-            contents = {"start_ms": window.start_ms, "end_ms": window.end_ms, "evicted": window.evicted}
-            yield DueTimer(entry.task, WINDOW, "", due_ms, contents, window)
+            yield _due_window(entry.task, due_ms, window)
+
+    def _close_crowded(self) -> list[DueTimer]:
+        """Close the windows that begin after the time of the stream, of tasks with too many panes.
+
+        Without a clock that was set back there are none.
+        """
+        assert self.now_ms is not None
+        found: list[DueTimer] = []
+        for task in sorted(self._crowded):
+            windows = self._windows[task]
+            before = len(windows.panes)
+            found += [_due_window(task, self.now_ms, window) for window in windows.close_after(self.now_ms)]
+            self._live -= before - len(windows.panes)
+        self._crowded.clear()
+        return found
 
     def _end_idle(self, entry: _Entry) -> None:
         if entry.task in self._stream_tasks:
@@ -413,10 +433,10 @@ class Timers:
             self.late[task] += late
         if pane is not None:
             pane.serial = self._push(windows.deadline_ms(pane), task, WINDOW, str(pane.start_ms))
-        before = len(windows.panes)
+            if windows.is_crowded:
+                self._crowded.add(task)
         if evicted := windows.evict():
             self.evicted_events[task] += evicted
-        self._live -= before - len(windows.panes)
 
     # --- the heap -----------------------------------------------------------------------------------------------------
 
@@ -453,6 +473,8 @@ class Timers:
             for task, absences in self._absences.items()
             if absences.pending
         }
+        table = EventTable()
+        windows = {task: windows.to_plain(table) for task, windows in self._windows.items() if windows.panes}
         return {
             "now_ms": self.now_ms,
             "latest_ms": self._latest_ms,
@@ -460,7 +482,8 @@ class Timers:
             "quiet": [task for task, serial in self._stream_tasks.items() if serial],
             "periods": {task: start_ms for task, (_, start_ms) in self._periods.items()},
             "absences": absences,
-            "windows": {task: windows.to_plain() for task, windows in self._windows.items() if windows.panes},
+            "panes": windows,
+            "events": table.encoded,
         }
 
     @classmethod
@@ -491,13 +514,28 @@ class Timers:
                 event = Event(*plain.decode(data))
                 pending = _Pending(deadline_ms, None if key is None else tuple(key), event, len(data))
                 timers._add_absence(task, pending)
-        for task, kept in value.get("windows", {}).items():  # an older walle wrote none
-            if task in tasks:
-                windows = timers._windows[task]
-                windows.restore(kept)
-                for pane in windows.panes.values():
-                    pane.serial = timers._push(windows.deadline_ms(pane), task, WINDOW, str(pane.start_ms))
+        timers._restore_windows(value, tasks)
         return timers
+
+    def _restore_windows(self, value: Mapping[str, Any], tasks: Collection[str]) -> None:
+        """Continue the windows of `tasks`; an older walle wrote them as "windows", or not at all."""
+        events = decoded_events(value.get("events", ()))
+        for task, windows in self._windows.items():
+            if task not in tasks:
+                continue
+            if kept := value.get("panes", {}).get(task):
+                windows.restore(kept, events)
+            elif kept := value.get("windows", {}).get(task):
+                windows.restore_encoded(kept)
+            for pane in windows.panes.values():
+                pane.serial = self._push(windows.deadline_ms(pane), task, WINDOW, str(pane.start_ms))
+            if windows.is_crowded:
+                self._crowded.add(task)
+
+
+def _due_window(task: str, due_ms: int, window: ClosedWindow) -> DueTimer:
+    contents = {"start_ms": window.start_ms, "end_ms": window.end_ms, "evicted": window.evicted}
+    return DueTimer(task, WINDOW, "", due_ms, contents, window)
 
 
 def _floor(ts_ms: int, condition: TriggerCondition) -> int:

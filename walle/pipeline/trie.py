@@ -87,8 +87,8 @@ class EventStream(_core.EventStream):
     `feed(position, event, size_bytes=None)` returns the event's page visit, None if its page is not open, and the tasks
     whose condition ends at this event. Positions grow. `recent(count=None)` returns the latest events, oldest first.
     `needed_from` is the smallest position that a sequence or a match under way still needs, None if none does; a match
-    with `skip_till_next` needs no event more than `max_span` positions back. `size_bytes` is `event.size_bytes()` if it
-    is not given; `last_size_bytes` is that of the latest event. The meaning is that of
+    with `skip_till_next` needs no event more than `max_span` positions or `max_span_bytes` back. `size_bytes` is
+    `event.size_bytes()` if it is not given; `last_size_bytes` is that of the latest event. The meaning is that of
     `tests/pipeline/python_sequences.py`.
 
     Several pages may be open at once. If one page is open several times, the visit that was entered last gets the
@@ -100,6 +100,8 @@ class EventStream(_core.EventStream):
     Args:
         max_events, max_bytes, max_age_ms: bounds of the time-level sequence. An age is counted by event times; 0: none.
         max_open, max_visit_bytes, max_span, max_visit_age_ms: bounds of the open visits; ages as above.
+        max_span_bytes: bound of the events of all pages since a visit's enter, which a replay reads: a fourth of what a
+            device's event journal holds.
 
     Raises:
         ValueError: a bound is below 1, or below 0 for an age; from `feed`, a position does not grow.
@@ -107,7 +109,7 @@ class EventStream(_core.EventStream):
     """
 
     __slots__ = ("_bounds",)
-    _bounds: tuple[tuple[int, int, int], tuple[int, int, int, int]]
+    _bounds: tuple[tuple[int, int, int], tuple[int, int, int, int, int]]
 
     def __new__(
         cls,
@@ -119,13 +121,14 @@ class EventStream(_core.EventStream):
         max_visit_bytes: int = 4 << 20,
         max_span: int = 10_000,
         max_visit_age_ms: int = 0,
+        max_span_bytes: int = 16 << 20,
     ) -> Self:
         recent = max_events, max_bytes, max_age_ms
-        visits = max_open, max_visit_bytes, max_span, max_visit_age_ms
+        visits = max_open, max_visit_bytes, max_span, max_visit_age_ms, max_span_bytes
         return cls._of(recent, visits)
 
     @classmethod
-    def _of(cls, recent: tuple[int, int, int], visits: tuple[int, int, int, int]) -> Self:
+    def _of(cls, recent: tuple[int, int, int], visits: tuple[int, int, int, int, int]) -> Self:
         made = super().__new__(cls, EventError, PAGE_ENTER, PAGE_EXIT, MAX_EVENT_BYTES, recent, visits)
         made._bounds = recent, visits
         return made

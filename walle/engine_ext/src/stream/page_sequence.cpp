@@ -15,6 +15,7 @@ PageSequence::VisitIndex PageSequence::enter(Id page, Moment moment) {
   if (page >= latest_of_page_.size()) latest_of_page_.resize(page + 1, kNoVisit);
   Visit& visit = visits_[index] = Visit();
   visit.entered = moment;
+  visit.fed_before = fed_bytes_;
   visit.page = page;
   visit.enclosing = latest_of_page_[page];
   visit.previous_open = last_open_;
@@ -44,6 +45,7 @@ PageSequence::VisitIndex PageSequence::feed(PageEvent kind, Id page, Moment mome
     index = enter(page, moment);
   else if (page < latest_of_page_.size())
     index = latest_of_page_[page];
+  fed_bytes_ += size_bytes;
   if (index == kNoVisit) {
     unmatched_exits_ += kind == PageEvent::exit ? 1 : 0;
   } else {
@@ -54,7 +56,8 @@ PageSequence::VisitIndex PageSequence::feed(PageEvent kind, Id page, Moment mome
   while (first_open_ != kNoVisit) {
     const Visit& oldest = visits_[first_open_];
     const bool within = static_cast<std::int64_t>(open_) <= bounds_.max_open && size_bytes_ <= bounds_.max_bytes &&
-                        moment.position - oldest.entered.position <= bounds_.max_span;
+                        moment.position - oldest.entered.position <= bounds_.max_span &&
+                        fed_bytes_ - oldest.fed_before <= bounds_.max_span_bytes;
     if (within && (bounds_.max_age_ms == 0 || moment.ts_ms - oldest.entered.ts_ms <= bounds_.max_age_ms)) break;
     close(first_open_);
     ++evicted_;

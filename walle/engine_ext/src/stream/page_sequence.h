@@ -11,8 +11,9 @@ namespace walle::stream {
 struct PageBounds {
   std::int64_t max_open = 64;
   std::int64_t max_bytes = 4 << 20;
-  std::int64_t max_span = 10000;  // positions since a visit's enter
-  std::int64_t max_age_ms = 0;    // since a visit's enter; 0: no bound
+  std::int64_t max_span = 10000;           // positions since a visit's enter
+  std::int64_t max_age_ms = 0;             // since a visit's enter; 0: no bound
+  std::int64_t max_span_bytes = 16 << 20;  // of the events of all pages since a visit's enter
 };
 
 enum class PageEvent { enter, exit, other };
@@ -26,6 +27,7 @@ class PageSequence {
   struct Visit {
     Moment entered;
     std::int64_t size_bytes = 0;
+    std::int64_t fed_before = 0;  // bytes of all events before its enter
     Id page = kUnknown;
     VisitIndex enclosing = kNoVisit;                            // of the same page, entered before
     VisitIndex previous_open = kNoVisit, next_open = kNoVisit;  // in the order of their enters
@@ -57,7 +59,7 @@ class PageSequence {
   std::vector<VisitIndex> latest_of_page_;  // by page
   VisitIndex first_open_ = kNoVisit, last_open_ = kNoVisit;
   std::size_t open_ = 0;
-  std::int64_t size_bytes_ = 0, evicted_ = 0, unmatched_exits_ = 0;
+  std::int64_t size_bytes_ = 0, fed_bytes_ = 0, evicted_ = 0, unmatched_exits_ = 0;
 };
 
 }  // namespace walle::stream

@@ -11,6 +11,7 @@
 #include "bindings/stream/event_sequences.h"
 #include "bindings/stream/packed_size.h"
 #include "bindings/stream/trigger_matching.h"
+#include "stream/byte_span.h"
 
 namespace walle {
 
@@ -22,7 +23,7 @@ struct TrieObject {
 
 // What EventStream has beside its matching.
 struct StreamState {
-  StreamState(stream::TimeBounds recent, stream::PageBounds pages) : sequences(recent, pages) {}
+  StreamState(stream::TimeBounds recent, stream::PageBounds pages) : sequences(recent, pages), span(pages.max_span_bytes) {}
   ~StreamState() {
     Py_XDECREF(visit_type);
     Py_XDECREF(cut_pages);
@@ -30,6 +31,7 @@ struct StreamState {
     for (PyObject* name : names) Py_XDECREF(name);
   }
   EventSequences sequences;
+  stream::ByteSpan span;
   PyObject* visit_type = nullptr;
   PyObject* names[6] = {};  // interned: event_id, page_id, ts_ms, contents, size_bytes, encoded
   stream::Id page_enter = 0, page_exit = 0;
@@ -134,21 +136,23 @@ void trie_dealloc(PyObject* self) {
 }
 
 // EventStream(event_error, page_enter, page_exit, max_event_bytes, (max_events, max_bytes, max_age_ms),
-//             (max_open, max_bytes, max_span, max_age_ms))
+//             (max_open, max_bytes, max_span, max_age_ms, max_span_bytes))
 PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   PyObject *event_error = nullptr, *page_enter = nullptr, *page_exit = nullptr;
-  long long limit = 0, recent[3], pages[4];
-  if (!PyArg_ParseTuple(arguments, "OUUL(LLL)(LLLL)", &event_error, &page_enter, &page_exit, &limit, &recent[0], &recent[1],
-                        &recent[2], &pages[0], &pages[1], &pages[2], &pages[3]))
+  long long limit = 0, recent[3], pages[5];
+  if (!PyArg_ParseTuple(arguments, "OUUL(LLL)(LLLLL)", &event_error, &page_enter, &page_exit, &limit, &recent[0], &recent[1],
+                        &recent[2], &pages[0], &pages[1], &pages[2], &pages[3], &pages[4]))
     return nullptr;
-  if (recent[0] < 1 || recent[1] < 1 || recent[2] < 0 || pages[0] < 1 || pages[1] < 1 || pages[2] < 1 || pages[3] < 0)
+  if (recent[0] < 1 || recent[1] < 1 || recent[2] < 0 || pages[0] < 1 || pages[1] < 1 || pages[2] < 1 || pages[3] < 0 ||
+      pages[4] < 1)
     return PyErr_Format(
         PyExc_ValueError,
-        "a bound of a sequence is below 1: %lld events and %lld bytes; %lld visits, %lld bytes and %lld positions", recent[0],
-        recent[1], pages[0], pages[1], pages[2]);
+        "a bound of a sequence is below 1: %lld events and %lld bytes; %lld visits, %lld bytes, %lld positions and %lld bytes of"
+        " all events since their enter",
+        recent[0], recent[1], pages[0], pages[1], pages[2], pages[4]);
   return guarded([&]() -> PyObject* {
     auto state = std::make_unique<StreamState>(stream::TimeBounds{recent[0], recent[1], recent[2]},
-                                               stream::PageBounds{pages[0], pages[1], pages[2], pages[3]});
+                                               stream::PageBounds{pages[0], pages[1], pages[2], pages[3], pages[4]});
     PyObject* core = PyImport_ImportModule("walle.engine_ext._core");
     state->visit_type = core == nullptr ? nullptr : PyObject_GetAttrString(core, "PageVisit");
     Py_XDECREF(core);
@@ -304,6 +308,7 @@ PyObject* feed_event(PyObject* self, std::int64_t position, PyObject* event, PyO
   restore_cut_at(state, position);
   state.last_position = position;
   state.last_size_bytes = size_bytes;
+  state.span.add(position, size_bytes);
   int failed = state.sequences.feed(event, page_id, kind, page_number, moment, size_bytes,
                                     reinterpret_cast<PyTypeObject*>(state.visit_type), visited, dropped);
   if (failed == 0 && visited.visit == nullptr && PyTuple_GET_SIZE(state.cut_pages) != 0 && is_cut(state, page_id)) {
@@ -349,7 +354,8 @@ PyObject* stream_needed_from(PyObject* self, void*) {
   const StreamState& state = state_of(self);
   const stream::TriggerTrie& trie = matching_of(self).trie();
   std::int64_t skipping = trie.oldest_skipping();  // such a match waits without a bound, a replay does not go back without one
-  if (skipping != std::numeric_limits<std::int64_t>::max()) skipping = std::max(skipping, state.last_position - state.max_span);
+  if (skipping != std::numeric_limits<std::int64_t>::max())
+    skipping = std::max({skipping, state.last_position - state.max_span, state.span.start()});
   const std::int64_t oldest = std::min({state.sequences.recent().oldest_position(), state.sequences.pages().oldest_position(),
                                         trie.oldest_consecutive(), skipping});
   if (oldest == std::numeric_limits<std::int64_t>::max()) Py_RETURN_NONE;
