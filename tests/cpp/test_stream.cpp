@@ -22,43 +22,67 @@ struct Seen {
   bool passes;
 };
 
-// One condition of one task against every event since it was added.
+// Returns the sequences with and without the optional ids.
+std::vector<std::vector<Id>> sequences(const Condition& condition) {
+  std::vector<std::vector<Id>> found(1);
+  for (std::size_t k = 0; k < condition.trigger_ids.size(); ++k) {
+    std::vector<std::vector<Id>> longer = found;
+    for (std::vector<Id>& ids : longer) ids.push_back(condition.trigger_ids[k]);
+    if ((condition.optional >> k & 1) == 0) found.clear();
+    found.insert(found.end(), longer.begin(), longer.end());
+  }
+  return found;
+}
+
+// One condition of one task against every event since it was added. A match begins at each event that matches the first id, and
+// ends where the first of the sequences with and without the optional ids is complete.
 struct Watch {
+  struct Partial {
+    std::size_t first;  // number of the match's first event
+    std::vector<Id> ids;
+    std::size_t matched;
+  };
   Condition condition;
   Id task = 0;
+  std::vector<std::vector<Id>> all;  // its sequences, once an event has come
   std::vector<Seen> events;
-  std::vector<std::pair<std::int64_t, std::size_t>> open;  // time of the first event, events matched so far
+  std::vector<Partial> open;
+  std::set<std::size_t> ended;  // first events whose match has ended
   bool triggered = false;
   std::int64_t triggered_ms = 0;
 
   static bool matches(Id id, const Seen& event) { return id == kWildcard || id == event.event_id || id == event.page_id; }
 
   bool feed(const Seen& event) {
-    const std::vector<Id>& ids = condition.trigger_ids;
-    std::vector<std::int64_t> ends;
+    const bool passes = condition.predicate == 0 || event.passes;
+    std::set<std::size_t> firsts;  // of the matches that end here
+    events.push_back(event);
+    if (all.empty()) all = sequences(condition);
     if (condition.skip_till_next) {
-      std::vector<std::pair<std::int64_t, std::size_t>> still_open;
-      open.emplace_back(event.ts_ms, 0);
-      for (auto [first_ms, matched] : open) {
-        const bool last = matched + 1 == ids.size();
-        if (matches(ids[matched], event) && (!last || condition.predicate == 0 || event.passes)) {
-          if (last)
-            ends.push_back(first_ms);
-          else
-            still_open.emplace_back(first_ms, matched + 1);
-        } else if (matched != 0) {
-          still_open.emplace_back(first_ms, matched);
+      for (const std::vector<Id>& ids : all)
+        if (matches(ids[0], event)) open.push_back({events.size() - 1, ids, 0});
+      std::vector<Partial> still_open;
+      for (Partial one : open) {
+        const bool last = one.matched + 1 == one.ids.size();
+        if (matches(one.ids[one.matched], event) && (!last || passes)) {
+          ++one.matched;
+          if (last) firsts.insert(one.first);
         }
+        if (one.matched != 0) still_open.push_back(one);
       }
+      std::erase_if(still_open, [&](const Partial& one) { return firsts.contains(one.first); });
       open = still_open;
     } else {
-      events.push_back(event);
-      bool whole = events.size() >= ids.size() && (condition.predicate == 0 || event.passes);
-      for (std::size_t i = 0; i < ids.size() && whole; ++i) whole = matches(ids[i], events[events.size() - ids.size() + i]);
-      if (whole) ends.push_back(events[events.size() - ids.size()].ts_ms);
+      for (const std::vector<Id>& ids : all) {
+        bool whole = events.size() >= ids.size() && passes;
+        for (std::size_t i = 0; i < ids.size() && whole; ++i) whole = matches(ids[i], events[events.size() - ids.size() + i]);
+        if (whole) firsts.insert(events.size() - ids.size());
+      }
+      std::erase_if(firsts, [&](std::size_t first) { return ended.contains(first); });
+      ended.insert(firsts.begin(), firsts.end());
     }
-    const bool in_time = std::any_of(ends.begin(), ends.end(), [&](std::int64_t first_ms) {
-      return condition.within_ms == 0 || event.ts_ms - first_ms <= condition.within_ms;
+    const bool in_time = std::any_of(firsts.begin(), firsts.end(), [&](std::size_t first) {
+      return condition.within_ms == 0 || event.ts_ms - events[first].ts_ms <= condition.within_ms;
     });
     if (!in_time || (condition.cooldown_ms != 0 && triggered && std::abs(event.ts_ms - triggered_ms) < condition.cooldown_ms))
       return false;
@@ -74,6 +98,11 @@ Condition random_condition(std::mt19937_64& random, std::int64_t ids) {
   for (std::int64_t i = 0; i < length; ++i)
     condition.trigger_ids.push_back(check::whole(random, 0, 9) == 0 ? kWildcard
                                                                     : static_cast<Id>(check::whole(random, 2, ids + 1)));
+  for (std::int64_t k = 1, left = check::whole(random, 0, 4); k + 1 < length && left > 0; ++k)
+    if (check::whole(random, 0, 3) == 0) {
+      condition.optional |= std::uint64_t{1} << k;
+      --left;
+    }
   if (check::whole(random, 0, 1) == 0) return condition;
   condition.within_ms = check::whole(random, 0, 1) * check::whole(random, 1, 20);
   condition.cooldown_ms = check::whole(random, 0, 1) * check::whole(random, 1, 20);

@@ -25,9 +25,15 @@ def plain_conditions(max_length: int = 4) -> st.SearchStrategy[TriggerCondition]
     return st.lists(st.sampled_from(IDS), min_size=1, max_size=max_length).map(TriggerCondition.of)
 
 
+def with_optional_ids(ids: Sequence[tuple[str, int]], **options: Any) -> TriggerCondition:
+    """Return a condition on the ids, of which those with a zero beside them are optional, but for the ends."""
+    optional = tuple(at for at in range(1, len(ids) - 1) if not ids[at][1])
+    return TriggerCondition(tuple(one for one, _ in ids), optional=optional, **options)
+
+
 CONDITIONS = st.builds(
-    TriggerCondition,
-    st.lists(st.sampled_from([*IDS, "*"]), min_size=1, max_size=5).map(tuple),
+    with_optional_ids,
+    st.lists(st.tuples(st.sampled_from([*IDS, "*"]), st.integers(0, 2)), min_size=1, max_size=5),
     within_ms=st.sampled_from([0, 0, 1, 5, 12]),
     skip_till_next=st.booleans(),
     cooldown_ms=st.sampled_from([0, 0, 3, 20]),
@@ -85,7 +91,8 @@ def random_condition(rng: random.Random) -> TriggerCondition:
     ids = tuple(rng.choice([*IDS, "*"] if rng.random() < 0.3 else IDS) for _ in range(rng.randint(1, 5)))
     if rng.random() < 0.4:
         return TriggerCondition(ids)
-    return TriggerCondition(ids, rng.choice([0, 2, 8]), rng.random() < 0.5, rng.choice([0, 0, 5]), rng.choice(TESTS))
+    options = rng.choice([0, 2, 8]), rng.random() < 0.5, rng.choice([0, 0, 5]), rng.choice(TESTS)
+    return TriggerCondition(ids, *options, optional=tuple(at for at in range(1, len(ids) - 1) if rng.random() < 0.3))
 
 
 def random_step(rng: random.Random, ts_ms: int) -> Any:
@@ -385,6 +392,34 @@ def test_pairs_that_differ_in_an_option_of_the_engine_are_two(skip: bool) -> Non
     assert [trie.feed(event_id, "") for event_id in "ab"] == [[], ["t"]]
     assert trie._remove(*pair, 1)
     assert (len(trie), trie.node_count) == (0, 1)
+
+
+def test_conditions_of_one_task_that_share_a_sequence_are_two() -> None:
+    trie = TriggerTrie()
+    first, second = (TriggerCondition.of(ids, optional=(1,)) for ids in (["a", "b", "c"], ["a", "d", "c"]))
+    trie.add(first, "t")
+    trie.add(second, "t")  # as a new version's condition, before the old one is removed
+    trie.add(second, "t")
+    assert len(trie) == 2
+    trie.remove(first, "t")
+    assert [trie.feed(event_id, "") for event_id in "abcacadc"] == [[], [], [], [], ["t"], [], [], ["t"]]
+    trie.remove(second, "t")
+    assert (len(trie), trie.node_count) == (0, 1)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize(
+    ("ids", "optional"), [("abc", 0b001), ("abc", 0b100), ("abc", 0b1000), ("abcdefghi", 0b11111110)]
+)
+def test_optional_ids_that_cannot_be_are_refused(ids: str, optional: int, skip: bool) -> None:
+    trie = TriggerTrie()
+    pair = (tuple(ids), "t", 0, skip, 0, None, 0, optional)
+    with pytest.raises(ValueError, match="the condition is wrong"):
+        trie._add(*pair)
+    trie.add(TriggerCondition.of(tuple(ids)), "t")
+    if ids == "abcdefghi":
+        assert not trie._remove(*pair)
+    assert len(trie) == 1
 
 
 def test_what_is_not_there_cannot_be_removed() -> None:

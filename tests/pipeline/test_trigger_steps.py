@@ -1,7 +1,7 @@
 """Optional steps and repetition in a sequence: against regular expressions and the slow matcher (ADR 220)."""
 
 import asyncio
-import itertools
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.slow_matcher import Occurrence, Watch
+from tests.pipeline import slow_matcher
 from tests.pipeline.time_engine import play
 from walle.clock import ManualClock
 from walle.deploy.cloud.task_config import TaskConfig, TaskConfigError
@@ -22,6 +22,7 @@ from walle.pipeline.task_queue import Trigger
 from walle.protocol import ProtocolError, TriggerCondition
 
 IDS = "abc"
+TIMES = st.tuples(st.integers(0, 2), st.integers(1, 3)).map(lambda times: [min(times), max(times)])
 
 
 @st.composite
@@ -49,7 +50,12 @@ def expression(found: Sequence[Any]) -> str:
     return text
 
 
-async def triggered(condition: TriggerCondition, events: Sequence[str], folder: Path) -> list[int]:
+def at_times(events: str) -> list[Event]:
+    """Return an event for each letter, a second apart."""
+    return [Event(one, "", 1000 * at, {}) for at, one in enumerate(events)]
+
+
+async def triggered(condition: TriggerCondition, events: Sequence[Event], folder: Path) -> list[int]:
     """Return the places of the events that trigger the condition in a stream engine."""
     found: list[int] = []
 
@@ -60,13 +66,40 @@ async def triggered(condition: TriggerCondition, events: Sequence[str], folder: 
     async with FeatureStore(folder / "features.db", clock=ManualClock()) as store:
         engine = StreamEngine(store, run)
         engine.add_task("task", condition)
-        for position, event_id in enumerate(events):
-            await engine.on_event(Event(event_id, "", position * 1000, {}), position, can_wait=True)
+        for position, event in enumerate(events):
+            await engine.on_event(event, position, can_wait=True)
         await engine.settle()
         engine.remove_task("task")
         assert (engine.events.node_count, engine.events.pending) == (1, 0)  # the start node
         await engine.close()
     return found
+
+
+def end_of(ids: Sequence[str], condition: TriggerCondition, events: Sequence[Event], first: int) -> int | None:
+    """Return the place at which a sequence that begins at `first` is complete, None if it is not."""
+    at = first - 1
+    for number, one in enumerate(ids, 1):
+        at += 1
+        while at < len(events):
+            event = events[at]
+            where = condition.where if number == len(ids) else None
+            if one in {"*", event.event_id, event.page_id} and (where is None or where(event.contents)):
+                break
+            if at == first or not condition.skip_till_next:
+                return None
+            at += 1
+    return at if at < len(events) else None
+
+
+def by_the_rule(condition: TriggerCondition, events: Sequence[Event]) -> list[int]:
+    """Return the places of the triggers by definition: each first event has one match, the first that is complete."""
+    found = set()
+    for first, event in enumerate(events):
+        ends = [end_of(ids, condition, events, first) for ids in slow_matcher.sequences(condition)]
+        end = min((one for one in ends if one is not None), default=None)
+        if end is not None and (not condition.within_ms or events[end].ts_ms - event.ts_ms <= condition.within_ms):
+            found.add(end)
+    return sorted(found)
 
 
 @settings(max_examples=60, deadline=None)
@@ -77,33 +110,79 @@ def test_consecutive_events_are_matched_as_by_a_regular_expression(
     condition = TriggerCondition.parse({"sequence": found})
     assert TriggerCondition.parse(condition.to_json()) == condition
     whole = re.compile(expression(found))
-    expected = [
-        end for end in range(len(events)) if any(whole.fullmatch(events[begin : end + 1]) for begin in range(end + 1))
+    ends = [
+        next((end for end in range(begin, len(events)) if whole.fullmatch(events[begin : end + 1])), None)
+        for begin in range(len(events))
     ]
-    assert asyncio.run(triggered(condition, events, tmp_path_factory.mktemp("steps"))) == expected
+    expected = sorted({end for end in ends if end is not None})
+    assert asyncio.run(triggered(condition, at_times(events), tmp_path_factory.mktemp("steps"))) == expected
 
 
-@settings(max_examples=40, deadline=None)
-@given(data=st.data(), events=st.text(IDS, max_size=30), within_ms=st.sampled_from([0, 3_000, 9_000]))
-def test_events_in_between_are_skipped_for_any_of_the_sequences(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, events: str, within_ms: int
+CONDITIONS = st.builds(
+    lambda first, middle, last, options: TriggerCondition.parse({"sequence": [first, *middle, last], **options}),
+    st.sampled_from(IDS),
+    st.lists(
+        st.builds(lambda one, times: {"id": one, "times": times}, st.sampled_from([*IDS, "*"]), TIMES), max_size=3
+    ),
+    st.sampled_from(IDS),
+    st.fixed_dictionaries(
+        {"skip_till_next": st.booleans(), "within_ms": st.sampled_from([0, 0, 4, 12])},
+        optional={"where": st.just({"field": "n", "is": ">=", "value": 1})},
+    ),
+)
+EVENTS = st.builds(
+    Event,
+    st.sampled_from(IDS),
+    st.sampled_from(["", *IDS]),
+    st.integers(0, 30),  # clocks go back too
+    st.integers(0, 2).map(lambda n: {"n": n}),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(condition=CONDITIONS, events=st.lists(EVENTS, max_size=30))
+def test_each_first_event_triggers_once_where_its_first_sequence_is_complete(
+    tmp_path_factory: pytest.TempPathFactory, condition: TriggerCondition, events: list[Event]
 ) -> None:
-    middle = data.draw(st.lists(st.tuples(st.sampled_from(IDS), st.booleans()), max_size=4))
-    table = {
-        "sequence": ["a", *({"id": one, "optional": optional} for one, optional in middle), "b"],
-        "within_ms": within_ms,
-        "skip_till_next": True,
-    }
-    choices = itertools.product(*([(), (one,)] if optional else [(one,)] for one, optional in middle))
-    watches = [
-        Watch(TriggerCondition.of(["a", *itertools.chain(*choice), "b"], within_ms=within_ms, skip_till_next=True))
-        for choice in choices
-    ]
-    expected = [
-        at for at, one in enumerate(events) if sum(watch.feed(Occurrence(one, "", 1000 * at)) for watch in watches)
-    ]
-    condition = TriggerCondition.parse(table)
-    assert asyncio.run(triggered(condition, events, tmp_path_factory.mktemp("skipping"))) == expected
+    condition = dataclasses.replace(condition, without_visit=True)
+    expected = by_the_rule(condition, events)
+    assert asyncio.run(triggered(condition, events, tmp_path_factory.mktemp("rule"))) == expected
+    watch = slow_matcher.Watch(condition)
+    occurrences = [slow_matcher.Occurrence(one.event_id, one.page_id, one.ts_ms, one.contents) for one in events]
+    assert [at for at, one in enumerate(occurrences) if watch.feed(one)] == expected
+
+
+OPTIONAL_B = {"id": "b", "optional": True}
+
+
+@pytest.mark.parametrize(
+    ("sequence", "skips", "events", "expected"),
+    [
+        (["a", OPTIONAL_B, "c"], True, "abc", [2]),
+        (["a", OPTIONAL_B, "c"], True, "acbc", [1]),
+        (["a", OPTIONAL_B, "c"], True, "aacbc", [2]),  # both first events end at one event
+        (["a", OPTIONAL_B, "c"], True, "acabc", [1, 4]),
+        (["a", {"id": "b", "times": [1, 3]}, "c"], True, "acbcbcbc", [3]),
+        (["a", {"id": "b", "times": [1, 3]}, "c"], True, "abacbc", [3, 5]),  # the second one has no b before place 4
+        (["a", {"id": "b", "times": [2, 4]}, "c"], True, "abcbcbc", [4]),
+        (["a", OPTIONAL_B, "b"], False, "abb", [1]),
+        (["a", {"id": "b", "times": [0, 3]}, "b"], False, "abbbb", [1]),
+        (["a", {"id": "*", "optional": True}, "a"], False, "aaaa", [1, 2, 3]),
+        (["a", {"id": "*", "optional": True}, "c"], False, "abcc", [2]),
+    ],
+)
+def test_the_first_sequence_that_is_complete_ends_the_others(
+    tmp_path: Path, sequence: list[Any], skips: bool, events: str, expected: list[int]
+) -> None:
+    condition = TriggerCondition.parse({"sequence": sequence, "skip_till_next": skips})
+    assert asyncio.run(triggered(condition, at_times(events), tmp_path)) == expected
+
+
+def test_an_event_that_fails_the_test_of_contents_ends_no_sequence(tmp_path: Path) -> None:
+    where = {"field": "n", "is": "==", "value": 1}
+    condition = TriggerCondition.parse({"sequence": ["a", OPTIONAL_B, "b"], "where": where})
+    events = [Event(one, "", at, {"n": n}) for at, (one, n) in enumerate([("a", 1), ("b", 0), ("b", 1), ("b", 1)])]
+    assert asyncio.run(triggered(condition, events, tmp_path)) == [2]
 
 
 @settings(max_examples=20, deadline=None)
@@ -115,6 +194,10 @@ def test_crashes_change_no_match_of_optional_steps(
         "some": TriggerCondition.parse({"sequence": ["a", {"id": "b", "times": [0, 3]}, "c"]}),
         "absent": TriggerCondition.parse(
             {"sequence": ["a", {"id": "b", "optional": True}, "a"], "absent": "c", "absent_s": 3}
+        ),
+        "first": TriggerCondition.parse({"sequence": ["a", {"id": "*", "times": [0, 3]}, "b"]}),
+        "skipping": TriggerCondition.parse(
+            {"sequence": ["a", {"id": "b", "times": [1, 3]}, "c"], "skip_till_next": True, "within_ms": 9_000}
         ),
     }
     entries = [Event(one, "", 1000 * at, {}) for at, one in enumerate(events)]
@@ -134,9 +217,7 @@ def test_optional_steps_are_in_the_table_and_in_the_text() -> None:
     condition = TriggerCondition.parse({"sequence": ["a", {"id": "b", "times": [1, 2]}, optional_c, "d"]})
     assert condition.to_json() == {"sequence": ["a", "b", {"id": "b", "optional": True}, optional_c, "d"]}
     assert str(condition) == "a → b → b (optional) → c (optional) → d"
-    assert [one.trigger_ids for one in condition.alternatives()] == [
-        tuple("abd"), tuple("abbd"), tuple("abcd"), tuple("abbcd"),
-    ]  # fmt: skip
+    assert condition.required_ids == tuple("abd")
 
 
 @pytest.mark.parametrize(
@@ -164,9 +245,13 @@ def test_steps_that_are_wrong_are_refused_by_field(sequence: list[Any], error: s
     assert str(caught.value).startswith(error)
 
 
-def test_a_key_is_refused_beside_optional_steps() -> None:
-    with pytest.raises(ProtocolError, match=r"trigger\.key: needs a sequence without optional steps"):
-        TriggerCondition.parse({"sequence": ["a", {"id": "b", "optional": True}, "c"], "key": "n"})
+def test_a_key_beside_optional_steps_needs_skip_till_next() -> None:
+    table = {"sequence": ["a", OPTIONAL_B, "c"], "key": "n"}
+    with pytest.raises(
+        ProtocolError, match=r"trigger\.key: needs skip_till_next, or a sequence without optional steps"
+    ):
+        TriggerCondition.parse(table)
+    assert TriggerCondition.parse({**table, "skip_till_next": True}).key == "n"
 
 
 def test_a_refused_sequence_names_file_and_line() -> None:

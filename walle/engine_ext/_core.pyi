@@ -287,6 +287,7 @@ class TriggerTrie:
         cooldown_ms: int,
         test: Any,
         variant: int = 0,
+        optional: int = 0,
         /,
     ) -> bool: ...
     def _remove(
@@ -298,6 +299,7 @@ class TriggerTrie:
         cooldown_ms: int,
         test: Any,
         variant: int = 0,
+        optional: int = 0,
         /,
     ) -> bool: ...
     def feed(self, event_id: str, page_id: str, /, ts_ms: int | None = None, contents: Any = None) -> list[str]: ...
@@ -336,6 +338,7 @@ class EventStream:
         cooldown_ms: int,
         test: Any,
         variant: int = 0,
+        optional: int = 0,
         /,
     ) -> bool: ...
     def _remove(
@@ -347,6 +350,7 @@ class EventStream:
         cooldown_ms: int,
         test: Any,
         variant: int = 0,
+        optional: int = 0,
         /,
     ) -> bool: ...
     def feed(

@@ -2,6 +2,7 @@
 
 The meaning is that of a condition without a key, on the events of each value by themselves. Matches of one value that
 wait for the same trigger id are one: the latest of their first times decides, as `within_ms` asks for the shortest.
+Optional ids are not matched: the others are complete at the same event or earlier, and that ends the match.
 """
 
 import collections
@@ -23,6 +24,7 @@ class _TaskMatches:
 
     def __init__(self, condition: TriggerCondition) -> None:
         self.condition = condition
+        self.ids = condition.required_ids
         self.of_key: dict[Key, _Waiting] = {}
         self.size_bytes = 0
 
@@ -32,7 +34,7 @@ class _TaskMatches:
         key = key_of(condition.key, event.contents)
         if key is None:
             return False
-        ids, where = condition.trigger_ids, condition.where
+        ids, where = self.ids, condition.where
         known = self.of_key.pop(key, None)
         waiting: _Waiting = [None] * (len(ids) - 1) if known is None else known
         self.size_bytes -= 0 if known is None else _size_bytes(key)
@@ -82,13 +84,13 @@ class KeyedMatches:
     def add_task(self, task: str, condition: TriggerCondition) -> None:
         """Match the condition from the next event on."""
         self._tasks[task] = _TaskMatches(condition)
-        for trigger_id in set(condition.trigger_ids):
+        for trigger_id in set(condition.required_ids):
             self._of_id.setdefault(trigger_id, []).append(task)
 
     def remove_task(self, task: str) -> None:
         """Remove the task's matches; an unknown task is not an error."""
         matches = self._tasks.pop(task, None)
-        for trigger_id in set(matches.condition.trigger_ids) if matches else ():
+        for trigger_id in set(matches.ids) if matches else ():
             self._of_id[trigger_id].remove(task)
             if not self._of_id[trigger_id]:
                 del self._of_id[trigger_id]

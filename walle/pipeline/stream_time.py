@@ -40,12 +40,12 @@ def uses_time(condition: TriggerCondition) -> bool:
 
 
 def matching_parts(condition: TriggerCondition) -> list[TriggerCondition]:
-    """Return what the trie matches, of which any triggers the task: without the options that the engine applies."""
+    """Return what the trie matches, at most one condition: without the options that the engine applies."""
     if not condition.trigger_ids or _is_keyed_match(condition):
         return []
     applied: dict[str, Any] = {"cooldown_ms": 0, "without_visit": False, "key": "", "absent": "", "absent_s": 0}
     windows: dict[str, Any] = {"window_s": 0, "window_every_s": 0, "grace_s": 0, "window_of": ()}
-    return dataclasses.replace(condition, **applied, **windows, idle_s=0, idle="page", every_s=0).alternatives()
+    return [dataclasses.replace(condition, **applied, **windows, idle_s=0, idle="page", every_s=0)]
 
 
 def may_trigger(condition: TriggerCondition, entry: Event | Tick) -> bool:

@@ -3,6 +3,10 @@
 Matching is in C++ (`walle/engine_ext/src/stream`), one call per event. Its meaning is the slow matcher of
 `tests/pipeline/slow_matcher.py`. Cost per event grows with the pending nodes, and with the conditions with
 `skip_till_next` in which the event's ids occur; not with the other conditions.
+
+A condition with optional ids has one match for each event that matches its first id: the first of its sequences that is
+complete. Without `skip_till_next` it has nodes for each of them, and one word for the matches that have ended. With
+`skip_till_next` it is matched without its optional ids, since the others are complete at the same event or earlier.
 """
 
 from typing import Any, Self
@@ -28,10 +32,10 @@ class TriggerError(PipelineError):
 _OTHERS = ("without_visit",)
 
 
-def _arguments(condition: TriggerCondition, task: str) -> tuple[tuple[str, ...], str, int, bool, int, Any, int]:
+def _arguments(condition: TriggerCondition, task: str) -> tuple[tuple[str, ...], str, int, bool, int, Any, int, int]:
     options = condition.within_ms, condition.skip_till_next, condition.cooldown_ms, condition.where
     variant = sum(1 << index for index, name in enumerate(_OTHERS) if getattr(condition, name))
-    return condition.trigger_ids, task, *options, variant
+    return condition.trigger_ids, task, *options, variant, sum(1 << index for index in set(condition.optional))
 
 
 def _add(trie: "TriggerTrie | EventStream", condition: TriggerCondition, task: str) -> None:

@@ -81,8 +81,9 @@ class TriggerCondition:
     """The condition that starts a task (§5.1): trigger ids that events match in this order, and options.
 
     A trigger id is an event id or a page id; an event matches if it has that event id or that page id. The wildcard
-    `*` matches any one event. Without options, the events are consecutive. Ids that are `optional` need not occur: any
-    of the sequences with and without them triggers the task.
+    `*` matches any one event. Without options, the events are consecutive. Ids that are `optional` need not occur. A
+    match begins at each event that matches the first id, and ends where the first of the sequences with and without the
+    optional ids is complete: each first event triggers at most once.
 
     A condition may also be one of time: `idle_s`, `every_s` and `window_s` each trigger the task by themselves, beside
     `sequence` or without it. Time is that of the stream: the largest time of an event so far, moved on by the device's
@@ -231,16 +232,15 @@ class TriggerCondition:
         if {0, last} & set(self.optional):
             what = "must have a first step that occurs, and a last one that occurs a given number of times"
             raise ProtocolError("trigger.sequence", f"{what}: the task is triggered by the last event")
-        if self.key:
-            raise ProtocolError("trigger.key", "needs a sequence without optional steps and [least, most] times")
+        if self.key and not self.skip_till_next:
+            what = "needs skip_till_next, or a sequence without optional steps and [least, most] times"
+            raise ProtocolError("trigger.key", what)
         sequences(self.trigger_ids, self.optional)
 
-    def alternatives(self) -> list[Self]:
-        """Return the conditions without optional steps, any of which triggers the task: this one if it has none."""
-        if not self.optional:
-            return [self]
-        found = sequences(self.trigger_ids, self.optional)
-        return [dataclasses.replace(self, trigger_ids=one, optional=()) for one in found]
+    @property
+    def required_ids(self) -> tuple[str, ...]:
+        """The trigger ids that must occur."""
+        return tuple(one for index, one in enumerate(self.trigger_ids) if index not in self.optional)
 
     @property
     def longest_ms(self) -> int:

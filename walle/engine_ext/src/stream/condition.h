@@ -11,7 +11,8 @@ using Id = std::uint32_t;
 inline constexpr Id kUnknown = 0;   // of an event: an id that occurs in no condition
 inline constexpr Id kWildcard = 1;  // in a condition: matches any one event
 inline constexpr Id kFirstId = 2;
-inline constexpr std::size_t kMaxLength = 64;  // trigger ids of a condition: one bit each of a word
+inline constexpr std::size_t kMaxLength = 64;     // trigger ids of a condition: one bit each of a word
+inline constexpr std::size_t kMaxSequences = 64;  // that a condition with optional ids stands for
 
 // Place of an event: its own time, and its position, which grows from event to event.
 struct Moment {
@@ -26,8 +27,16 @@ struct Condition {
   std::uint32_t predicate = 0;   // of the last event's contents, as the caller numbers them; 0: none
   bool skip_till_next = false;   // other events may come between those that match
   std::uint32_t variant = 0;     // tells pairs apart that differ only in options which the caller applies
+  // Bit k: trigger id k need not occur, which is not so of the first and the last one. A match begins at each event that matches
+  // the first id, and ends where the first of the sequences with and without the optional ids is complete.
+  std::uint64_t optional = 0;
   bool operator==(const Condition&) const = default;
 };
+
+// Returns the distinct sequences with and without the optional ids, at most kMaxSequences; none if there are more.
+std::vector<std::vector<Id>> sequences_of(const Condition& condition);
+// Returns the ids that are not optional: a subsequence of all other sequences, and the shortest.
+std::vector<Id> required_ids(const Condition& condition);
 
 // The caller's test of the current event's contents.
 struct ContentsTest {

@@ -24,7 +24,8 @@ std::uint32_t place(std::vector<T>& elements, std::vector<std::uint32_t>& free) 
 }
 
 bool has_options(const Condition& condition) {
-  return condition.within_ms != 0 || condition.cooldown_ms != 0 || condition.predicate != 0 || condition.variant != 0;
+  return condition.within_ms != 0 || condition.cooldown_ms != 0 || condition.predicate != 0 || condition.variant != 0 ||
+         condition.optional != 0;
 }
 
 }  // namespace
@@ -163,20 +164,31 @@ bool ConsecutiveMatcher::same_options(const End& end, const Condition& condition
   if (end.options == kNone) return !has_options(condition);
   const Condition& options = options_[end.options].condition;
   return options.within_ms == condition.within_ms && options.cooldown_ms == condition.cooldown_ms &&
-         options.predicate == condition.predicate && options.variant == condition.variant;
+         options.predicate == condition.predicate && options.variant == condition.variant &&
+         options.optional == condition.optional && (condition.optional == 0 || options.trigger_ids == condition.trigger_ids);
 }
 
 bool ConsecutiveMatcher::add(const Condition& condition, Id task, std::uint64_t next_event) {
   const Id last_id = *std::max_element(condition.trigger_ids.begin(), condition.trigger_ids.end());
   if (last_id >= table_size_) widen_tables(last_id);
+  std::uint32_t options = kNone;
+  if (condition.optional == 0) return add_sequence(condition.trigger_ids, condition, task, next_event, options);
+  for (const std::vector<Id>& ids : sequences_of(condition))
+    if (!add_sequence(ids, condition, task, next_event, options)) return false;
+  return true;
+}
+
+// Adds an end of the pair, with these options; kNone: with new ones, if it has some.
+bool ConsecutiveMatcher::add_sequence(std::span<const Id> ids, const Condition& condition, Id task, std::uint64_t next_event,
+                                      std::uint32_t& options) {
   std::uint32_t node = kStart;
-  for (const Id id : condition.trigger_ids) {
+  for (const Id id : ids) {
     const std::uint32_t found = child(node, id);
     node = found != kNone ? found : add_child(node, id);
   }
   Node& last = nodes_[node];
   if ((last.task == task && !has_options(condition)) || find_end(node, condition, task) != kNone) return false;
-  const std::uint64_t first_event = next_event + condition.trigger_ids.size() - 1;
+  const std::uint64_t first_event = next_event + ids.size() - 1;
   const bool is_match_under_way = pending_count_ > 1 && first_event > next_event;
   if (last.task == kNone && !has_options(condition) && !is_match_under_way) {
     last.task = task;
@@ -188,10 +200,13 @@ bool ConsecutiveMatcher::add(const Condition& condition, Id task, std::uint64_t 
   end.task = task;
   end.first_event = first_event;
   if (has_options(condition)) {
-    end.options = place(options_, free_options_);
-    Condition& options = options_[end.options].condition;
-    options = condition;
-    options.trigger_ids.clear();
+    if (options == kNone) {
+      options = place(options_, free_options_);
+      options_[options].condition = condition;
+      if (condition.optional == 0) options_[options].condition.trigger_ids.clear();
+    }
+    ++options_[options].ends;
+    end.options = options;
   }
   end.next = last.first_end;
   last.first_end = added;
@@ -204,11 +219,19 @@ std::uint32_t ConsecutiveMatcher::find_end(std::uint32_t node, const Condition& 
   return at;
 }
 
-bool ConsecutiveMatcher::remove(const Condition& condition, Id task) noexcept {
+bool ConsecutiveMatcher::remove(const Condition& condition, Id task) {
+  if (condition.optional == 0) return remove_sequence(condition.trigger_ids, condition, task);
+  const std::vector<std::vector<Id>> sequences = sequences_of(condition);
+  for (const std::vector<Id>& ids : sequences)
+    if (!remove_sequence(ids, condition, task)) return false;
+  return !sequences.empty();
+}
+
+bool ConsecutiveMatcher::remove_sequence(std::span<const Id> ids, const Condition& condition, Id task) noexcept {
   std::array<std::uint32_t, kMaxLength + 1> path{kStart};
-  const std::size_t length = condition.trigger_ids.size();
+  const std::size_t length = ids.size();
   for (std::size_t i = 0; i < length; ++i) {
-    path[i + 1] = child(path[i], condition.trigger_ids[i]);
+    path[i + 1] = child(path[i], ids[i]);
     if (path[i + 1] == kNone) return false;
   }
   Node& last = nodes_[path[length]];
@@ -221,15 +244,27 @@ bool ConsecutiveMatcher::remove(const Condition& condition, Id task) noexcept {
     std::uint32_t* link = &last.first_end;
     while (*link != removed) link = &ends_[*link].next;
     *link = ends_[removed].next;
-    if (ends_[removed].options != kNone) free_options_.push_back(ends_[removed].options);
+    const std::uint32_t options = ends_[removed].options;
+    if (options != kNone && --options_[options].ends == 0) free_options_.push_back(options);
     free_ends_.push_back(removed);
   }
   for (std::size_t i = length; i > 0; --i) {
     const Node& node = nodes_[path[i]];
     if (node.has_children != 0 || node.has_task != 0 || node.first_end != kNone) break;
-    remove_child(path[i - 1], condition.trigger_ids[i - 1]);
+    remove_child(path[i - 1], ids[i - 1]);
   }
   return true;
+}
+
+bool ConsecutiveMatcher::Options::is_open(std::uint64_t event, std::uint64_t since) const noexcept {
+  const std::uint64_t moved = event - ended_at;
+  return since < moved || (ended >> (since - moved) & 1) == 0;
+}
+
+void ConsecutiveMatcher::Options::end_match(std::uint64_t event, std::uint64_t since) noexcept {
+  const std::uint64_t moved = event - ended_at;
+  ended = (moved < kMaxLength ? ended << moved : 0) | std::uint64_t{1} << since;
+  ended_at = event;
 }
 
 // Triggers the tasks in the node's list of ends. The first one without options becomes the node's own once it may trigger.
@@ -243,8 +278,14 @@ void ConsecutiveMatcher::trigger(std::uint32_t index, std::uint64_t event, Trigg
       link = &ends_[at].next;
     } else if (end.options != kNone) {
       Options& options = options_[end.options];
-      if (triggered.in_time(options.condition, first.ts_ms, options.latest) && triggered.passes(options.condition.predicate))
-        triggered.add(end.task, options.latest);
+      const Condition& condition = options.condition;
+      if (condition.optional == 0) {
+        if (triggered.in_time(condition, first.ts_ms, options.latest) && triggered.passes(condition.predicate))
+          triggered.add(end.task, options.latest);
+      } else if (options.is_open(event, node.depth - 1u) && triggered.passes(condition.predicate)) {
+        options.end_match(event, node.depth - 1u);  // whether in time or not: the first sequence that is complete is the match
+        if (triggered.in_time(condition, first.ts_ms, options.latest)) triggered.add(end.task, options.latest);
+      }
       link = &ends_[at].next;
     } else {
       triggered.add(end.task);

@@ -17,10 +17,11 @@ class ConsecutiveMatcher {
  public:
   ConsecutiveMatcher();
 
-  // Adds the pair and returns true; false if it is there already. Events from `next_event` on may match.
+  // Adds the pair and returns true; false if it is there already. Events from `next_event` on may match. The sequences of a
+  // condition with optional ids have nodes each; those that share a prefix share them.
   bool add(const Condition& condition, Id task, std::uint64_t next_event);
   // Removes the pair and the nodes that no other condition needs; false if the pair is not there.
-  bool remove(const Condition& condition, Id task) noexcept;
+  bool remove(const Condition& condition, Id task);
   // Matches event number `event`, and triggers the tasks of the conditions that end there.
   void feed(Id event_id, Id page_id, Moment moment, std::uint64_t event, TriggeredTasks& triggered);
 
@@ -48,8 +49,14 @@ class ConsecutiveMatcher {
     bool may_have(Id id) const noexcept { return (filter >> (id % 64) & 1) != 0; }
   };
   struct Options {
-    Condition condition;  // without trigger ids
+    Condition condition;  // without trigger ids, if none is optional
     LatestTrigger latest;
+    std::size_t ends = 0;  // that have these options: one of each sequence
+    // Bit k: a match that began k events before `ended_at` has ended. Later ones have the same bits, moved on.
+    std::uint64_t ended = 0, ended_at = 0;
+    // Returns whether no match that began `since` events before this one, fewer than kMaxLength, has ended.
+    bool is_open(std::uint64_t event, std::uint64_t since) const noexcept;
+    void end_match(std::uint64_t event, std::uint64_t since) noexcept;
   };
   struct End {
     Id task = 0;
@@ -69,6 +76,9 @@ class ConsecutiveMatcher {
   void stop_pending(std::uint32_t node) noexcept;
   std::uint32_t find_end(std::uint32_t node, const Condition& condition, Id task) const noexcept;
   bool same_options(const End& end, const Condition& condition) const noexcept;
+  bool add_sequence(std::span<const Id> ids, const Condition& condition, Id task, std::uint64_t next_event,
+                    std::uint32_t& options);
+  bool remove_sequence(std::span<const Id> ids, const Condition& condition, Id task) noexcept;
   void trigger(std::uint32_t node, std::uint64_t event, TriggeredTasks& triggered);
 
   std::vector<Node> nodes_ = std::vector<Node>(2);  // node 0 has no child and no end: it is what a failed look-up finds

@@ -17,9 +17,10 @@ std::size_t SkippingMatcher::find(const Condition& condition, Id task) const noe
 bool SkippingMatcher::add(const Condition& condition, Id task) {
   if (find(condition, task) != pairs_.size()) return false;
   const auto index = static_cast<std::uint32_t>(pairs_.size());
-  const std::vector<Id>& ids = condition.trigger_ids;
+  const std::vector<Id> ids = required_ids(condition);
   Pair pair;
   pair.condition = condition;
+  pair.ids = ids;
   pair.task = task;
   pair.starts.resize(ids.size());
   pairs_.push_back(std::move(pair));
@@ -35,9 +36,9 @@ bool SkippingMatcher::add(const Condition& condition, Id task) {
 bool SkippingMatcher::remove(const Condition& condition, Id task) noexcept {
   const std::size_t removed = find(condition, task), last = pairs_.size() - 1;
   if (removed == pairs_.size()) return false;
-  for (const Id id : condition.trigger_ids) std::erase_if(uses_[id], [&](const Use& use) { return use.pair == removed; });
+  for (const Id id : pairs_[removed].ids) std::erase_if(uses_[id], [&](const Use& use) { return use.pair == removed; });
   if (removed != last) {  // the last pair takes its place
-    for (const Id id : pairs_[last].condition.trigger_ids)
+    for (const Id id : pairs_[last].ids)
       for (Use& use : uses_[id])
         if (use.pair == last) use.pair = static_cast<std::uint32_t>(removed);
     pairs_[removed] = std::move(pairs_[last]);
@@ -61,7 +62,7 @@ void SkippingMatcher::touch(Id id, std::uint64_t event) {
 
 void SkippingMatcher::advance(Pair& pair, Moment moment, TriggeredTasks& triggered) {
   const Condition& condition = pair.condition;
-  const std::size_t last = condition.trigger_ids.size() - 1;
+  const std::size_t last = pair.ids.size() - 1;
   std::uint64_t moving = pair.waiting & pair.matched;
   const bool ends = (moving >> last & 1) != 0 && triggered.passes(condition.predicate);
   moving &= ~(std::uint64_t{1} << last);

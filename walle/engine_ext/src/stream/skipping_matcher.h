@@ -8,6 +8,9 @@ namespace walle::stream {
 // A match starts at each event that matches the first trigger id, stays where it is until an event matches the next one, and
 // then goes on to it. Matches that wait for the same trigger id go on together from there, so that the one whose first event
 // has the latest time stands for all of them: a word with one bit per trigger id is the state of a condition.
+//
+// Optional ids are not matched. The ids that must occur are a subsequence of each other sequence, so that from any first event on
+// they are complete first, or at the same event, and that ends the match.
 class SkippingMatcher {
  public:
   // As of ConsecutiveMatcher.
@@ -23,6 +26,7 @@ class SkippingMatcher {
  private:
   struct Pair {
     Condition condition;
+    std::vector<Id> ids;  // that must occur
     Id task = 0;
     std::uint64_t waiting = 1;   // bit k: a match waits for trigger id k; a new match always waits for the first
     std::vector<Moment> starts;  // by k: the first event of the match that waits for trigger id k

@@ -8,7 +8,7 @@ bool TriggerTrie::add(const Condition& condition, Id task) {
   return true;
 }
 
-bool TriggerTrie::remove(const Condition& condition, Id task) noexcept {
+bool TriggerTrie::remove(const Condition& condition, Id task) {
   if (!(condition.skip_till_next ? skipping_.remove(condition, task) : consecutive_.remove(condition, task))) return false;
   --size_;
   return true;

@@ -9,10 +9,11 @@ namespace walle::stream {
 class TriggerTrie {
  public:
   // Adds the pair of condition and task, matched by events from now on, and returns true; false if it is there already. The
-  // condition has 1 to kMaxLength trigger ids, the wildcard's or kFirstId and more.
+  // condition has 1 to kMaxLength trigger ids, the wildcard's or kFirstId and more, and stands for at most kMaxSequences
+  // sequences.
   bool add(const Condition& condition, Id task);
   // Removes the pair and returns true; false if it is not there.
-  bool remove(const Condition& condition, Id task) noexcept;
+  bool remove(const Condition& condition, Id task);
   // Returns the task of each condition that ends at this event, in no order, until the next call.
   std::span<const Id> feed(Id event_id, Id page_id, Moment moment, ContentsTest test) {
     ++event_;

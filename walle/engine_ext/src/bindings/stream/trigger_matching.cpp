@@ -76,17 +76,22 @@ int TriggerMatching::parse(PyObject* arguments, Arguments& parsed) const {
   long long within_ms = 0, cooldown_ms = 0;
   int skip = 0;
   if (check_idle() < 0) return -1;
-  if (!PyArg_ParseTuple(arguments, "O!ULpLO|I", &PyTuple_Type, &parsed.trigger_ids, &parsed.task, &within_ms, &skip, &cooldown_ms,
-                        &parsed.predicate, &parsed.condition.variant))
+  unsigned long long optional = 0;
+  if (!PyArg_ParseTuple(arguments, "O!ULpLO|IK", &PyTuple_Type, &parsed.trigger_ids, &parsed.task, &within_ms, &skip,
+                        &cooldown_ms, &parsed.predicate, &parsed.condition.variant, &optional))
     return -1;
   const Py_ssize_t length = PyTuple_GET_SIZE(parsed.trigger_ids);
   bool valid = length >= 1 && length <= static_cast<Py_ssize_t>(stream::kMaxLength) && within_ms >= 0 && cooldown_ms >= 0 &&
                within_ms <= kMaxTimeMs && cooldown_ms <= kMaxTimeMs && PyUnicode_CheckExact(parsed.task);
   for (Py_ssize_t i = 0; i < length && valid; ++i) valid = PyUnicode_CheckExact(PyTuple_GET_ITEM(parsed.trigger_ids, i));
+  valid = valid && (optional == 0 || ((optional & 1) == 0 && optional >> (length - 1) == 0));
   if (!valid) {
-    PyErr_SetString(PyExc_ValueError, "the condition is wrong: 1 to 64 trigger ids, and no negative option");
+    PyErr_SetString(
+        PyExc_ValueError,
+        "the condition is wrong: 1 to 64 trigger ids, the first and the last one not optional, and no negative option");
     return -1;
   }
+  parsed.condition.optional = optional;
   parsed.condition.within_ms = within_ms;
   parsed.condition.cooldown_ms = cooldown_ms;
   parsed.condition.skip_till_next = skip != 0;
@@ -126,6 +131,11 @@ PyObject* TriggerMatching::add(PyObject* arguments) {
     condition.trigger_ids.push_back(is_wildcard(text) ? stream::kWildcard : ids_.acquire(text));
   }
   const stream::Id task = tasks_.acquire(parsed.task);
+  if (condition.optional != 0 && stream::sequences_of(condition).empty()) {
+    release(condition, task);
+    PyErr_SetString(PyExc_ValueError, "the condition is wrong: its optional ids stand for more than 64 sequences");
+    return nullptr;
+  }
   if (!trie_.add(condition, task)) {
     release(condition, task);
     Py_RETURN_FALSE;

@@ -19,8 +19,8 @@ class TriggerMatching {
   TriggerMatching(const TriggerMatching&) = delete;
   TriggerMatching& operator=(const TriggerMatching&) = delete;
 
-  // Add or remove a pair. Arguments: (trigger_ids, task, within_ms, skip_till_next, cooldown_ms, predicate or None, variant=0).
-  // They return whether the pair was added or removed.
+  // Add or remove a pair. Arguments: (trigger_ids, task, within_ms, skip_till_next, cooldown_ms, predicate or None, variant=0,
+  // optional=0), the last one with a bit for each trigger id. They return whether the pair was added or removed.
   PyObject* add(PyObject* arguments);
   PyObject* remove(PyObject* arguments);
 
