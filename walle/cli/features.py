@@ -67,8 +67,8 @@ class _Store:
     async def block(self, after: int, limit: int) -> _Block:
         from walle.pipeline.ingest.feature_columns import feature_columns
 
-        page = await self._reader.page(after, limit)
-        return _Block(*feature_columns(page.uploads), page.after, page.head, page.more)
+        page = await self._reader.columns(after, limit)
+        return _Block(*feature_columns(page.columns), page.after, page.head, page.more)
 
     @staticmethod
     def _shown(page: "FeaturePage") -> "ClientPage":
