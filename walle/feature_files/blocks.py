@@ -65,7 +65,10 @@ def _flatten(name: str, rows: Sequence[int], values: Sequence[Any], found: dict[
 
 
 def _columns_of_same_keys(tables: Sequence[dict[str, Any]]) -> dict[str, Column]:
-    """Return the columns of a usual page: tables with the same keys. Else nothing, also for one key: see `is_scalar`."""
+    """Return the columns of tables that have the same keys, as on most pages; else nothing.
+
+    Nothing too for one key: such a table may be a value (`is_scalar`).
+    """
     if len(tables[0]) > 1 and len(set(map(len, tables))) == 1:
         with contextlib.suppress(KeyError):
             return {key: [table[key] for table in tables] for key in tables[0]}
