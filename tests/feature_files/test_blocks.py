@@ -172,3 +172,13 @@ def test_a_version_is_a_column(tmp_path: Path) -> None:
     table = parquet.read_table(tmp_path / "f.parquet")
     assert table.column("version").to_pylist() == ["v1", ""]
     assert table.column("task").to_pylist() == ["shop/visits"] * 2
+
+
+def test_columns_whose_values_seldom_repeat_have_no_dictionary(tmp_path: Path) -> None:
+    with Export(tmp_path / "f.parquet", WHAT) as exporting:
+        exporting.add_columns(*feature_columns(upload_columns(uploads_of([{"a": "x"}, {"a": "x"}]))), 2)
+        exporting.finish()
+    group = parquet.read_metadata(tmp_path / "f.parquet").row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    plain_names = {one.path_in_schema for one in columns if not one.has_dictionary_page}
+    assert plain_names == {"position", "time", "sent_ms", "received_ms"}

@@ -65,5 +65,6 @@ def _iso_times(times: Sequence[int]) -> list[str]:
     """Return `iso_time` of each; most times of a page are of few seconds."""
     if not 0 <= min(times) <= max(times) < 1 << 45:  # until the year 3084
         return list(map(iso_time, times))
-    seconds = {second: iso_time(second * 1000)[:-4] for second in {ms // 1000 for ms in times}}
-    return [seconds[ms // 1000] + _MILLISECONDS[ms % 1000] for ms in times]
+    seconds = [ms // 1000 for ms in times]
+    texts = {second: iso_time(second * 1000)[:-4] for second in set(seconds)}
+    return [texts[second] + _MILLISECONDS[ms - 1000 * second] for second, ms in zip(seconds, times, strict=True)]
