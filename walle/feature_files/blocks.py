@@ -47,8 +47,8 @@ def _flatten(name: str, rows: Sequence[int], values: Sequence[Any], found: dict[
         _put(name, rows, values, found, count)
         return
     if len(types) == 1 and (same := _columns_of_same_keys(values)):
-        for key, column in same.items():
-            _flatten(subcolumn(name, key), rows, column, found, count)
+        for key, of_key in same.items():
+            _flatten(subcolumn(name, key), rows, of_key, found, count)
         return
     tables: dict[tuple[str, ...], tuple[list[int], list[Any]]] = {}  # by their keys
     others: tuple[list[int], list[Any]] = ([], [])
