@@ -35,3 +35,8 @@ def test_every_public_name_exists() -> None:
         assert getattr(walle, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         walle.no_such_name  # noqa: B018 -- looking it up is the test
+
+
+def test_the_commands_are_imported_without_what_one_of_them_needs() -> None:
+    heavy = {"httpx", "numpy", "pyarrow"}
+    assert not loaded_after("import walle.cli") & heavy

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from tests.sim.postgres_server import PostgresServer
@@ -295,6 +296,20 @@ def test_an_export_that_was_cut_goes_on_and_has_each_feature_once(
     assert [line["position"] for line in lines] == list(range(1, 26))
     with pytest.raises(ExportError, match="exists already"):
         run(*command, env=cloud.environment)
+
+
+@pytest.mark.parametrize("block", [7, 5000])
+def test_an_export_of_a_store_is_the_file_that_one_of_its_cloud_is(
+    cloud: ServedFeatures, uploads: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr("walle.cli.features._BLOCK", block)
+    places = (("all", "--uploads", uploads), ("some", "--uploads", uploads, "--device", "phone"), ("cloud",))
+    for name, *source in places:
+        assert run("export", tmp_path / f"{name}.parquet", *source, env={} if source else cloud.environment)[0] == 0
+    tables = [parquet.read_table(tmp_path / f"{name}.parquet") for name, *_ in places]
+    assert tables[0].num_rows == 25
+    assert tables[0].equals(tables[1], check_metadata=True)
+    assert tables[0].equals(tables[2], check_metadata=True)
 
 
 def test_an_export_ends_at_the_newest_upload_of_its_start(

@@ -18,6 +18,7 @@ from walle.feature_files import Export, ExportError
 from walle.feature_files.columns import FIXED, MAX_COLUMNS, OTHERS, Columns
 from walle.pipeline.ingest.feature_columns import feature_columns
 from walle.pipeline.ingest.feature_reader import feature_row
+from walle.pipeline.ingest.upload_columns import upload_columns
 from walle.pipeline.tunnel.connection import Received
 from walle.plain_json import to_json
 
@@ -80,7 +81,7 @@ def test_pages_of_columns_make_the_table_that_single_features_make(
             part = uploads[raw.features : raw.features + len(page)]
             after = part[-1][0] if part else raw.position
             as_json.add([feature_row(*one) for one in part], after)
-            raw.add_columns(*feature_columns(part), after)
+            raw.add_columns(*feature_columns(upload_columns(part)), after)
         raw.finish()
         as_json.finish()
     expected = one_by_one(rows)
@@ -101,7 +102,7 @@ def test_columns_of_uploads_are_the_fields_of_their_rows() -> None:
     times = [0, 999, 1_700_000_000_123, -5, 1 << 62]
     uploads = [(at, one._replace(received_ms=ms)) for (at, one), ms in zip(uploads, times, strict=True)]
     uploads.append((9, Received("d", "e", 9, "t", b"\xc1", 1, 1)))
-    fields, decoded = feature_columns(uploads)
+    fields, decoded = feature_columns(upload_columns(uploads))
     for number, one in enumerate(uploads):
         row = feature_row(*one)
         assert {name: fields[name][number] for name in FIXED} == {"error": None} | {
@@ -109,7 +110,7 @@ def test_columns_of_uploads_are_the_fields_of_their_rows() -> None:
         }
         assert row["payload"] == (None if row.get("error") else to_json(decoded[number]))
     assert [error is None for error in fields["error"]] == [True, True, True, False, True, False]
-    assert feature_columns([]) == ({}, [])
+    assert feature_columns(upload_columns([])) == ({}, [])
 
 
 def test_a_block_that_was_cut_is_exported_again(tmp_path: Path) -> None:
@@ -166,8 +167,18 @@ def test_a_table_with_a_key_of_ours_is_exported(tmp_path: Path, form: str, paylo
 
 def test_a_version_is_a_column(tmp_path: Path) -> None:
     with Export(tmp_path / "f.parquet", WHAT) as exporting:
-        exporting.add_columns(*feature_columns(uploads_of([1, 2])), 2)
+        exporting.add_columns(*feature_columns(upload_columns(uploads_of([1, 2]))), 2)
         exporting.finish()
     table = parquet.read_table(tmp_path / "f.parquet")
     assert table.column("version").to_pylist() == ["v1", ""]
     assert table.column("task").to_pylist() == ["shop/visits"] * 2
+
+
+def test_columns_whose_values_seldom_repeat_have_no_dictionary(tmp_path: Path) -> None:
+    with Export(tmp_path / "f.parquet", WHAT) as exporting:
+        exporting.add_columns(*feature_columns(upload_columns(uploads_of([{"a": "x"}, {"a": "x"}]))), 2)
+        exporting.finish()
+    group = parquet.read_metadata(tmp_path / "f.parquet").row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    plain_names = {one.path_in_schema for one in columns if not one.has_dictionary_page}
+    assert plain_names == {"position", "time", "sent_ms", "received_ms"}

@@ -67,8 +67,8 @@ class _Store:
     async def block(self, after: int, limit: int) -> _Block:
         from walle.pipeline.ingest.feature_columns import feature_columns
 
-        page = await self._reader.page(after, limit)
-        return _Block(*feature_columns(page.uploads), page.after, page.head, page.more)
+        page = await self._reader.columns(after, limit)
+        return _Block(*feature_columns(page.columns), page.after, page.head, page.more)
 
     @staticmethod
     def _shown(page: "FeaturePage") -> "ClientPage":
@@ -259,28 +259,40 @@ async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> Non
         bar = progress.add_task(escape(exporting.path.name), total=None, note="")
         first, last = exporting.position, -1
         while True:
-            page: _Block | ClientPage
-            if exporting.form == "parquet" and isinstance(source, _Store):
-                page = await source.block(exporting.position, _BLOCK)
-            else:
-                page = await source.page(exporting.position, _PAGE)
-            last = page.head if last < 0 else last
-            if page.head < exporting.position:
-                what = f"the store went back from position {exporting.position} to {page.head}, as a restored backup"
-                raise ConfigError(f"{exporting.path}: {what}; remove {exporting.path.name}.part and export again")
-            if isinstance(page, _Block):
-                count = bisect.bisect_right(page.fields.get("position", ()), last)
-                fields = {name: values[:count] for name, values in page.fields.items()}
-                exporting.add_columns(fields, page.payloads[:count], page.after)
-            else:
-                exporting.add([row for row in page.rows if row["position"] <= last], page.after)
+            # Nothing here keeps a page while the next one is read: the objects of two are more than a processor caches.
+            head, is_last = await _add_page(source, exporting, last)
+            last = head if last < 0 else last
             progress.update(
                 bar, total=max(1, last - first), completed=exporting.position - first, note=f"{exporting.features:,}"
             )
-            if not page.more or page.after >= last:
+            if is_last:
                 break
         progress.update(bar, note=f"{exporting.features:,}, writing the file")
         await asyncio.to_thread(exporting.finish)
+
+
+async def _add_page(source: _Source, exporting: "Export", last: int) -> tuple[int, bool]:
+    """Read the next page up to position `last`, up to the newest if -1; return the newest, and whether it was the end.
+
+    Raises:
+        ConfigError: the store has gone back to before what was exported.
+    """
+    page: _Block | ClientPage
+    if exporting.form == "parquet" and isinstance(source, _Store):
+        page = await source.block(exporting.position, _BLOCK)
+    else:
+        page = await source.page(exporting.position, _PAGE)
+    last = page.head if last < 0 else last
+    if page.head < exporting.position:
+        what = f"the store went back from position {exporting.position} to {page.head}, as a restored backup"
+        raise ConfigError(f"{exporting.path}: {what}; remove {exporting.path.name}.part and export again")
+    if isinstance(page, _Block):
+        count = bisect.bisect_right(page.fields.get("position", ()), last)
+        fields = {name: values[:count] for name, values in page.fields.items()}
+        exporting.add_columns(fields, page.payloads[:count], page.after)
+    else:
+        exporting.add([row for row in page.rows if row["position"] <= last], page.after)
+    return page.head, not page.more or page.after >= last
 
 
 def made_by(

@@ -4,8 +4,6 @@ import urllib.parse
 from collections.abc import AsyncIterator, Iterable
 from typing import TypedDict
 
-import httpx
-
 from walle.deploy.cloud_client import CloudClient, raise_refusal
 
 _PATH = "/v1/attributes"
@@ -42,6 +40,7 @@ class AttributeClient(CloudClient):
 
     async def put(self, key: str, pieces: Iterable[bytes]) -> AttributeTableJson:
         """Put a table of JSON lines in place of that by this key."""
+        import httpx
 
         async def body() -> AsyncIterator[bytes]:
             for piece in pieces:

@@ -3,8 +3,6 @@
 import functools
 import ssl
 
-import httpx
-
 from walle.errors import ConfigError
 
 
@@ -24,6 +22,8 @@ def http_tls(ca_pem: str = "") -> ssl.SSLContext:
 
 @functools.lru_cache(maxsize=8)
 def _context(ca_pem: str) -> ssl.SSLContext:
+    import httpx
+
     context = httpx.create_ssl_context()
     if ca_pem:
         try:

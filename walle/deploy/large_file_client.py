@@ -6,9 +6,8 @@ An upload that was cut goes on where it ended, by the transfer `tus`, where the 
 import asyncio
 import urllib.parse
 from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 from pathlib import Path
-
-import httpx
 
 from walle.deploy.cloud_client import CloudClient, CloudRefusedError, raise_refusal
 
@@ -29,6 +28,8 @@ class LargeFileClient(CloudClient):
         Raises:
             OSError: the file cannot be read.
         """
+        import httpx
+
         address = f"/git/{urllib.parse.quote(scenario, safe='')}.git/info/lfs/objects"
         wanted = {"oid": sha256, "size": size_bytes}
         plan = await self._call(
@@ -68,7 +69,7 @@ class LargeFileClient(CloudClient):
         """Return how many bytes of a file the cloud has of an upload that was cut."""
         with self._reaching():
             response = await self._http.head(address, headers={"Tus-Resumable": "1.0.0"})
-        if response.status_code == httpx.codes.LOCKED:
+        if response.status_code == HTTPStatus.LOCKED:
             raise CloudRefusedError(423, "an upload of this file with this token is under way; try again when it ended")
         raise_refusal(response)
         offset = response.headers.get("Upload-Offset", "")

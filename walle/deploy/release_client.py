@@ -6,8 +6,6 @@ import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
-import httpx
-
 from walle.deploy.cloud_client import CloudClient, CloudRefusedError, raise_refusal, unreachable
 
 _PATH = "/v1/releases"
@@ -275,6 +273,8 @@ class ReleaseClient(CloudClient):
 
     async def stream(self, release_id: str) -> AsyncIterator[ReleaseJson]:
         """Yield the release now and after each change until it is over; reconnect after a dropped connection."""
+        import httpx
+
         failures = 0
         while True:
             try:

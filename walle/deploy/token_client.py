@@ -4,8 +4,6 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
-import httpx
-
 from walle.deploy.cloud_client import CloudClient, raise_refusal, unreachable
 
 _PATH = "/v1/tokens"
@@ -72,6 +70,8 @@ async def fetch_authority(url: str) -> str:
         CloudUnreachableError: there is no answer.
         CloudRefusedError: the answer is an error.
     """
+    import httpx
+
     # What comes is shown to a person, or compared with a fingerprint, before anything else is sent.
     async with httpx.AsyncClient(base_url=url, verify=False, timeout=30.0) as http:  # noqa: S501
         try:

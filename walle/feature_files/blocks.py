@@ -4,6 +4,7 @@ A block has the features of one page. A column's kind in a block is that of its 
 file depends on all blocks, so each keeps its values in a form from which any other can be made.
 """
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,10 +46,9 @@ def _flatten(name: str, rows: Sequence[int], values: Sequence[Any], found: dict[
     if dict not in types:
         _put(name, rows, values, found, count)
         return
-    if len(types) == 1 and len(shapes := set(map(tuple, values))) == 1 and len(keys := shapes.pop()) > 1:
-        # The usual page, without a step for each row: tables of the same keys, which one key alone may not be.
-        for key, column in zip(keys, zip(*map(dict.values, values), strict=True), strict=True):
-            _flatten(subcolumn(name, key), rows, column, found, count)
+    if len(types) == 1 and (same := _columns_of_same_keys(values)):
+        for key, of_key in same.items():
+            _flatten(subcolumn(name, key), rows, of_key, found, count)
         return
     tables: dict[tuple[str, ...], tuple[list[int], list[Any]]] = {}  # by their keys
     others: tuple[list[int], list[Any]] = ([], [])
@@ -62,6 +62,17 @@ def _flatten(name: str, rows: Sequence[int], values: Sequence[Any], found: dict[
     for keys, (of_rows, of_values) in tables.items():
         for key, column in zip(keys, zip(*map(dict.values, of_values), strict=True), strict=True):
             _flatten(subcolumn(name, key), of_rows, column, found, count)
+
+
+def _columns_of_same_keys(tables: Sequence[dict[str, Any]]) -> dict[str, Column]:
+    """Return the columns of tables that have the same keys, as on most pages; else nothing.
+
+    Nothing too for one key: such a table may be a value (`is_scalar`).
+    """
+    if len(tables[0]) > 1 and len(set(map(len, tables))) == 1:
+        with contextlib.suppress(KeyError):
+            return {key: [table[key] for table in tables] for key in tables[0]}
+    return {}
 
 
 def _put(name: str, rows: Sequence[int], values: Sequence[Any], found: dict[str, Column], count: int) -> None:

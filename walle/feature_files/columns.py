@@ -22,6 +22,7 @@ FIXED: "Mapping[str, Kind]" = {
     "received_ms": "int",
     "error": "text",
 }
+DISTINCT = ("position", "time", "sent_ms", "received_ms")  # of FIXED, with values that seldom repeat
 MAX_COLUMNS = 1_000  # of payloads
 OTHERS = "more"
 PREFIX = "payload"

@@ -19,7 +19,7 @@ from walle.errors import ConfigError
 from walle.extras import install_hint
 from walle.feature_files.block_spool import blocks, encoded
 from walle.feature_files.blocks import BlockColumns
-from walle.feature_files.columns import FIXED, Columns
+from walle.feature_files.columns import DISTINCT, FIXED, Columns
 from walle.feature_files.csv_cells import cell_of_json, cell_of_text
 from walle.plain_json import dumps
 
@@ -263,7 +263,8 @@ def _write_parquet(file: IO[bytes], spool: IO[bytes], columns: BlockColumns) -> 
 
     schema = columns.schema
     most_rows = min(_ROWS, max(1, _VALUES // len(schema)))
-    with parquet.ParquetWriter(file, schema) as writer:
+    repeating = [name for name in schema.names if name not in DISTINCT]
+    with parquet.ParquetWriter(file, schema, use_dictionary=repeating) as writer:
         group: list[pa.RecordBatch] = []
         for block, _ in blocks(spool):
             group.append(pa.RecordBatch.from_arrays(columns.converted(block), schema=schema))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.pipeline.ingest.upload_samples import came_compressed
 from tests.sim.postgres_server import PostgresServer
 from walle import plain
 from walle.errors import ConfigError
@@ -20,6 +21,7 @@ from walle.pipeline.ingest.feature_reader import (
     iso_time,
     task_of,
 )
+from walle.pipeline.ingest.upload_columns import upload_columns
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 
@@ -118,6 +120,30 @@ async def test_pages_are_bounded_by_bytes(store: UploadStore, monkeypatch: pytes
         found, after = [*found, places(page)], page.after
     assert found == [[1, 2, 3], [4, 5, 6], [7]]
     assert places(await reader.latest(100)) == [6, 7]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("wanted", [{}, {"device": "d"}, {"topic": "shop/b"}, {"since_ms": 4000}])
+async def test_pages_in_columns_are_those_of_uploads(
+    store: UploadStore, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(feature_reader, "MAX_PAGE_BYTES", 2500)
+    # The large one, in the middle, is kept compressed.
+    rows = [upload(seq, "shop/a" if seq % 3 else "shop/b", os.urandom(1000)) for seq in range(1, 8)]
+    rows += [came_compressed(8, topic="shop/b"), upload(9, "shop/b", 1), upload(1, "shop/b", 2, device="f")]
+    await store.accept(rows)
+    await store.trim("shop/a", before_ms=2500, now_ms=10**12, over_bytes=0, keep_unconsumed=True, limit=1000)
+    reader = FeatureReader(store, FeatureFilter(**wanted))
+    for limit in (1, 2, 100):
+        after, count = 0, 0
+        while True:
+            expected, found = await reader.page(after, limit), await reader.columns(after, limit)
+            assert found == (upload_columns(expected.uploads), *expected[1:])
+            after, count = found.after, count + len(found.columns.positions)
+            if not found.more:
+                break
+        assert count > 1
+    assert (await reader.columns(1000, 10))[1:] == (1000, 10, False)  # the store went back
 
 
 @pytest.mark.asyncio

@@ -15,6 +15,7 @@ from walle.pipeline.ingest import receipt, sqlite_groups, sqlite_quarantine, sql
 from walle.pipeline.ingest.packed_payload import DamagedPayloadError, unpack_payload
 from walle.pipeline.ingest.receipt import LossTotal
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
+from walle.pipeline.ingest.upload_columns import UploadColumns
 from walle.pipeline.ingest.upload_store import IngestError
 from walle.pipeline.losses import LossCause
 from walle.protocol import Hello, Origin, origins_to_text
@@ -84,6 +85,20 @@ async def test_a_damaged_upload_is_set_aside_and_every_group_and_query_reads_the
             topic, before_ms=1 << 60, now_ms=1 << 60, over_bytes=0, keep_unconsumed=False, limit=100
         )
         assert (trimmed.uploads, await store.count()) == (2, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_upload_is_set_aside_and_the_others_are_read_in_columns(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [came_compressed(1), received(2), came_compressed(3)]
+    async with SqliteUploadStore(path) as store:
+        await store.accept(rows)
+        damage(path, 1)
+        found = await store.columns(0, 3, 100, 1 << 20)
+        assert (found.positions, found.payloads) == ((2, 3), (rows[1].payload, rows[2].payload))
+        assert (await store.columns(0, 3, 100, 1)).positions == (2,)
+        assert (await store.columns(0, 2, 100, 1 << 20)).positions == (2,)
+        assert (await store.refused_count(), await store.columns(3, 3, 100, 1)) == (1, UploadColumns())
 
 
 @pytest.mark.asyncio

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from walle import plain
-from walle.pipeline.ingest.feature_reader import feature_row, iso_time, page_of, task_of
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.ingest.feature_reader import decoded_payload, iso_time, page_of, task_of
+from walle.pipeline.ingest.upload_columns import UploadColumns
 from walle.plain_json import MAX_ELEMENTS
 
-# A payload with more values, or an array of more elements, than `feature_row` decodes is longer.
+# A payload with more values, or an array of more elements, than `decoded_payload` decodes is longer.
 _CHECKED_FROM_BYTES = MAX_ELEMENTS
 _task_of = functools.lru_cache(1000)(task_of)
 _MILLISECONDS = [f"{ms:03d}Z" for ms in range(1000)]
@@ -23,36 +23,33 @@ class FeatureColumns(NamedTuple):
     payloads: Sequence[Any]
 
 
-def feature_columns(uploads: Sequence[tuple[int, Received]]) -> FeatureColumns:
-    """Return uploads, with their positions, in columns."""
-    if not uploads:
+def feature_columns(uploads: UploadColumns) -> FeatureColumns:
+    """Return uploads as features in columns."""
+    if not uploads.positions:
         return FeatureColumns({}, [])
-    positions, received = zip(*uploads, strict=True)
-    devices, _, _, topics, _, sent, times, _, versions = zip(*received, strict=True)
-    values, errors = _decoded(uploads)
+    values, errors = _decoded(uploads.payloads)
     fields: dict[str, Sequence[Any]] = {
-        "position": positions,
-        "time": _iso_times(times),
-        "device": devices,
-        "task": list(map(_task_of, topics)),
-        "version": versions,
-        "topic": topics,
+        "position": uploads.positions,
+        "time": _iso_times(uploads.received_ms),
+        "device": uploads.devices,
+        "task": list(map(_task_of, uploads.topics)),
+        "version": uploads.versions,
+        "topic": uploads.topics,
         "page": _pages(values),
-        "sent_ms": sent,
-        "received_ms": times,
+        "sent_ms": uploads.sent_ms,
+        "received_ms": uploads.received_ms,
         "error": errors,
     }
     return FeatureColumns(fields, values)
 
 
-def _decoded(uploads: Sequence[tuple[int, Received]]) -> tuple[Sequence[Any], Sequence[str | None]]:
-    """Return the payload of each upload, None where it cannot be decoded, and the error there."""
-    payloads = [one.payload for _, one in uploads]
+def _decoded(payloads: Sequence[bytes]) -> tuple[Sequence[Any], Sequence[str | None]]:
+    """Return each payload's value, None where it cannot be decoded, and the error there."""
     if max(map(len, payloads)) < _CHECKED_FROM_BYTES:
         with contextlib.suppress(plain.PlainDataError, TypeError, RecursionError):
             return list(map(plain.decode, payloads)), [None] * len(payloads)
-    rows = [feature_row(*one) for one in uploads]
-    return [row["payload"] for row in rows], [row.get("error") for row in rows]
+    found = [decoded_payload(data) for data in payloads]
+    return [value for value, _ in found], [error for _, error in found]
 
 
 def _pages(values: Sequence[Any]) -> list[str]:
@@ -68,5 +65,6 @@ def _iso_times(times: Sequence[int]) -> list[str]:
     """Return `iso_time` of each; most times of a page are of few seconds."""
     if not 0 <= min(times) <= max(times) < 1 << 45:  # until the year 3084
         return list(map(iso_time, times))
-    seconds = {second: iso_time(second * 1000)[:-4] for second in {ms // 1000 for ms in times}}
-    return [seconds[ms // 1000] + _MILLISECONDS[ms % 1000] for ms in times]
+    seconds = [ms // 1000 for ms in times]
+    texts = {second: iso_time(second * 1000)[:-4] for second in set(seconds)}
+    return [texts[second] + _MILLISECONDS[ms - 1000 * second] for second, ms in zip(seconds, times, strict=True)]

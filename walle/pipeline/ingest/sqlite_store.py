@@ -26,6 +26,7 @@ from typing import cast, override
 from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest import (
+    sqlite_columns,
     sqlite_groups,
     sqlite_index,
     sqlite_lone,
@@ -55,6 +56,7 @@ from walle.pipeline.ingest.sqlite_connection import SqliteConnection
 from walle.pipeline.ingest.sqlite_file import OpenedFile
 from walle.pipeline.ingest.sqlite_log import MAX_LOG_BYTES
 from walle.pipeline.ingest.sqlite_schema import data_version, transaction
+from walle.pipeline.ingest.upload_columns import UploadColumns
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_thread import StoreThread
@@ -325,6 +327,10 @@ class SqliteUploadStore(UploadStore):
         return await self._read_uploads(
             lambda database: sqlite_groups.read(database, partitions, topics, after, upto, limit)
         )
+
+    @override
+    async def columns(self, after: int, upto: int, limit: int, max_bytes: int) -> UploadColumns:
+        return await self._read_uploads(lambda database: sqlite_columns.read(database, after, upto, limit, max_bytes))
 
     @override
     async def commit(self, group: str, member: str, positions: Mapping[int, int], generation: int) -> set[int]:

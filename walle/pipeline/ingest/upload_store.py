@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from walle.clock import Clock
 from walle.errors import PipelineError
+from walle.pipeline.ingest.partitions import PARTITIONS
 from walle.pipeline.ingest.quota import DeviceQuota, QuotaKeeper, StoredPart
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES, Accepted, LossTotal, RecordedLoss, RefusedUpload
+from walle.pipeline.ingest.upload_columns import UploadColumns, upload_columns, within_bytes
 from walle.pipeline.losses import LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello
@@ -286,6 +288,11 @@ class UploadStore(abc.ABC):
 
         There are fewer once their payloads have MAX_READ_BYTES; `is_cut` tells.
         """
+
+    async def columns(self, after: int, upto: int, limit: int, max_bytes: int) -> UploadColumns:
+        """Return in columns what `read` does of all partitions and topics; fewer once payloads have `max_bytes`."""
+        rows = await self.read(range(PARTITIONS), None, after, upto, limit)
+        return upload_columns(within_bytes(rows, max_bytes))
 
     @abc.abstractmethod
     async def commit(self, group: str, member: str, positions: Mapping[int, int], generation: int) -> set[int]:
