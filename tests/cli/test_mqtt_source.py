@@ -20,7 +20,7 @@ from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import Event
 from walle.pipeline.rejected_events import recorded
 
-paho = pytest.importorskip("paho.mqtt.client", reason="aiomqtt of the extra mqtt is not installed")
+paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt of the extra mqtt is not installed")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
 
 

@@ -21,7 +21,7 @@ from tests.sinks.sink_samples import (
     wait_until,
 )
 
-paho = pytest.importorskip("paho.mqtt.client", reason="aiomqtt of the extra mqtt is not installed")
+paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt of the extra mqtt is not installed")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
 
 
