@@ -49,6 +49,17 @@ def check_mqtt(address: Address) -> None:
         raise ConfigError(f"{address}: MQTT needs paho-mqtt: {install_hint('mqtt')}") from None
 
 
+class _TlsSocket(ssl.SSLSocket):
+    """A socket that is closed when its handshake fails; paho leaves it to the garbage collector."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except BaseException:
+            self.close()
+            raise
+
+
 class _Message(NamedTuple):
     payload: bytes
     mid: int  # packet identifier, by which it is acknowledged
@@ -203,10 +214,12 @@ class MqttConnection:
             client.username_pw_set(address.user, self._password or None)
         if address.scheme == "mqtts":
             try:
-                client.tls_set_context(ssl.create_default_context(cafile=self._ca_file or None))
+                context = ssl.create_default_context(cafile=self._ca_file or None)
             except OSError as error:
                 what = f"the file of authorities {self._ca_file!r} cannot be read: {error}"
                 raise MqttConnectionError(what, may_pass=False) from error
+            context.sslsocket_class = _TlsSocket
+            client.tls_set_context(context)
         client.on_connect = self._on_connect
         client.on_publish = lambda _client, _data, mid, code, _properties: self._resolve(mid, code)
         client.on_subscribe = self._on_subscribe
@@ -293,9 +306,7 @@ class MqttConnection:
 
     def _is_below(self, divisor: int) -> bool:
         """Return whether fewer messages are received than the bounds, divided by `divisor`, allow."""
-        return (
-            divisor * len(self._received) < self._messages_ahead and divisor * self._received_bytes < _BYTES_AHEAD
-        )
+        return divisor * len(self._received) < self._messages_ahead and divisor * self._received_bytes < _BYTES_AHEAD
 
     def _on_end(self, cause: str) -> None:
         self._end = self._end or cause

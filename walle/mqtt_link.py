@@ -53,14 +53,14 @@ class MqttLink:
             self._end("the connection was lost")
             return
         self._file = self._socket.fileno()
-        client.on_disconnect = self._on_disconnect  # type: ignore[assignment] - a bound method
+        client.on_disconnect = self._on_disconnect
         client.on_socket_close = lambda *_: self._unregister()
-        client.on_socket_register_write = lambda *_: self._loop.add_writer(self._file, self._write)
-        client.on_socket_unregister_write = lambda *_: self._loop.remove_writer(self._file)
+        client.on_socket_register_write = self._on_unwritten
+        client.on_socket_unregister_write = self._on_written
         self._read_s = self._loop.time()
         self._loop.add_reader(self._file, self._read)
         if client.want_write():
-            self._loop.add_writer(self._file, self._write)
+            self._on_unwritten()
         self.keep_alive(self._keepalive_s)
 
     def keep_alive(self, keepalive_s: float) -> None:
@@ -117,6 +117,12 @@ class MqttLink:
         if self._is_paused or self._file < 0 or not isinstance(self._socket, ssl.SSLSocket):
             return False
         return self._socket.pending() > 0
+
+    def _on_unwritten(self, *_: Any) -> None:
+        self._loop.add_writer(self._file, self._write)
+
+    def _on_written(self, *_: Any) -> None:
+        self._loop.remove_writer(self._file)
 
     def _write(self) -> None:
         try:
