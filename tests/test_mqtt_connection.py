@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -34,7 +35,6 @@ async def send(connection: MqttConnection, *payloads: bytes) -> None:
 
 
 async def test_over_tls_a_slow_reader_gets_all(tmp_path: Path) -> None:
-    """Messages are small, so that a record of TLS has many: they are in no socket when reading goes on."""
     authority = Authority(tmp_path / "tls")
     broker = MqttBroker(tmp_path / "broker", server_pem=authority.server_path)
     broker.start()
@@ -71,6 +71,37 @@ async def test_a_wrong_authority_is_named(tmp_path: Path) -> None:
         gc.collect()
     finally:
         broker.stop()
+
+
+async def test_large_messages_are_bounded_by_their_bytes(broker: MqttBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("walle.mqtt._BYTES_AHEAD", 50_000)
+    async with (
+        asyncio.timeout(30),
+        connection_to(broker, "reader") as reader,
+        connection_to(broker, "writer") as writer,
+    ):
+        await reader.subscribe("t")
+        for number in range(30):
+            await send(writer, bytes([number]) * 20_000)
+        await asyncio.sleep(0.2)
+        assert len(reader._received) == 3
+        async with contextlib.aclosing(reader.messages()) as messages:
+            assert [(await anext(messages))[0] for _ in range(30)] == list(range(30))
+
+
+async def test_the_broker_sends_no_message_that_is_too_large(
+    broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("walle.mqtt._MAX_PACKET_BYTES", 1_000)
+    async with (
+        asyncio.timeout(30),
+        connection_to(broker, "reader") as reader,
+        connection_to(broker, "writer") as writer,
+    ):
+        await reader.subscribe("t")
+        await send(writer, b"x" * 2_000)
+        await send(writer, b"small")
+        assert await anext(reader.messages()) == b"small"
 
 
 async def test_a_connection_whose_reading_pauses_is_kept_alive(broker: MqttBroker) -> None:
@@ -151,7 +182,7 @@ async def test_a_broker_that_goes_ends_publishing_with_the_cause(
 
 
 @contextlib.asynccontextmanager
-async def scripted_broker(*steps: Callable[[bytes], bytes]) -> AsyncIterator[str]:
+async def scripted_broker(*steps: Callable[[bytes], bytes], tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """Serve connections, in which each step gives the answer to one packet; give the address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,8 +193,8 @@ async def scripted_broker(*steps: Callable[[bytes], bytes]) -> AsyncIterator[str
             await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}/t"
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls) as server:
+        yield f"mqtt{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}/t"
 
 
 def accepted(_packet: bytes) -> bytes:
@@ -185,6 +216,23 @@ async def read_all(connection: MqttConnection, found: list[bytes]) -> None:
     async with contextlib.aclosing(connection.messages()) as messages:
         async for payload in messages:
             found.append(payload)  # noqa: PERF401 - also where the connection ends
+
+
+async def test_messages_in_one_record_of_tls_are_read_after_a_pause(tmp_path: Path) -> None:
+    """They are decrypted with the first one, so that the socket has nothing to read any more."""
+    authority = Authority(tmp_path / "tls")
+    sent = b"".join([message(str(number).encode()) for number in range(100)])
+    answers = (accepted, lambda asked: subscription(0)(asked) + sent)
+    async with (
+        asyncio.timeout(10),
+        scripted_broker(*answers, tls=authority.server_context()) as url,
+        MqttConnection(
+            parse_address(url, password_in="X"), "a", ca_file=str(authority.ca_path), messages_ahead=8
+        ) as connection,
+    ):
+        await connection.subscribe("t")
+        async with contextlib.aclosing(connection.messages()) as messages:
+            assert [int(await anext(messages)) for _ in range(100)] == list(range(100))
 
 
 async def test_reasons_of_the_broker_are_the_cause() -> None:
