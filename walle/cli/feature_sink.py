@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli import event_loop
-from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption, check_store_file
+from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption
 from walle.cli.output import JsonLinesFlag, emit, emit_line
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def sink(
     """
     if not _GROUP.fullmatch(group):
         raise typer.BadParameter("has letters, digits and ._- , 64 at most", param_hint="--group")
-    check_store_file(uploads)
 
     from walle.pipeline.ingest.feature_reader import FeatureFilter
     from walle.sinks import RunnerConfig

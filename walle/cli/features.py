@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.cli.credentials import TokenOption, ca_of
-from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption, check_store_file
+from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption
 from walle.cli.feature_sink import sink
 from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
@@ -360,8 +360,6 @@ def _run[T](
         raise typer.BadParameter(
             "name the cloud with --url or WALLE_URL, or its store of uploads with --uploads", param_hint="--url"
         )
-
-    check_store_file(uploads)
 
     async def within() -> T:
         async with _store(uploads, wanted) if uploads else _cloud(url, token, wanted) as source:
