@@ -40,7 +40,7 @@ class KafkaSink(Sink):
             raise ConfigError(f"{address}: Kafka needs aiokafka: {install_hint('kafka')}") from None
         self.target = str(address)
         more = [name for name in address.options.get("brokers", "").split(",") if name]
-        self._brokers = [f"{address.host}:{address.port or _PORT}", *more]
+        self._brokers = [f"{address.host_in_url}:{address.port or _PORT}", *more]
         self._is_tls = address.scheme == "kafkas"
         self._ca_file = ca_file
         self._producer: Any = None
