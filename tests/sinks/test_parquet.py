@@ -213,6 +213,22 @@ class FolderContract:
             await sink.write([row._replace(position=row.position + 50) for row in other])
 
     @pytest.mark.asyncio
+    async def test_partitions_that_moved_are_continued_and_still_compared(self, folder: ObjectFolder) -> None:
+        rows = as_rows(uploads_of(1, 20, devices=1))
+        await ParquetSink(folder, "g", {}).write(rows[:10])
+        sink = ParquetSink(folder, "g", {})
+        await sink.write(rows[:5])  # learns of the ten, of which another member commits what this one has not read
+        sink.note_moved({rows[0].part})
+        await sink.write(rows[10:15])
+        sink.note_moved({rows[0].part})
+        await sink.write(rows[5:20])  # another member had committed no more
+        assert sorted(await _keys(folder)) == sorted(row.key for row in rows)
+        sink.note_moved({rows[0].part})
+        other = [row._replace(received=row.received._replace(epoch="e2")) for row in rows]
+        with pytest.raises(SinkError, match="went back to a backup"):
+            await sink.write(other[12:])
+
+    @pytest.mark.asyncio
     async def test_another_choice_of_the_same_group_is_refused(self, folder: ObjectFolder) -> None:
         rows = as_rows(uploads_of(1, 10, devices=1))
         await ParquetSink(folder, "g", {"task": "shop/visits"}).write(rows)

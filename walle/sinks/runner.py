@@ -134,6 +134,7 @@ class SinkRunner:
                 await self._tried(consumer, self._sink.start)
                 while not self._stopping.is_set():
                     batch = await consumer.poll(_POLL_S)
+                    self._forget_dropped(consumer)
                     if self._store.generation != self._generation:
                         await self._begin_again(consumer)
                     if batch is not None and batch.generation == self._generation:
@@ -172,6 +173,18 @@ class SinkRunner:
         await self._sink.close()
         await self._tried(consumer, self._sink.start)
 
+    def _forget_dropped(self, consumer: Consumer) -> None:
+        """Forget the rows of partitions that were lost: another member sends them, or they are read again."""
+        if not (dropped := consumer.take_dropped()):
+            return
+        self._sink.note_moved(dropped)
+        self._rows = [row for row in self._rows if row.part not in dropped]
+        self._row_bytes = sum(len(row.received.payload) for row in self._rows)
+        for part in dropped:
+            self._newest.pop(part, None)
+        kept = (dataclasses.replace(batch, parts=batch.parts - dropped) for batch in self._batches)
+        self._batches = [batch for batch in kept if batch.parts]
+
     def _clear_rows(self) -> None:
         self._rows, self._row_bytes = [], 0
         self._newest.clear()
@@ -188,8 +201,9 @@ class SinkRunner:
     async def _flush(self, consumer: Consumer) -> None:
         """Write all rows, and commit each partition as far as it was read."""
         self._rows.sort(key=lambda row: row.position)  # partitions with different positions are read in turn
-        if not await self._tried(consumer, self._write):
+        if not await self._tried(consumer, lambda: self._write(consumer)):
             return
+        self._forget_dropped(consumer)
         self._clear_rows()
         self._since_s = self._clock.monotonic()
         pending, seen = list[UploadBatch](), set[int]()
@@ -206,7 +220,8 @@ class SinkRunner:
         self._batches = pending[::-1]
         self._on_status(self.status)
 
-    async def _write(self) -> None:
+    async def _write(self, consumer: Consumer) -> None:
+        self._forget_dropped(consumer)  # before each attempt: a target may be down for longer than a lease
         if not self._rows:
             return
         try:

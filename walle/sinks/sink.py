@@ -1,7 +1,7 @@
 """Interface of the sinks: rows in, errors that say whether a retry may succeed, and how far the target is."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from walle.errors import PipelineError
@@ -72,6 +72,12 @@ class Sink(abc.ABC):
         Raises:
             SinkError: it has `written` of them. Rows that are written again are either not repeated in the target, or
                 have the same `key` there.
+        """
+
+    def note_moved(self, parts: Collection[int]) -> None:  # noqa: B027 - of targets that compare rows
+        """Note partitions that another member may have had meanwhile.
+
+        Their next rows follow the position that the group has committed, which may be after `written_up_to`.
         """
 
     def written_up_to(self, part: int) -> int:  # noqa: ARG002 - of targets that know
