@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from walle.errors import ConfigError
 
-
 _QUOTED = re.compile(r"[\x00-\x20\x7f%?]")  # characters that a path in an address has only as %XX
 
 

@@ -207,17 +207,17 @@ async def test_a_store_that_went_back_is_found_by_a_member_that_has_its_devices_
             await backup.join_group("g", "latest")
             await backup.accept(of_another_history(uploads_of(1, 15)))
         runner = runner_of(store, ParquetSink(GatedFolder(lake, gate), "g", {}))
+        run = asyncio.create_task(runner.run())
+        await sent_all(store, run)
+        await store.accept(uploads_of(6, 10))
+        await sent_all(store, run)
+        await store.accept(uploads_of(11, 15))
+        await send_as_another(path, ParquetSink(DiskFolder(lake), "g", {}))
+        await store.accept(uploads_of(16, 20))
+        await sent_all(store, run)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        shutil.move(tmp_path / "backup.db", path)
         with pytest.raises(SinkError, match="went back to a backup"):
-            async with running(runner) as run:
-                await sent_all(store, run)
-                await store.accept(uploads_of(6, 10))
-                await sent_all(store, run)
-                await store.accept(uploads_of(11, 15))
-                await send_as_another(path, ParquetSink(DiskFolder(lake), "g", {}))
-                await store.accept(uploads_of(16, 20))
-                await sent_all(store, run)
-                for suffix in ("-wal", "-shm"):
-                    path.with_name(path.name + suffix).unlink(missing_ok=True)
-                shutil.move(tmp_path / "backup.db", path)
-                await asyncio.wait({run})
+            await run
     assert keys_in(lake) == sorted(keys_of(uploads_of(1, 20)))

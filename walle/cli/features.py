@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.cli.credentials import TokenOption, ca_of
 from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption
-from walle.cli.feature_sink import sink
+from walle.cli.feature_sink import resend, sink
 from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
 from walle.errors import ConfigError, WalleError
@@ -406,4 +406,5 @@ def register(app: typer.Typer) -> None:
     group.command(
         epilog="Example: walle features sink s3://lake/features --uploads shop-cloud/uploads.db --group lake"
     )(sink)
+    group.command(epilog="Example: walle features resend shop-refused https://hook.example/walle --group hook")(resend)
     app.add_typer(group, name="features")

@@ -123,7 +123,8 @@ class ParquetSink(Sink):
         data = await self._folder.read(path)
         try:
             meta = json.loads(parquet.read_metadata(io.BytesIO(data)).metadata[_META])
-            choice, first_key, end = meta["choice"], meta["first"], _End(meta["position"], meta["last"], is_passed=False)
+            end = _End(meta["position"], meta["last"], is_passed=False)
+            choice, first_key = meta["choice"], meta["first"]
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             what = f"{path} is not a file of this sink; name another folder or prefix"
             raise SinkError(self.target, what, may_pass=False) from error
