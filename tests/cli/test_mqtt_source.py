@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,20 +22,20 @@ from walle.pipeline.event_journal import EventJournal
 from walle.pipeline.events import Event
 from walle.pipeline.rejected_events import recorded
 
-paho = pytest.importorskip("paho.mqtt.client", reason="aiomqtt of the extra mqtt is not installed")
+paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt of the extra mqtt is not installed")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
 
 
 class Publisher:
-    """An app that sends events with QoS 1, and waits for the broker."""
+    """An app that sends events, and waits for the broker, or with QoS 0 for the socket."""
 
     def __init__(self, port: int) -> None:
         self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="app", protocol=paho.MQTTv5)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
 
-    def send(self, *payloads: bytes, topic: str = "kiosk/1/events") -> None:
-        for info in [self._client.publish(topic, payload, qos=1) for payload in payloads]:
+    def send(self, *payloads: bytes, topic: str = "kiosk/1/events", qos: int = 1) -> None:
+        for info in [self._client.publish(topic, payload, qos=qos) for payload in payloads]:
             info.wait_for_publish(30)
             assert info.is_published()
 
@@ -102,6 +104,74 @@ async def test_a_broker_that_is_away_is_asked_again_and_keeps_the_messages(
         await asyncio.to_thread(other.send, event(2))
         other.close()
         assert (await second)[1] == event(2)
+
+
+@pytest.mark.asyncio
+async def test_a_burst_waits_at_the_broker_and_arrives_whole(broker: MqttBroker, publisher: Publisher) -> None:
+    count, size = 3_000, 4096  # more of each QoS than the buffers of a connection hold
+
+    def burst() -> None:
+        for start in range(0, count, 200):
+            for qos in (0, 1):
+                payloads = [f"{qos} {number} ".encode().ljust(size, b".") for number in range(start, start + 200)]
+                publisher.send(*payloads, qos=qos)
+
+    async with asyncio.timeout(100), contextlib.aclosing(source_of(broker).events(0)) as events:
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(publisher.send, event(1))
+        await first
+        tracemalloc.start()
+        try:
+            await asyncio.to_thread(burst)  # while the device is busy with the first
+            held_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held_bytes < 2 << 20  # of 23 MiB
+        found: dict[str, list[int]] = {"0": [], "1": []}
+        while min(map(len, found.values())) < count:
+            qos, number, _ = (await anext(events))[1].decode().split(" ")
+            found[qos].append(int(number))
+        assert found["1"] == list(range(count))
+        assert found["0"] == list(range(count))
+
+
+@pytest.mark.asyncio
+async def test_messages_of_a_session_that_fill_the_bound_come_before_the_subscription(
+    broker: MqttBroker, publisher: Publisher
+) -> None:
+    async with asyncio.timeout(30), contextlib.aclosing(source_of(broker).events(0)) as events:
+        asking = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.5)  # the session begins
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await asyncio.to_thread(publisher.send, *map(event, range(300)))
+    source = source_of(broker)
+    async with asyncio.timeout(30), contextlib.aclosing(source.events(0)) as events:
+        assert [(await anext(events))[1] for _ in range(300)] == [event(number) for number in range(300)]
+    assert source.error == ""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("way", ["kill", "stop"])
+async def test_a_broker_that_goes_is_one_line_with_the_cause(
+    way: str, broker: MqttBroker, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = source_of(broker)
+    async with asyncio.timeout(60), contextlib.aclosing(source.events(0)) as events:
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(publisher.send, event(1))
+        await first
+        getattr(broker, way)()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await anext(events)
+    gc.collect()
+    lines = [one.getMessage() for one in caplog.records]
+    assert len(lines) == 1, lines
+    assert "the connection was lost: the broker or the network closed it" in lines[0]
+    assert "Connection refused" in source.error  # by now
 
 
 def test_wrong_addresses_are_refused(broker: MqttBroker) -> None:

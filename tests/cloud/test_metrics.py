@@ -131,7 +131,7 @@ def test_a_release_that_is_judged_shows_its_evidence() -> None:
     totals = Totals(
         installed=9, stage_devices=8, stage_broken=2, control_devices=40, verdict="pause",
         cause="silence at gray 0.25", heard_s=1234.5, hindered={"network": 3}, ok=70, failed=5,
-        dropped=12, uploads_dropped=4, entries_evicted=3, state_bytes=900, state_max_bytes=1024,
+        dropped=12, uploads_dropped=4, entries_evicted=3, state_bytes=900, state_max_bytes=1024, states_refused=6,
         tests=(GateTest("failed runs", "rolls back", 1.25, 7.5), GateTest("guards hold", "accepts", -2.0, 3.0)),
     )  # fmt: skip
     lines = _text([release], {"r7": totals}).splitlines()
@@ -153,6 +153,7 @@ def test_a_release_that_is_judged_shows_its_evidence() -> None:
         f'walle_release_dropped_total{of_release},what="entries"}} 3.0',
         f"walle_release_state_bytes{of_release}}} 900.0",
         f"walle_release_state_limit_bytes{of_release}}} 1024.0",
+        f"walle_release_states_refused_total{of_release}}} 6.0",
     ):
         assert expected in lines or _reordered(expected) in map(_reordered, lines), expected
 

@@ -396,6 +396,26 @@ async def test_a_duplicate_by_its_id_is_found_after_a_restart_although_its_event
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_damaged_event_is_a_loss_only_where_it_is_needed(tmp_path: Path, *, is_done: bool) -> None:
+    live = LivePolicy(id_field="id", duplicates=8)
+    runs = None if is_done else asyncio.Event()
+    async with opened(tmp_path, live=live, events=EventStream(max_events=1), runs=runs) as device:
+        for number in range(6):
+            await device.intake.take_live(click(number, id=f"m{number}"), can_wait=False)
+        if is_done:
+            await device.settled()
+            await device.store.flush()
+            assert device.store.resume_from == 5
+    (file,) = (tmp_path / "events").iterdir()
+    file.write_bytes(file.read_bytes().replace(b"m3", b"m7"))
+    for _ in range(2):
+        async with opened(tmp_path, live=live, events=EventStream(max_events=1), runs=asyncio.Event()) as device:
+            expected = [] if is_done else ["1 events of the journal were damaged and are left out"]
+            assert device.intake.losses() == expected
+
+
+@pytest.mark.asyncio
 async def test_events_that_are_kept_for_duplicates_do_not_fill_the_journal(tmp_path: Path) -> None:
     live = LivePolicy(id_field="id", duplicates=1024)
     async with opened(tmp_path, live=live, journal_bytes=6 << 20, events=EventStream(max_events=1)) as device:

@@ -159,6 +159,20 @@ async def test_a_growing_state_is_shown_before_it_is_full_and_evictions_reach_th
         assert f"{size.evicted} entries of states were evicted" in shown
         assert "<dt>largest state simulated</dt><dd>219 B <small>of 2,048 B</small>" in page
         assert "largest state in the simulation: 219 of 2,048 bytes (11%)" in shown
+        assert "beyond its bound" not in shown + page
+
+        device.agent.outcomes._state_of = lambda _task, _version: (10**9, 10**9)  # from now on it lies
+        await user.visit()
+        await device.settled()
+        found = (await shop.releases.get(release_id))["totals"]
+        assert (found["state_bytes"], found["state_max_bytes"]) == (totals["state_bytes"], 2048)
+        assert found["states_refused"] >= 1
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, command, env=as_admin)).stdout
+        assert f"{found['states_refused']} reports of a state beyond its bound were ignored" in shown
+        async with httpx.AsyncClient(base_url=shop.cloud.address.url) as person:
+            await log_in(person, shop.cloud.home.admin_token)
+            page = (await person.get(f"/dashboard/releases/{release_id}")).text
+        assert f"<dt>state beyond its bound</dt><dd>{found['states_refused']} <small>reports, ignored" in page
 
 
 @pytest.mark.asyncio

@@ -136,6 +136,34 @@ async def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("is_length", [True, False])
+@pytest.mark.parametrize(("start", "needed_from"), [(2, 2), (6, 6), (0, 4), (0, 6), (3, 8)])
+async def test_damage_before_what_is_needed_is_not_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, needed_from: int, *, is_length: bool
+) -> None:
+    async with EventJournal(tmp_path) as journal:
+        sizes = [0]
+        for i in range(8):
+            journal.append(event(i))
+            sizes.append(journal.size_bytes)
+        journal.skip_to(10)  # the file before does not end the journal, and is not cut
+        journal.append(event(10))
+    data = bytearray(files(tmp_path)[0].read_bytes())
+    data[sizes[5] + (3 if is_length else 12)] ^= 0x40  # of event 5: with its length, those behind it are lost
+    files(tmp_path)[0].write_bytes(data)
+    damaged = {5, 6, 7} if is_length else {5}
+    gone = {8, 9} if not is_length else set()  # positions without an event
+    async with EventJournal(tmp_path) as journal:
+        for _ in range(2):
+            found = [position async for position, _ in journal.replay(start, needed_from=needed_from)]
+            assert found == [position for position in range(start, 11) if position not in damaged | {8, 9}]
+        counted = sum(position >= needed_from for position in damaged | ({8, 9} if is_length else set()))
+        assert journal.counts.damaged == counted
+        assert journal.counts.missing == sum(position >= needed_from for position in gone)
+    assert ("damaged" in caplog.text) == bool(counted)
+
+
+@pytest.mark.asyncio
 async def test_events_are_synced_within_the_interval_and_together(tmp_path: Path) -> None:
     clock = ManualClock()
     async with EventJournal(tmp_path, sync_interval_s=5.0, clock=clock) as journal:

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -12,13 +13,19 @@ PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin
 
 
 class MqttBroker:
-    """A broker on a port of this machine that stays the same; `rights` are lines of its access list."""
+    """A broker on a port of this machine that stays the same.
 
-    def __init__(self, folder: Path, *, rights: str = "", users: dict[str, str] | None = None) -> None:
+    `rights` are lines of its access list. `server_pem` is a file of its key and certificate: it speaks TLS.
+    """
+
+    def __init__(
+        self, folder: Path, *, rights: str = "", users: dict[str, str] | None = None, server_pem: Path | None = None
+    ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port: int = found.getsockname()[1]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._scheme = "mqtts" if server_pem else "mqtt"
         folder.mkdir(parents=True, exist_ok=True)
         lines = [
             f"listener {self.port} 127.0.0.1",
@@ -29,6 +36,8 @@ class MqttBroker:
             "user root",
             f"allow_anonymous {'false' if users else 'true'}",
         ]
+        if server_pem:
+            lines += [f"certfile {server_pem}", f"keyfile {server_pem}"]
         if rights:
             (folder / "rights").write_text(rights)
             (folder / "rights").chmod(0o600)
@@ -43,7 +52,7 @@ class MqttBroker:
 
     @property
     def url(self) -> str:
-        return f"mqtt://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         with (self._folder / "mosquitto.log").open("ab") as log:
@@ -63,3 +72,15 @@ class MqttBroker:
             self._process.terminate()
             self._process.wait()
             self._process = None
+
+    def kill(self) -> None:
+        """Kill it, so that its connections end without a word."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Stop it without closing anything, as a machine that lost its power does; `kill` ends it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)

@@ -21,7 +21,7 @@ from tests.sinks.sink_samples import (
     wait_until,
 )
 
-paho = pytest.importorskip("paho.mqtt.client", reason="aiomqtt of the extra mqtt is not installed")
+paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt of the extra mqtt is not installed")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
 
 
@@ -121,6 +121,26 @@ def test_a_broker_that_is_down_is_waited_for(broker: MqttBroker, uploads: Path) 
     assert last["retries"] >= 1
     assert err.count("trying again until it works") == 1
     reader.close()
+
+
+def test_a_broker_that_is_killed_is_named_as_the_cause_and_sent_to_again(broker: MqttBroker, tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    store_uploads(path, uploads_of(1, 400))
+    reader = Subscriber(broker.port)
+    with running(f"{broker.url}/features", path, "--once", "--json") as process:
+        wait_until(lambda: len(reader.messages) > 300)
+        broker.kill()
+        reader.close()
+        time.sleep(1.5)  # the sink tries again meanwhile
+        broker.start()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (lines[-1]["sent"], lines[-1]["error"]) == (8000, "")
+    assert err.count("trying again until it works") == 1
+    assert "the connection was lost: the broker or the network closed it; trying again" in err
+    for noise in ("never retrieved", "Traceback", "asyncio"):
+        assert noise not in err
 
 
 def test_a_broker_that_refuses_stops_the_sink_and_nothing_is_skipped(tmp_path: Path, uploads: Path) -> None:

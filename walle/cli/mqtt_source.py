@@ -6,6 +6,7 @@ it is taken a second time.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import AsyncGenerator
@@ -19,14 +20,14 @@ from walle.mqtt import MqttConnection, MqttConnectionError, check_mqtt
 _LOG = logging.getLogger(__name__)
 
 SESSION_S = 7 * 86_400  # that the broker keeps messages for a device that is away
-_AT_ONCE = 64  # messages that are not acknowledged; far fewer than `LivePolicy.duplicates`
+_AHEAD = 64  # messages that are received before the device asks for them; far fewer than `LivePolicy.duplicates`
 
 
 class MqttSource(Source):
     """Messages of the topics that `address` names, as filters of MQTT (`+`, `#`); its options are `client` and `id`.
 
     Raises:
-        ConfigError: the address has no topic or other options, or aiomqtt is not installed.
+        ConfigError: the address has no topic or other options, or paho-mqtt is not installed.
     """
 
     replayable = False
@@ -57,7 +58,7 @@ class MqttSource(Source):
                 password=self._password,
                 ca_file=self._ca_file,
                 session_s=SESSION_S,
-                receive_maximum=_AT_ONCE,
+                messages_ahead=_AHEAD,
             )
             try:
                 async with connection:
@@ -66,9 +67,9 @@ class MqttSource(Source):
                         _LOG.warning("%s: works again after %d failures", self._address, backoff.failures)
                     backoff.worked()
                     self.error = ""
-                    async for message in connection.messages():
-                        payload = message.payload
-                        yield None, payload if isinstance(payload, bytes) else str(payload or "").encode()
+                    async with contextlib.aclosing(connection.messages()) as payloads:
+                        async for payload in payloads:
+                            yield None, payload
             except MqttConnectionError as error:
                 if not error.may_pass:
                     raise ConfigError(f"{self._address}: {error}") from error

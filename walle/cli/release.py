@@ -288,6 +288,11 @@ def _state_lines(release: "ReleaseJson") -> list[str]:
     totals = release["totals"]
     if max_bytes := totals.get("state_max_bytes", 0):
         lines.append(f"largest state of a device: {_share(totals['state_bytes'], max_bytes)}")
+    if refused := totals.get("states_refused", 0):
+        lines.append(
+            f"{refused:,} reports of a state beyond its bound were ignored: of devices that lie, or whose state is of a"
+            " version with a larger bound"
+        )
     if evicted := totals.get("entries_evicted", 0):
         lines.append(f"{evicted:,} entries of states were evicted")
     return lines

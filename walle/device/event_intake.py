@@ -263,7 +263,7 @@ class EventIntake:
         """Take the recorded events again that the last process may not have finished; return the last one's place."""
         position, start = None, self._store.resume_from
         begin = min(start, max(journal.first_position, journal.next_position - self._live.remembered))
-        async for place, event in journal.replay(begin):
+        async for place, event in journal.replay(begin, needed_from=start):
             if not isinstance(event, Tick):
                 self._live.restore(event)
             if place < start:  # it is done

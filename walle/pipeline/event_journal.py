@@ -105,7 +105,7 @@ class EventJournal:
         self._handle: int | None = None  # of the last segment
         self._ended: list[int] = []  # handles of files before it that are not synced yet
         self._has_new_file = False  # whose name is not synced yet
-        self._counted = 0  # position up to which damaged and missing events are counted
+        self._counted = 0  # position before which no damaged or missing event is counted any more
         self._synced = 0  # the position of the first event that is not synced
         self._syncing: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
@@ -246,20 +246,22 @@ class EventJournal:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    async def replay(self, start: int) -> AsyncGenerator[tuple[int, Event | Tick]]:
+    async def replay(self, start: int, *, needed_from: int | None = None) -> AsyncGenerator[tuple[int, Event | Tick]]:
         """Yield (position, event) from position `start` on, up to the last event at the time of the call.
 
         Events may be appended meanwhile.
 
-        Damaged events are left out, logged and counted, and so are those from `start` on that are not there any more.
-        What an earlier call has counted is not counted again.
+        Damaged events are left out, logged and counted, and so are those that are not there any more. What an earlier
+        call has counted is not counted again, and nothing before `needed_from` is, by default `start`: those events are
+        done.
 
         Raises:
             EventJournalError: a file cannot be read.
         """
         end = self.next_position
+        self._counted = max(self._counted, start if needed_from is None else needed_from)
         if start < self.first_position:
-            self._count_missing(self.folder, start, self.first_position - start)
+            self._count_missing(self.folder, start, self.first_position)
         for segment in list(self._segments):
             if segment.end <= start or segment.first >= end:
                 continue
@@ -414,25 +416,31 @@ class EventJournal:
                 if event is not None:
                     yield position, event
                 else:
-                    self._count_damage(segment, position, 1)
+                    self._count_damage(segment, position, position + 1)
                 position += 1
         if position < end and whole_bytes == len(data):
-            self._count_missing(segment.path, position, end - position)
+            self._count_missing(segment.path, position, end)
         elif position < end:
-            self._count_damage(segment, position, end - position)
+            self._count_damage(segment, position, end)
 
-    def _count_missing(self, path: Path, position: int, events: int) -> None:
-        if position + events <= self._counted:
+    def _uncounted(self, first: int, end: int) -> tuple[int, int]:
+        """Return the first position that is not counted yet, and how many are from there up to `end`; note them."""
+        first = max(first, self._counted)
+        self._counted = max(end, self._counted)
+        return first, max(end - first, 0)
+
+    def _count_missing(self, path: Path, first: int, end: int) -> None:
+        position, events = self._uncounted(first, end)
+        if not events:
             return
-        self._counted = position + events
         self.counts.missing += events
         what = "%s: %d positions from %d on have no event: they were lost, removed as done, or not recorded here"
         _LOG.warning(what, path, events, position)
 
-    def _count_damage(self, segment: _Segment, position: int, events: int) -> None:
-        if position + events <= self._counted:
+    def _count_damage(self, segment: _Segment, first: int, end: int) -> None:
+        position, events = self._uncounted(first, end)
+        if not events:
             return
-        self._counted = position + events
         self.counts.damaged += events
         _LOG.error("%s: %d events from position %d on are damaged and are left out", segment.path, events, position)
 

@@ -28,7 +28,7 @@ class MqttSink(Sink):
     """Messages below the topic of `address`.
 
     Raises:
-        ConfigError: the address has no topic, or aiomqtt is not installed.
+        ConfigError: the address has no topic, or paho-mqtt is not installed.
     """
 
     def __init__(self, address: Address, group: str, *, password: str = "", ca_file: str = "") -> None:

@@ -230,19 +230,64 @@ async def test_the_largest_state_and_what_was_evicted_outlive_a_restart(journal:
     first = MonitorService(journal, ManualClock())
     await first.watch(_step("gray 0.5", "r1"))
     for number, (size_bytes, evicted) in enumerate([(500, 0), (900, 3), (700, 4), (0, 0)]):
-        batch = _batch(f"b{number}", OutcomeKind.RUN, 1, 0)
-        bound = 1024 if size_bytes else 0
-        outcomes = tuple(
-            dataclasses.replace(one, state_bytes=size_bytes, state_max_bytes=bound, entries_evicted=evicted)
-            for one in batch.outcomes
-        )
-        await first.take(dataclasses.replace(batch, outcomes=outcomes))
+        await first.take(_state_batch(number, size_bytes, 1024 if size_bytes else 0, evicted))
     await first.flush()
     second = _service(journal, VerdictRecorder())
     await second.start()
     for totals in (await first.totals("r1"), await second.totals("r1")):
         assert (totals.state_bytes, totals.state_max_bytes, totals.entries_evicted) == (900, 1024, 7)
     await second.close()
+
+
+def _state_batch(number: int, size_bytes: int, max_bytes: int, evicted: int = 0) -> OutcomeBatch:
+    outcome = Outcome(
+        task=TASK, version="v1", release="r1", kind=OutcomeKind.RUN, ok=1,
+        state_bytes=size_bytes, state_max_bytes=max_bytes, entries_evicted=evicted,
+    )  # fmt: skip
+    return OutcomeBatch("d1", f"b{number}", (outcome,))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("limit", "honest", "lies", "shown"),
+    [
+        (1024, (900, 1024), [(1025, 1024), (10**9, 10**9), (5_000, 8_192), (2_000, 0)], (900, 1024)),
+        (1024, (900, 8_192), [(1025, 8_192)], (900, 1024)),  # the bound is the manifest's
+        (0, (0, 0), [(10, 1024), (10**9, 10**9)], (0, 0)),
+        (None, (900, 1024), [(10**9, 10**9), (2_000, 1024)], (900, 1024)),  # a release of before
+    ],
+)
+async def test_a_size_beyond_the_bound_is_counted_and_not_shown(
+    journal: Journal,
+    limit: int | None,
+    honest: tuple[int, int],
+    lies: list[tuple[int, int]],
+    shown: tuple[int, int],
+) -> None:
+    first = MonitorService(journal, ManualClock())
+    await first.watch(_step("gray 0.5", "r1", state_max_bytes=limit))
+    await first.unwatch("r1")  # reports of a release that is full count, too
+    for number, (size_bytes, max_bytes) in enumerate([*lies, honest]):
+        await first.take(_state_batch(number, size_bytes, max_bytes))
+    await first.flush()
+    second = _service(journal, VerdictRecorder())
+    await second.start()
+    await second.take(_state_batch(99, *lies[0]))
+    for totals, refused in (await first.totals("r1"), len(lies)), (await second.totals("r1"), len(lies) + 1):
+        assert (totals.state_bytes, totals.state_max_bytes, totals.states_refused) == (*shown, refused)
+    await second.close()
+
+
+@pytest.mark.asyncio
+async def test_a_size_that_was_taken_before_the_bound_was_known_is_forgotten(journal: Journal) -> None:
+    service = _service(journal)
+    await service.watch(_step("beta", "r1"))
+    await service.take(_state_batch(1, 200_000, 10**9))
+    assert (await service.totals("r1")).state_bytes == 200_000
+    await service.watch(_step("gray 0.5", "r1", state_max_bytes=1024))
+    assert (await service.totals("r1")).state_bytes == 0
+    await service.take(_state_batch(2, 1024, 1024))
+    assert (await service.totals("r1")).state_bytes == 1024
 
 
 @pytest.mark.asyncio

@@ -158,6 +158,12 @@ _ALL = [
         ),
         (_GAUGE, "release_state_limit_bytes", "Bound of that state, max_bytes in task.toml", _OF_RELEASE),
         (
+            _COUNTER,
+            "release_states_refused",
+            "Reports of a state beyond its bound, ignored: of devices that lie, or keep an older version's state",
+            _OF_RELEASE,
+        ),
+        (
             _GAUGE,
             "release_guard_median",
             "Median over the latest devices of the number that a guard of the release is on, in its unit",

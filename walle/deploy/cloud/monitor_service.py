@@ -36,6 +36,7 @@ from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_course import Course, Point
 from walle.deploy.cloud.report_pace import ReportPace
+from walle.deploy.cloud.reported_states import ReportedStates
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
@@ -54,7 +55,7 @@ class Totals:
     `installed`, `reverted`, `rejected` and `removed` are devices that ever reported it; `ok` and `failed` count
     executions, `dropped` triggers that had no room on a device, `uploads_dropped` outputs that are stored there alone,
     `entries_evicted` entries of states. `state_bytes` is the largest state that was reported, beside its bound
-    `state_max_bytes`, 0 without one.
+    `state_max_bytes`, 0 without one; `states_refused` are reports of a size beyond the bound, which count for nothing.
     `hindered` are devices that could not install it or had to leave it, by what was at fault: `device`, `network`,
     `cloud`; they are not among the others. `stage`, `stage_devices`, `stage_broken`, `control_devices` and
     `verdict` are the evidence of the step that is being judged: devices that count, those of them that are broken, and
@@ -74,6 +75,7 @@ class Totals:
     entries_evicted: int = 0
     state_bytes: int = 0
     state_max_bytes: int = 0
+    states_refused: int = 0
     last_error: str = ""
     last_place: str = ""  # of that error, "file:line in function" of the task's code
     distinct_failures: int = 0  # see `MonitorService.failures`
@@ -124,7 +126,7 @@ class _Evidence:
         self.dropped = 0
         self.uploads_dropped = 0
         self.entries_evicted = 0
-        self.state_bytes = self.state_max_bytes = 0
+        self.states = ReportedStates()
         self.last_error = self.last_place = ""
         self.failures = FailureGroups()
         self.stage = ""
@@ -148,8 +150,7 @@ class _Evidence:
             self.dropped += outcome.dropped
             self.uploads_dropped += outcome.uploads_dropped
             self.entries_evicted += outcome.entries_evicted
-            if outcome.state_max_bytes and outcome.state_bytes >= self.state_bytes:
-                self.state_bytes, self.state_max_bytes = outcome.state_bytes, outcome.state_max_bytes
+            self.states.take(outcome)
         if outcome.error:
             self.last_error, self.last_place = outcome.error, outcome.place
         if is_new:
@@ -188,8 +189,9 @@ class _Evidence:
             dropped=self.dropped,
             uploads_dropped=self.uploads_dropped,
             entries_evicted=self.entries_evicted,
-            state_bytes=self.state_bytes,
-            state_max_bytes=self.state_max_bytes,
+            state_bytes=self.states.size_bytes,
+            state_max_bytes=self.states.max_bytes,
+            states_refused=self.states.refused,
             last_error=self.last_error,
             last_place=self.last_place,
             distinct_failures=len(self.failures),
@@ -222,8 +224,7 @@ class _Evidence:
             "dropped": self.dropped,
             "uploads_dropped": self.uploads_dropped,
             "entries_evicted": self.entries_evicted,
-            "state_bytes": self.state_bytes,
-            "state_max_bytes": self.state_max_bytes,
+            **self.states.to_plain(),
             "last_error": self.last_error,
             "last_place": self.last_place,
             "failures": self.failures.to_plain(),
@@ -244,8 +245,7 @@ class _Evidence:
         evidence.dropped = plain.get("dropped", 0)  # not in evidence of before
         evidence.uploads_dropped = plain.get("uploads_dropped", 0)
         evidence.entries_evicted = plain.get("entries_evicted", 0)
-        evidence.state_bytes = plain.get("state_bytes", 0)
-        evidence.state_max_bytes = plain.get("state_max_bytes", 0)
+        evidence.states = ReportedStates.from_plain(plain)
         evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
         evidence.last_place = plain.get("last_place", "")
         if "failures" in plain:  # not in evidence of before
@@ -403,6 +403,7 @@ class MonitorService:
         release_id = step.release
         evidence = self._evidence.setdefault(release_id, _Evidence())
         evidence.stage = step.stage
+        evidence.states.limit(step.state_max_bytes)
         self._judged.add(release_id)
         if evidence.monitor is None:
             evidence.monitor = Monitor(step)

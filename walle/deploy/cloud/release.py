@@ -335,6 +335,7 @@ class Release:
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     groups: tuple[GroupResult, ...] = ()  # of devices that the release is for, on which it was simulated
     other_groups: int = 0  # too small or too many for that
+    state_max_bytes: int | None = None  # bound of the task's state, 0 without one; None before it is built
     resumes: ReleaseState | None = None  # the state that a paused release returns to
     bakes: bool = False  # full, and still judged
     retries: str = ""  # id of the release that it is another attempt of
@@ -399,6 +400,7 @@ class Release:
             control_versions=frozenset(control_versions) - {self.request.version},
             is_paused=self.state is ReleaseState.PAUSED,
             overruled=self.overruled,
+            state_max_bytes=self.state_max_bytes,
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -502,6 +504,7 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
         case SimulationPassed():
             built = {"manifest": event.manifest, "size_bytes": event.size_bytes, "reads": event.reads, "reason": ""}
             built |= {"groups": event.groups, "other_groups": event.other_groups}
+            built |= {"state_max_bytes": event.state_max_bytes}
             if release.request.beta == 0:
                 return built | {"state": ReleaseState.GRAY}, reaches_devices
             if isinstance(release.request.beta, int):

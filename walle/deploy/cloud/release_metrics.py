@@ -93,6 +93,7 @@ def _counts(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
     dropped = counter("walle_release_dropped_total")
     states = gauge("walle_release_state_bytes")
     bounds = gauge("walle_release_state_limit_bytes")
+    refused = counter("walle_release_states_refused_total")
     guarded = gauge("walle_release_guard_median")
     guards = gauge("walle_release_guard_state")
     for release, totals in shown:
@@ -109,12 +110,13 @@ def _counts(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
         if totals.state_max_bytes:
             states.add_metric(labels, totals.state_bytes)
             bounds.add_metric(labels, totals.state_max_bytes)
+        refused.add_metric(labels, totals.states_refused)
         for guard in totals.guards:
             guards.add_metric([*labels, guard["guard"], guard["state"]], 1)
             for version in ("new", "control"):
                 if guard[version] is not None:
                     guarded.add_metric([*labels, guard["guard"], version], guard[version])
-    yield from (devices, hindered, executions, dropped, states, bounds, guarded, guards)
+    yield from (devices, hindered, executions, dropped, states, bounds, refused, guarded, guards)
 
 
 def push_metrics(answerer: Answerer) -> list[Metric]:
