@@ -221,7 +221,7 @@ class FolderContract:
         sink.note_moved({rows[0].part})
         await sink.write(rows[10:15])
         sink.note_moved({rows[0].part})
-        await sink.write(rows[5:20])  # another member had committed no more
+        await sink.write(rows[5:20])  # the other member did not commit further
         assert sorted(await _keys(folder)) == sorted(row.key for row in rows)
         sink.note_moved({rows[0].part})
         other = [row._replace(received=row.received._replace(epoch="e2")) for row in rows]

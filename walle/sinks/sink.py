@@ -58,7 +58,7 @@ class SinkRow(NamedTuple):
 
     @property
     def scenario(self) -> str:
-        """The scenario of its task, "" of a topic that is no task's."""
+        """The scenario of its task, "" of a topic outside of tasks."""
         return task_of(self.received.topic).partition("/")[0]
 
     @property
