@@ -7,12 +7,15 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from walle import durable_file
 from walle.durable_file import (
+    NoExclusiveNamesError,
     NotSyncedError,
     make_folders,
     move_folder,
@@ -32,15 +35,46 @@ def test_a_written_file_has_its_content_and_mode(tmp_path: Path) -> None:
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
 
 
-@pytest.mark.parametrize("links", ["hard links", "none"])
-def test_a_new_file_is_whole_and_replaces_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: str) -> None:
-    path = tmp_path / "file"
-    if links == "none":
+@pytest.fixture(params=["links", "renames", "neither"])
+def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file system with hard links, one with renames that replace no file alone, or one with neither."""
 
-        def refuse(*_: object) -> None:
-            raise OSError(errno.EOPNOTSUPP, "no links here")
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported here")
 
+    if request.param != "links":
         monkeypatch.setattr(Path, "hardlink_to", refuse)
+    if request.param == "neither":
+        monkeypatch.setattr(durable_file, "_renameat2", lambda: None)
+    return str(request.param)
+
+
+def test_of_two_writers_of_a_new_file_one_puts_it_at_each_try(file_system: str, tmp_path: Path) -> None:
+    if file_system == "neither":
+        with pytest.raises(NoExclusiveNamesError, match="neither hard links nor renames"):
+            write_new_file(tmp_path / "file", "x", strict=True)
+        assert list(tmp_path.iterdir()) == []
+        return
+    together = threading.Barrier(2)
+
+    def write(name: str) -> list[bool]:
+        found = []
+        for number in range(100):
+            together.wait(30)
+            found.append(write_new_file(tmp_path / f"{number}", name, strict=True))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(write, ["first", "second"])
+    for number, (is_first, is_second) in enumerate(zip(first, second, strict=True)):
+        assert is_first != is_second
+        assert (tmp_path / f"{number}").read_text() == ("first" if is_first else "second")
+    assert len(list(tmp_path.iterdir())) == 100
+
+
+@pytest.mark.usefixtures("file_system")
+def test_a_new_file_is_whole_and_replaces_none(tmp_path: Path) -> None:
+    path = tmp_path / "file"
     assert write_new_file(path, "first", mode=0o640)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert not write_new_file(path, "second")

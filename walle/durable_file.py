@@ -7,14 +7,22 @@ is moved by one rename, and both parents are synced. A power cut at any moment l
 import errno
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 UNFINISHED = ".unfinished"  # ends the names of temporary files
 _CHUNK_BYTES = 1 << 20
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1  # of renameat2 (Linux)
+_UNSUPPORTED = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # answers of file systems without a call
 
 
 class NotSyncedError(OSError):
     """A change was made and every process sees it, but it may not survive a power cut."""
+
+
+class NoExclusiveNamesError(OSError):
+    """The file system cannot decide which of two writers gets the name of a new file."""
 
 
 def write_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
@@ -35,32 +43,72 @@ def fill_file(path: Path, fill: Callable[[int], object], *, mode: int = 0o600) -
     _write_by(Path.replace, path, fill, mode)
 
 
-def write_new_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> bool:
+def write_new_file(path: Path, data: bytes | str, *, mode: int = 0o600, strict: bool = False) -> bool:
     """Put `data` at `path` unless a file is there; return whether it was put. Of several writers at once one does.
 
-    The file has no name before it is whole, and machines that share the folder may be such writers (a hard link
-    decides; on a file system without hard links two at once may both put theirs). Raises as `write_file`.
+    The file has no name before it is whole, and machines that share the folder may be such writers: a hard link
+    decides, or a rename that replaces no file (Linux). On a file system with neither, two writers at once may both put
+    theirs, the later one in place of the earlier; with `strict` nothing is put there.
+
+    Raises:
+        NoExclusiveNamesError: with `strict`, on such a file system.
+        NotSyncedError, OSError: as `write_file`.
     """
+
+    def put(temporary: Path, target: Path) -> None:
+        if not _put_new(temporary, target):
+            if strict:
+                what = "the file system has neither hard links nor renames that replace no file"
+                raise NoExclusiveNamesError(errno.EOPNOTSUPP, what, str(target))
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+            temporary.replace(target)
+
     try:
-        _write_by(_link, path, _writer_of(data), mode)
+        _write_by(put, path, _writer_of(data), mode)
     except FileExistsError:
         return False
     return True
 
 
-def _link(temporary: Path, path: Path) -> None:
+def _put_new(temporary: Path, path: Path) -> bool:
+    """Move a file to a name that no file has; return False where the file system cannot decide between two writers.
+
+    Raises:
+        FileExistsError: a file has the name.
+    """
     try:
         path.hardlink_to(temporary)
-    except FileExistsError:
-        raise
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+        if error.errno not in _UNSUPPORTED:
             raise
-        if path.exists():  # a file system without hard links
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        temporary.replace(path)
-        return
+        return _rename_new(temporary, path)
     temporary.unlink()
+    return True
+
+
+def _rename_new(temporary: Path, path: Path) -> bool:
+    """Rename as `_put_new`, by a call that replaces no file."""
+    import ctypes
+
+    if (call := _renameat2()) is None:
+        return False
+    if call(_AT_FDCWD, os.fsencode(temporary), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:
+        return True
+    if (number := ctypes.get_errno()) in _UNSUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(path))  # FileExistsError for EEXIST
+
+
+@cache
+def _renameat2() -> Any:
+    """Return the C library's `renameat2`, None where it has none."""
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is not None:
+        call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return call
 
 
 def _writer_of(data: bytes | str) -> Callable[[int], object]:

@@ -23,7 +23,7 @@ COMMANDS = {
     "demo", "demo livestream",
     "device doctor", "device enrol", "device revoke",
     "device list", "device log", "device logs", "device run", "device show",
-    "features export", "features made-by", "features sink", "features tail",
+    "features export", "features made-by", "features resend", "features sink", "features tail",
     "figures", "file list", "file put", "file remove",
     "files check", "files gc", "files move",
     "git-credential", "login", "logout",

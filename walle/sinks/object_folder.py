@@ -2,13 +2,14 @@
 
 import abc
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from walle.deploy.cloud.s3_store import S3Place, open_bucket, short_error
-from walle.durable_file import make_folders, remove_unfinished, write_new_file
+from walle.durable_file import UNFINISHED, NoExclusiveNamesError, make_folders, remove_unfinished, write_new_file
 from walle.errors import ConfigError
 from walle.extras import install_hint
 from walle.sinks.sink import SinkError
@@ -37,7 +38,7 @@ class ObjectFolder(abc.ABC):
 
 
 class DiskFolder(ObjectFolder):
-    """A folder, which is made."""
+    """A folder, which is made. Its file system has hard links, or renames that replace no file."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -50,6 +51,27 @@ class DiskFolder(ObjectFolder):
             await asyncio.to_thread(make_folders, self._path, mode=0o700)  # features are what users did
         except OSError as error:
             raise SinkError(self.name, f"cannot be made ({error.strerror})", may_pass=False) from error
+        try:
+            await asyncio.to_thread(self._check_exclusive)
+        except NoExclusiveNamesError as error:
+            raise self._not_exclusive(error) from error
+        except OSError as error:
+            may_pass = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise SinkError(self.name, f"cannot be written ({error.strerror})", may_pass=may_pass) from error
+
+    def _check_exclusive(self) -> None:
+        """Make a file as `create` does, and remove it."""
+        probe = self._path / f".{os.urandom(6).hex()}{UNFINISHED}"
+        try:
+            write_new_file(probe, b"", strict=True)
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def _not_exclusive(self, error: NoExclusiveNamesError) -> SinkError:
+        what = (
+            f"{error.strerror}, without which a row could come twice; name a folder on a local disk or NFS, or a bucket"
+        )
+        return SinkError(self.name, what, may_pass=False)
 
     async def create(self, path: str, data: bytes) -> bool:
         return await asyncio.to_thread(self._create, path, data)
@@ -58,7 +80,9 @@ class DiskFolder(ObjectFolder):
         file = self._path / path
         try:
             self._clean(file.parent)
-            return write_new_file(file, data)
+            return write_new_file(file, data, strict=True)
+        except NoExclusiveNamesError as error:
+            raise self._not_exclusive(error) from error
         except OSError as error:
             raise SinkError(self.name, f"{path} cannot be written ({error.strerror})", may_pass=True) from error
 

@@ -12,7 +12,7 @@ The columns are the same in each file; the payload is JSON.
 import asyncio
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from walle.errors import ConfigError
@@ -30,11 +30,15 @@ _META = b"walle_sink"
 
 
 class _End(NamedTuple):
-    """The last row of a partition that the target has; `is_seen`: this process has read it from the store."""
+    """The last row of a partition that the target has.
+
+    `is_passed`: rows after it may be the next ones, since this process has read it from the store, or another member
+    may have committed it. Else it must come first.
+    """
 
     position: int
     key: str
-    is_seen: bool
+    is_passed: bool
 
 
 class ParquetSink(Sink):
@@ -78,6 +82,11 @@ class ParquetSink(Sink):
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)
 
+    def note_moved(self, parts: Collection[int]) -> None:
+        for part in parts:  # rows up to the end are compared if they come: then the store went back, or none committed
+            if (end := self._ends.get(part)) is not None:
+                self._ends[part] = end._replace(is_passed=True)
+
     def written_up_to(self, part: int) -> int:
         end = self._ends.get(part)
         return end.position if end is not None else 0
@@ -87,7 +96,7 @@ class ParquetSink(Sink):
             path = f"{self._group}/part={part:02}/{rows[0].position:020}.parquet"
             data = await asyncio.to_thread(_encoded, rows, self._choice)
             if await self._folder.create(path, data):
-                self._ends[part] = _End(rows[-1].position, rows[-1].key, is_seen=True)
+                self._ends[part] = _End(rows[-1].position, rows[-1].key, is_passed=True)
             else:
                 self._ends[part] = await self._end_of(path, rows[0])
 
@@ -101,8 +110,8 @@ class ParquetSink(Sink):
         if covered and covered[-1].position == end.position:
             if covered[-1].key != end.key:
                 raise self._went_back(end.position)
-            self._ends[part] = end._replace(is_seen=True)
-        elif missing and (covered or not end.is_seen):
+            self._ends[part] = end._replace(is_passed=True)
+        elif missing and (covered or not end.is_passed):
             raise self._went_back(end.position)
         return missing
 
@@ -114,7 +123,8 @@ class ParquetSink(Sink):
         data = await self._folder.read(path)
         try:
             meta = json.loads(parquet.read_metadata(io.BytesIO(data)).metadata[_META])
-            choice, first_key, end = meta["choice"], meta["first"], _End(meta["position"], meta["last"], is_seen=False)
+            end = _End(meta["position"], meta["last"], is_passed=False)
+            choice, first_key = meta["choice"], meta["first"]
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             what = f"{path} is not a file of this sink; name another folder or prefix"
             raise SinkError(self.target, what, may_pass=False) from error

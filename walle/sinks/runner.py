@@ -1,6 +1,7 @@
 """Runner of a sink: reads as a member of a consumer group, writes to the target, and commits what the target has.
 
-Nothing is committed before the target has it, so that a process that is killed loses nothing. Rows wait in memory up to
+Nothing is committed before the target has it, or the folder of rows that it refuses, so that a process that is killed
+loses nothing. Rows wait in memory up to
 `buffer_bytes` and one batch more. While the target fails, the member keeps its devices and tries again with backoff.
 """
 
@@ -17,6 +18,7 @@ from walle.clock import Clock, SystemClock
 from walle.pipeline.ingest.consumer import Consumer, UploadBatch
 from walle.pipeline.ingest.feature_reader import FeatureFilter
 from walle.pipeline.ingest.upload_store import IngestError, Start, UploadStore
+from walle.sinks.aside_folder import AsideFolder
 from walle.sinks.sink import Sink, SinkError, SinkRow
 
 _LOG = logging.getLogger(__name__)
@@ -56,12 +58,14 @@ class RunnerConfig:
 class SinkStatus:
     """Counts since the start of a runner: rows that the target has, rows that were passed, failed attempts.
 
-    `error` is that of the latest attempt, "" if it succeeded. `lag` is the number of uploads that the group has not
-    committed, with those that are passed, None before it is known.
+    `set_aside` counts rows that the target refuses alone, and that are in the folder for them. `error` is that of the
+    latest attempt, "" if it succeeded. `lag` is the number of uploads that the group has not committed, with those that
+    are passed, None before it is known.
     """
 
     sent: int = 0
     passed: int = 0
+    set_aside: int = 0
     retries: int = 0
     commits: int = 0
     error: str = ""
@@ -69,7 +73,10 @@ class SinkStatus:
 
 
 class SinkRunner:
-    """One run of a sink on a store that is open. `stop` ends it cleanly: what was not committed comes again."""
+    """One run of a sink on a store that is open. `stop` ends it cleanly: what was not committed comes again.
+
+    Rows that the target refuses alone go to the folder `aside`; without one, the run ends at the first with an error.
+    """
 
     def __init__(
         self,
@@ -79,6 +86,7 @@ class SinkRunner:
         *,
         rng: random.Random,
         clock: Clock | None = None,
+        aside: AsideFolder | None = None,
         on_status: Callable[[SinkStatus], None] = lambda _: None,
     ) -> None:
         self.status = SinkStatus()
@@ -86,6 +94,7 @@ class SinkRunner:
         self._sink = sink
         self._config = config
         self._clock = clock or SystemClock()
+        self._aside = aside
         self._on_status = on_status
         self._backoff = Backoff(rng, first_s=0.25, most_s=30.0)
         self._stopping = asyncio.Event()
@@ -131,9 +140,12 @@ class SinkRunner:
         )
         try:
             async with consumer:
+                if self._aside is not None:
+                    await self._aside.start()
                 await self._tried(consumer, self._sink.start)
                 while not self._stopping.is_set():
                     batch = await consumer.poll(_POLL_S)
+                    self._forget_dropped(consumer)
                     if self._store.generation != self._generation:
                         await self._begin_again(consumer)
                     if batch is not None and batch.generation == self._generation:
@@ -172,6 +184,18 @@ class SinkRunner:
         await self._sink.close()
         await self._tried(consumer, self._sink.start)
 
+    def _forget_dropped(self, consumer: Consumer) -> None:
+        """Forget the rows of partitions that were lost: another member sends them, or they are read again."""
+        if not (dropped := consumer.take_dropped()):
+            return
+        self._sink.note_moved(dropped)
+        self._rows = [row for row in self._rows if row.part not in dropped]
+        self._row_bytes = sum(len(row.received.payload) for row in self._rows)
+        for part in dropped:
+            self._newest.pop(part, None)
+        kept = (dataclasses.replace(batch, parts=batch.parts - dropped) for batch in self._batches)
+        self._batches = [batch for batch in kept if batch.parts]
+
     def _clear_rows(self) -> None:
         self._rows, self._row_bytes = [], 0
         self._newest.clear()
@@ -188,8 +212,9 @@ class SinkRunner:
     async def _flush(self, consumer: Consumer) -> None:
         """Write all rows, and commit each partition as far as it was read."""
         self._rows.sort(key=lambda row: row.position)  # partitions with different positions are read in turn
-        if not await self._tried(consumer, self._write):
+        if not await self._tried(consumer, lambda: self._write(consumer)):
             return
+        self._forget_dropped(consumer)
         self._clear_rows()
         self._since_s = self._clock.monotonic()
         pending, seen = list[UploadBatch](), set[int]()
@@ -206,16 +231,28 @@ class SinkRunner:
         self._batches = pending[::-1]
         self._on_status(self.status)
 
-    async def _write(self) -> None:
-        if not self._rows:
-            return
-        try:
-            await self._sink.write(self._rows)
-        except SinkError as error:
-            self.status.sent += error.written
-            del self._rows[: error.written]
-            raise
-        self.status.sent += len(self._rows)
+    async def _write(self, consumer: Consumer) -> None:
+        """Write all rows, and set those aside that the target refuses alone."""
+        while True:
+            self._forget_dropped(consumer)  # before each attempt: a target may be down for longer than a lease
+            if not self._rows:
+                return
+            try:
+                await self._sink.write(self._rows)
+            except SinkError as error:
+                self.status.sent += error.written - len(error.refused)
+                self._rows = [*(row for row, _ in error.refused), *self._rows[error.written :]]
+                if self._aside is None or not error.refused:
+                    raise
+                for refusal in error.refused:
+                    await self._aside.put(refusal, self._sink.target)
+                    del self._rows[0]
+                    self.status.set_aside += 1
+                    what = f"refuses {refusal.row.place}: {refusal.why}"
+                    _LOG.warning("%s: %s; it is set aside in %s", self._sink.target, what, self._aside.name)
+            else:
+                self.status.sent += len(self._rows)
+                return
 
     # --- attempts -----------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ import httpx
 
 from walle.backoff import retry_after_s
 from walle.plain_json import dumps
-from walle.sinks.sink import Sink, SinkError, SinkRow
+from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow, rows_refused
 
 _TIMEOUT_S = 30.0
 _MAX_ROWS, _MAX_BYTES = 500, 1 << 20  # of a request; a row that is larger goes alone
 _MAY_PASS = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS}
+_OF_CONTENT = {httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY}
 _SHOWN_CHARS = 200  # of an answer
 
 
@@ -25,8 +26,8 @@ class WebhookSink(Sink):
     """POST requests to `url`; `token` is sent as a bearer token.
 
     2xx is success. Statuses 408, 425, 429 and 5xx, and connections that fail, are tried again, after Retry-After where
-    the answer has it. 413 halves the request. Any other answer, redirects too, is an error that does not pass: nothing
-    is skipped.
+    the answer has it. 400, 413 and 422 halve the request, down to the row that is refused alone. Any other answer,
+    redirects too, is an error that does not pass: nothing is skipped.
     """
 
     def __init__(
@@ -74,10 +75,10 @@ class WebhookSink(Sink):
             count = _fitting(encoded[:limit])
             try:
                 await self._post(encoded[:count])
-            except _TooLargeError as error:
+            except _ContentRefusedError as error:
                 if count == 1:
-                    what = f"refuses the row {rows[written].key} of {len(encoded[0]):,} bytes as too large (413)"
-                    raise SinkError(self.target, what, may_pass=False, written=written) from error
+                    refusal = Refusal(rows[written], str(error))
+                    raise rows_refused(self.target, [refusal], written=written + 1) from error
                 limit = count // 2
                 continue
             except SinkError as error:
@@ -99,9 +100,9 @@ class WebhookSink(Sink):
             raise SinkError(self.target, str(error), may_pass=False) from error
         if answer.is_success:
             return
-        if answer.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
-            raise _TooLargeError
         what = f"answered {answer.status_code}: {answer.text[:_SHOWN_CHARS]!r}"
+        if answer.status_code in _OF_CONTENT:
+            raise _ContentRefusedError(what)
         if answer.is_server_error or answer.status_code in _MAY_PASS:
             wait_s = retry_after_s(answer.headers.get("Retry-After"), time.time())
             raise SinkError(self.target, what, may_pass=True, wait_s=wait_s)
@@ -109,8 +110,8 @@ class WebhookSink(Sink):
         raise SinkError(self.target, what, may_pass=False)
 
 
-class _TooLargeError(Exception):
-    """An answer 413."""
+class _ContentRefusedError(Exception):
+    """An answer that blames the rows of the request: a part of them may be taken."""
 
 
 def _fitting(encoded: Sequence[bytes]) -> int:

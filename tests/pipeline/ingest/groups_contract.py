@@ -141,8 +141,12 @@ class GroupsContract:
             assert clock.time() >= 1_700_000_000 + 30
             batch = await waiting
             assert batch.uploads == taken.uploads
+            assert dead.take_dropped() == frozenset()
             assert not await taken.commit()  # too late: it comes to the other
+            assert partition("d") in dead.take_dropped()
+            assert dead.take_dropped() == frozenset()
             assert await batch.commit()
+            assert partition("d") not in alive.take_dropped()  # it had none before
             await dead.close()
             await alive.close()
 

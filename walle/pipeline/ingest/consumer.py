@@ -99,6 +99,7 @@ class Consumer:
         self._read_to: dict[int, int] = {}  # by partition of this member: position of the latest read
         self._committed: dict[int, int] = {}
         self._busy: dict[int, int] = {}  # partitions with uploads not committed: position of the last of them
+        self._dropped: set[int] = set()  # partitions that were lost since `take_dropped`
         self._head = 0  # of the latest `_read`
         self._generation = store.generation
         self._is_closed = False
@@ -146,6 +147,15 @@ class Consumer:
         """
         if not self._is_closed and self._is_balance_due:
             await self._retried(self._balance)
+
+    def take_dropped(self) -> frozenset[int]:
+        """Return the partitions that this member has lost since the last call, with those that it has again.
+
+        Another member may have used their uploads. Where this one has them again, it reads on from the committed
+        position: of batches that it got before, uploads come again, or the other member has used them.
+        """
+        dropped, self._dropped = frozenset(self._dropped), set()
+        return dropped
 
     async def _look(self) -> UploadBatch | None:
         """Read once; return None, after a wait where all was read, if there is no batch."""
@@ -224,6 +234,8 @@ class Consumer:
                 del self._busy[part]
 
     def _drop(self, part: int) -> None:
+        if part in self._read_to:
+            self._dropped.add(part)
         self._read_to.pop(part, None)
         self._committed.pop(part, None)
         self._busy.pop(part, None)

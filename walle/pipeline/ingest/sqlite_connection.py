@@ -21,7 +21,7 @@ from walle.pipeline.store_thread import StoreThread
 _LOG = logging.getLogger(__name__)
 
 _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
-_WHAT_TO_OPEN = "name the uploads.db of a cloud's folder, or pass create=True for a new store"
+_WHAT_TO_OPEN = "name the uploads.db of a cloud's folder, or a postgresql:// URL; create=True makes a new store"
 
 
 class SqliteConnection:
