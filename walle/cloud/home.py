@@ -154,7 +154,7 @@ class CloudHome:
         return AuditLog(self.folder / "audit", SystemClock(), sign)
 
     def releases(self) -> list[Release]:
-        """Return the releases of the journal, which another process may write. Raises ConfigError, JournalError."""
+        """Return the releases of the journal, which another process may write. Raises ConfigError, StateError."""
         if not self.database_url:
             return read_releases(self.releases_db)
         rows = self.database.read("SELECT release FROM walle.releases ORDER BY number")

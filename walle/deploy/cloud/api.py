@@ -26,7 +26,7 @@ from walle.deploy.cloud.disk_space import DiskFullError
 from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.guard import MAX_GUARDS
-from walle.deploy.cloud.journal import JournalError, Transition
+from walle.deploy.cloud.journal import Transition
 from walle.deploy.cloud.metrics import MAX_RELEASES
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
@@ -46,6 +46,7 @@ from walle.deploy.cloud.release_metrics import alarm_metrics, push_metrics, rele
 from walle.deploy.cloud.release_query import MAX_PAGE, ReleasePage, ReleaseQuery
 from walle.deploy.cloud.release_service import MIN_KEEP_VERSIONS
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
+from walle.deploy.cloud.store_error import StateError
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.protocol import MAX_ID_CHARS, OutcomeBatch, ProtocolError, printable
 
@@ -564,7 +565,7 @@ def error_status(error: Exception) -> int:
             return 404
         case TransitionError() | TaskBusyError() | TooManyGroupsError() | TokenExistsError() | LastAdminError():
             return 409
-        case DiskFullError() | JournalError(is_full=True):
+        case DiskFullError() | StateError(is_full=True):
             return 507
         case DeployError() | ConfigError() | ProtocolError():
             return 422
