@@ -96,7 +96,7 @@ async def _run(uploads: str, made: Any, config: Any, *, once: bool, as_json: boo
     import asyncio
     import dataclasses
 
-    from walle.pipeline.ingest.upload_store import open_uploads
+    from walle.pipeline.ingest.stores import open_uploads
     from walle.sinks import SinkRunner
 
     shown: dict[str, Any] = {}

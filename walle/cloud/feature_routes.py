@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from walle.deploy.cloud.access import Identifier, Identity, Role
-from walle.deploy.cloud.api import AccessError
+from walle.deploy.cloud.access_errors import AccessError
 from walle.pipeline.ingest.feature_reader import (
     MAX_LATEST,
     MAX_PAGE,

@@ -95,8 +95,9 @@ from walle.errors import ConfigError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.ingest.topic_check import DeviceTask
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
+from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings

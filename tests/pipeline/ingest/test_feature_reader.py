@@ -20,7 +20,8 @@ from walle.pipeline.ingest.feature_reader import (
     iso_time,
     task_of,
 )
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.connection import Received
 
 

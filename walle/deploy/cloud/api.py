@@ -54,18 +54,6 @@ STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
 MAX_TEXT_CHARS = 16_000  # of a reason, a traceback or a log in an answer
 
 
-class AccessError(DeployError):
-    """A caller without the right to a call. `status`: 401 for an unknown token, 403 where its role is too low."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(status, why)
-        self.status = status
-        self.why = why
-
-    def __str__(self) -> str:
-        return self.why
-
-
 class Releases(Protocol):
     """Methods of `walle.deploy.cloud.release_service.ReleaseService` that the routes call."""
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.deploy.cloud.access_errors import AccessError
 from walle.deploy.cloud.access_file import AccessFile
-from walle.deploy.cloud.api import AccessError, check_role, identify
+from walle.deploy.cloud.api import check_role, identify
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.deploy.cloud.scenario_groups import ScenarioGroups

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from walle.deploy.cloud.api import AccessError, error_status
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import error_status
 from walle.deploy.cloud.audit import Audit
 from walle.deploy.cloud.dashboard.pages import HEADERS
 from walle.deploy.cloud.dashboard.record_quota import RecordQuota
