@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from walle.cloud.identity.interface import Identities
 from walle.cloud.identity.store import MAX_LIFE_S, MAX_PAGE, MAX_USES
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.api import check_role, identify

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
+from walle.deploy.cloud.access_errors import AccessError
 from walle.deploy.cloud.access_file import LastAdminError, TokenExistsError, UnknownTokenError
 from walle.deploy.cloud.audit import Audit, AuditError, NoAudit
 from walle.deploy.cloud.device_registry import UnknownDeviceError

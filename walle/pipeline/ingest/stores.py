@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from walle.clock import Clock
-from walle.errors import IngestError
 from walle.pipeline.ingest.quota import DeviceQuota
-from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.ingest.upload_store import IngestError, UploadStore
 
 
 def open_uploads(
