@@ -26,6 +26,7 @@ from walle.cloud.http_server import HttpFront, serving, serving_on, url_of
 from walle.cloud.https import CertificateFiles
 from walle.cloud.peers import ReportsPeer
 from walle.cloud.report_queue import ReportQueue
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.cloud.reverse_proxy import GatewayAwayError, ReverseProxy
 from walle.cloud.shared_listener import SharedListener, shared_listener
 from walle.cloud.table_follower import TableFeedError
@@ -127,8 +128,10 @@ class EdgeGateway:
                     tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
                     undo.push_async_callback(asyncio.to_thread, tracer.close)
             routes, limits = self._routes(answers, tracer), config.http_limits
-            front = HttpFront(routes, limits, self._knows, config.trusted_proxies, files_each=2)  # one to the gateway
-            watch = HttpFront(self._watch(), config.http_limits, self._knows)
+            front = HttpFront(
+                routes, limits, self._knows, config.trusted_proxies, files_each=2, rules=REQUEST_RULES
+            )  # one to the gateway
+            watch = HttpFront(self._watch(), config.http_limits, self._knows, rules=REQUEST_RULES)
             answers.parts["http"] = front
             await undo.enter_async_context(answers.following())
             context = await self._certificate(undo)

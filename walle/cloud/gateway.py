@@ -38,6 +38,7 @@ from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.node_routes import node_router
 from walle.cloud.peers import IdentityPeer, InferencePeer, KeeperPeer, MonitorPeer, ReleasesPeer
 from walle.cloud.pull_sizes import PullSizes
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.status import CloudStatus, OneProcess, Processes, status_router
 from walle.cloud.table_publisher import TablePublisher
@@ -308,6 +309,7 @@ class GatewayNode:
                 config.trusted_proxies,
                 self._space,
                 edge_key=self._home.edge_key if config.gateways else b"",
+                rules=REQUEST_RULES,
             )
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))

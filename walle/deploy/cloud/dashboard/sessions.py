@@ -24,7 +24,6 @@ LOGIN_COOKIE = "walle_login"
 SESSION_S = 12 * 3600.0
 LOGIN_S = 3600.0  # for which the form of the login is valid
 LINK_HOURS = (1, 24, 168)  # that a read-only link may be valid
-MAX_FORM_BYTES = 64 << 10
 
 
 @dataclasses.dataclass(frozen=True)
