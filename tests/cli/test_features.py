@@ -33,7 +33,7 @@ from walle.deploy.feature_client import CutAnswerError
 from walle.errors import ConfigError
 from walle.feature_files import Export, ExportError
 from walle.pipeline.ingest.stores import open_uploads
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 
 # SIGINT is ignored where a shell runs the tests in the background.
 _FOLLOWER = (

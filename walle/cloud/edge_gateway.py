@@ -34,7 +34,7 @@ from walle.cloud.tracing import Tracer, exporter
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.dashboard import cookie_of
+from walle.deploy.cloud.dashboard import Sessions, cookie_of
 from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.outcome_api import ReportApp
 from walle.deploy.cloud.pull_budget import PullRate
@@ -117,7 +117,9 @@ class EdgeGateway:
             await undo.enter_async_context(in_background("uploaded attributes", follow_uploaded, self._clock))
             await undo.enter_async_context(in_background("use of tokens", self._home.access.save_uses, self._clock))
             await self._first_table(answers, find)
-            self._sessions = self._home.sessions(self._clock)
+            self._sessions = Sessions(
+                self._home.dashboard_key(), self._home.access, self._clock, self._home.ended_sessions(self._clock)
+            )
             self._answers = answers
             answers.parts["edge"] = self._proxy
             tracer: Tracer | None = None

@@ -19,7 +19,7 @@ from walle.pipeline.ingest.feature_reader import (
     feature_row,
 )
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import dumps
 from walle.protocol import MAX_VERSION_CHARS, UNKNOWN_VERSION
 

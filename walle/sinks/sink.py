@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from walle.errors import PipelineError
 from walle.pipeline.ingest.feature_reader import feature_row
 from walle.pipeline.ingest.partitions import partition
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import dumps
 
 

@@ -22,7 +22,7 @@ from walle.pipeline.ingest.feature_reader import (
 )
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.ingest.upload_store import UploadStore
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 
 
 def upload(seq: int, topic: str, payload: Any, *, device: str = "d", at_ms: int = 0) -> Received:

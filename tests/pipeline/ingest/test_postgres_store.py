@@ -19,7 +19,7 @@ from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.pipeline.ingest.pump import PumpStatus, pump
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 
 class TestPostgresUploadStore(UploadStoreContract):

@@ -12,8 +12,8 @@ from walle.deploy.cloud.api import check_role, identify
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.deploy.cloud.scenario_groups import ScenarioGroups
-from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import ConfigError
+from walle.names import NAME_RULE, is_name
 
 type Authorization = Annotated[str, Header()]
 

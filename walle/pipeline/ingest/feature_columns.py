@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from walle import plain
 from walle.pipeline.ingest.feature_reader import feature_row, iso_time, page_of, task_of
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import MAX_ELEMENTS
 
 # A payload with more values, or an array of more elements, than `feature_row` decodes is longer.

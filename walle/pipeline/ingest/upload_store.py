@@ -16,7 +16,7 @@ from walle.errors import PipelineError
 from walle.pipeline.ingest.quota import DeviceQuota, QuotaKeeper, StoredPart
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES, Accepted, LossTotal, RecordedLoss, RefusedUpload
 from walle.pipeline.losses import LossCause
-from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.protocol import Hello
 
 if TYPE_CHECKING:
