@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.headline import print_headline
 from walle import plain
-from walle.pipeline.ingest.upload_store import open_uploads
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.tunnel.received import Received
 
 _DEVICES = 1_000
 _BATCH = 5_000

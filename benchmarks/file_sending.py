@@ -26,6 +26,7 @@ from walle.cli import event_loop
 from walle.cloud.authority import Authority
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.folder_store import FolderStore
 
@@ -48,6 +49,7 @@ async def _serve_until_ended(way: str, folder: Path, said: Connection) -> None:
         cdn_app(FolderStore(folder / "files"), accel_redirect="/stored" if way == "accel" else ""),
         HttpLimits(),
         lambda _: True,
+        rules=REQUEST_RULES,
     )
     context = Authority(folder / "authority").server_context() if way == "tls" else None
     async with serving(front, "127.0.0.1", 0, tls=context) as url:

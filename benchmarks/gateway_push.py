@@ -30,6 +30,7 @@ from walle.cli import event_loop
 from walle.cloud import Cloud, CloudConfig, CloudHome
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
@@ -86,7 +87,7 @@ async def _serve_until_ended(kind: str, said: Connection) -> None:
                 session = session_headers(CloudHome(Path(folder)), _DEVICE)[DEVICE_HEADER]
                 await _answer_parent(said, has_message, cloud.address.url, session)
     elif kind.startswith(("front", "push-front")):
-        async with serving(HttpFront(app, HttpLimits(), lambda _: True), "127.0.0.1", 0) as url:
+        async with serving(HttpFront(app, HttpLimits(), lambda _: True, rules=REQUEST_RULES), "127.0.0.1", 0) as url:
             await _answer_parent(said, has_message, url, "")
     else:
         http = "h11" if kind == "h11" else "httptools"

@@ -37,7 +37,7 @@ from benchmarks.headline import print_headline
 from walle import plain
 from walle.actors.wiring import close_ray, start_ray
 from walle.cloud import CloudConfig, CloudHome
-from walle.cloud.inference import InferenceNode
+from walle.cloud.inference.node import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
 from walle.cloud.inference.replica_address import Connection, PeerKey, TlsAddress, connect
 from walle.cloud.inference.version_source import HomeSource

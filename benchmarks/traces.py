@@ -33,7 +33,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile
 
 _RATIOS = {"off": 0.0, "1 %": 0.01, "all": 1.0}

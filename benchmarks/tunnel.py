@@ -51,8 +51,9 @@ from walle.pipeline.checksums import first_link
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.listener import listen
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.pipeline.tunnel.ring import Ring, RingMember
-from walle.pipeline.tunnel.server import Received, ResumePoint, ServerLimits, TunnelServer
+from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 
 WINDOW = 256

@@ -42,7 +42,8 @@ from walle import protocol
 from walle.cloud.malloc import map_tls_buffers
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import Received, ServerLimits, TunnelServer
+from walle.pipeline.tunnel.received import Received
+from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 
 _SERVE = "--serve"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from loadtest.devices import TOPIC
 from walle import plain
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.stores import open_uploads
 
 
 async def wrong_results(uploads: str | Path, made: Mapping[str, int]) -> list[str]:

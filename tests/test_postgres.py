@@ -250,7 +250,7 @@ async def test_a_pooler_is_used_by_sessions_and_refused_by_transactions(
     postgres: PostgresServer, short_folder: Path, mode: str
 ) -> None:
     from walle.deploy.cloud.postgres_database import DatabaseError, PostgresDatabase
-    from walle.pipeline.ingest.upload_store import open_uploads
+    from walle.pipeline.ingest.stores import open_uploads
 
     database = postgres.make_database().partition("?")[0].rpartition("/")[2]
     with _pgbouncer(postgres, mode, database, short_folder) as url:

@@ -5,6 +5,8 @@ import heapq
 import time as _time
 from typing import Protocol
 
+JUMP_MS = 3_600_000  # Times of a stream that are farther apart show that the device's clock was set.
+
 
 class Clock(Protocol):
     """The interface to time for the rest of walle."""

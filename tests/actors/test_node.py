@@ -10,12 +10,12 @@ from walle.actors.node import NodeActor, Raised, Remote, returns_errors
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
 from walle.deploy.cloud.attribute_schema import SchemaError
-from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.release import ReleaseRequestError, TransitionError
 from walle.deploy.cloud.release_errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.rule import RuleError
 from walle.deploy.cloud.rule_budget import PatternBudgetError
+from walle.deploy.cloud.store_error import StateError
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.errors import ConfigError
 from walle.protocol import ProtocolError
@@ -30,7 +30,7 @@ ERRORS = [
     RuleError("os == 3", 3, "'==' does not take (string, int)"),
     SchemaError("attributes.toml", "is not UTF-8"),
     RepoError("shop/count/v9", "no such version"),
-    JournalError("releases.db", "the disk is full"),
+    StateError("releases.db", "the disk is full"),
     InferenceError("never released"),
     TaskError("count", "ValueError", "broken", "Traceback"),
     DeadlineExceeded("count", 0.5, "main.py:3"),

@@ -33,8 +33,9 @@ from walle.deploy.cloud_client import CloudRefusedError, CloudUnreachableError
 from walle.deploy.feature_client import CutAnswerError
 from walle.errors import ConfigError
 from walle.feature_files import Export, ExportError
-from walle.pipeline.ingest.upload_store import IngestError, open_uploads
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import IngestError
+from walle.pipeline.tunnel.received import Received
 
 # SIGINT is ignored where a shell runs the tests in the background.
 _FOLLOWER = (

@@ -23,7 +23,7 @@ from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, 
 from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.attribute_table import TableFacts
 from walle.deploy.cloud.audit import read_records, verify
-from walle.deploy.cloud.dashboard.sessions import SESSION_S
+from walle.deploy.cloud.ended_sessions import SESSION_S
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.signing import Signer

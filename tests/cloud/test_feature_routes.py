@@ -16,8 +16,9 @@ from walle.cloud.feature_routes import feature_router
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import install_error_handlers
 from walle.pipeline.ingest.feature_reader import MAX_PAGE
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.tunnel.received import Received
 
 TOPICS = ("shop/visits", "shop/visits/clicks", "stream/highlights", "old")
 

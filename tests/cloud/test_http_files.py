@@ -17,6 +17,7 @@ from walle.cloud import http_files
 from walle.cloud.authority import Authority
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.folder_store import FolderStore
 
@@ -30,7 +31,7 @@ async def _server(
     """Serve a store; give the server, its URL and the sha256 of DATA."""
     store = FolderStore(folder / "files")
     sha256 = store.put(DATA)
-    front = HttpFront(cdn_app(store), limits or HttpLimits(), lambda _: True)
+    front = HttpFront(cdn_app(store), limits or HttpLimits(), lambda _: True, rules=REQUEST_RULES)
     async with serving(front, "127.0.0.1", 0, tls=tls) as url:
         yield front, url, sha256
 

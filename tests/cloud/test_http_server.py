@@ -17,6 +17,7 @@ import pytest
 from walle.cloud.authority import Authority
 from walle.cloud.http_limits import HttpLimits, address_key
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.asgi import Receive, Scope, Send
 from walle.deploy.cloud.disk_space import DiskSpace
@@ -123,7 +124,9 @@ async def served(
     limits: HttpLimits, *, proxies: tuple[str, ...] = (), tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Server]:
     app = App()
-    front = HttpFront(app, limits, lambda headers: headers.get(b"authorization") == b"yes", proxies)
+    front = HttpFront(
+        app, limits, lambda headers: headers.get(b"authorization") == b"yes", proxies, rules=REQUEST_RULES
+    )
     async with contextlib.AsyncExitStack() as undo:
         url = await undo.enter_async_context(serving(front, "127.0.0.1", 0, tls=tls))
         undo.callback(app.held.set)
@@ -379,7 +382,7 @@ async def test_a_connection_that_sends_nothing_is_a_socket_and_no_task(tmp_path:
 
 @pytest.mark.asyncio
 async def test_who_has_sent_before_it_is_accepted_begins_its_handshake_in_its_first_turn() -> None:
-    front = HttpFront(App(), HttpLimits(), lambda _: False)
+    front = HttpFront(App(), HttpLimits(), lambda _: False, rules=REQUEST_RULES)
     client, accepted = socket.socketpair()
     accepted.setblocking(False)
     begun = list[socket.socket]()
@@ -399,7 +402,7 @@ async def test_who_has_sent_before_it_is_accepted_begins_its_handshake_in_its_fi
 @pytest.mark.parametrize("sent", [b"", HELLO[:3], HELLO[:-1]])
 @pytest.mark.parametrize("is_ended", [False, True])
 async def test_a_handshake_begins_once_its_first_record_has_come_or_never_will(sent: bytes, *, is_ended: bool) -> None:
-    front = HttpFront(App(), HttpLimits(), lambda _: False)
+    front = HttpFront(App(), HttpLimits(), lambda _: False, rules=REQUEST_RULES)
     begun = asyncio.Event()
 
     async def connect(_: object, one: socket.socket) -> None:
@@ -529,7 +532,7 @@ async def test_only_ends_by_a_shutdown_are_collected_and_many_at_once_in_one_go(
             pass
 
     monkeypatch.setattr("walle.cloud.http_server.gc.collect", collect)
-    front = HttpFront(App(), HttpLimits(), lambda _: False)
+    front = HttpFront(App(), HttpLimits(), lambda _: False, rules=REQUEST_RULES)
     for _ in range(1000):
         front.collect()
     assert len(collections) == 1

@@ -11,7 +11,8 @@ import pytest
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from tests.sim.visits import TASK_CONFIG
 from walle import plain
-from walle.cloud.inference import InferenceError, InferenceNode
+from walle.cloud.inference import InferenceError
+from walle.cloud.inference.node import InferenceNode
 from walle.engine_ext.vm.host import shared_host
 from walle.engine_ext.vm.loop_calls import TaskError
 from walle.pipeline.tunnel.client import RequestError

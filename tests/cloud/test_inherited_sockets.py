@@ -13,6 +13,7 @@ from tests.sim.shop_cloud import until
 from walle.cloud import http_server
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.deploy.cloud.asgi import Receive, Scope, Send
 
 LIMIT_S = 20.0
@@ -39,7 +40,7 @@ async def test_who_was_accepted_is_answered_before_the_end_and_who_was_not_by_th
     with socket.create_server(("127.0.0.1", 0)) as kept:
         port = kept.getsockname()[1]
         limits = HttpLimits(header_s=LIMIT_S)
-        first = HttpFront(_app(b"first"), limits, lambda _: True)
+        first = HttpFront(_app(b"first"), limits, lambda _: True, rules=REQUEST_RULES)
         stopping = asyncio.Event()
 
         async def serve() -> str:
@@ -63,7 +64,7 @@ async def test_who_was_accepted_is_answered_before_the_end_and_who_was_not_by_th
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert b"connection: close" in answer.lower()
         assert answer.endswith(b"first")
-        second = HttpFront(_app(b"second"), limits, lambda _: True)
+        second = HttpFront(_app(b"second"), limits, lambda _: True, rules=REQUEST_RULES)
         async with serving(second, "127.0.0.1", 0, inherited=kept.dup()), asyncio.timeout(LIMIT_S):
             head = await late_reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 ")

@@ -11,7 +11,7 @@ from walle.clock import ManualClock
 from walle.cloud.losses_watch import LossesWatch
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello
 
 

@@ -16,8 +16,8 @@ from walle.clock import ManualClock, SystemClock
 from walle.cloud.span_queue import MAX_SPANS, SpanQueue
 from walle.cloud.tracing import FROM_ENVIRONMENT, Tracer, exporter
 from walle.errors import ConfigError
-from walle.pipeline.ingest.upload_store import open_uploads
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import OutcomeBatch, ProtocolError
 from walle.protocol.traces import DeviceTrace, TracedSpan, TraceKind, is_sampled, ratio_from_header, span_id, trace_id
 

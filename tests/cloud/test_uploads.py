@@ -17,7 +17,7 @@ from walle import plain
 from walle.cloud import Cloud, CloudConfig
 from walle.errors import ConfigError
 from walle.pipeline.ingest.feature_view import FeatureViewError
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.topics import TopicError
 from walle.pipeline.tunnel.processes import TunnelProcesses
 from walle.pipeline.tunnel.service import DeviceConnection

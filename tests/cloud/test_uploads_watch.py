@@ -10,7 +10,8 @@ from walle.clock import ManualClock
 from walle.cloud import uploads_watch
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.pipeline.ingest.retention import Retention, RetentionRule
-from walle.pipeline.ingest.upload_store import IngestError, open_uploads
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import IngestError
 
 
 @pytest.mark.asyncio

@@ -17,7 +17,7 @@ from tests.sim.shop_cloud import shop_cloud
 from walle import plain
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.dashboard.sessions import COOKIE
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 
 FOLDER = Path(__file__).parents[2] / "docs/img/dashboard"
 WIDE = (1120, 800)

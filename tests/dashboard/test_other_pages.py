@@ -16,7 +16,7 @@ from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.device import Device
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 GATE = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01, "trial_runs": 1_000}

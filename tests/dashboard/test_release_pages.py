@@ -19,6 +19,7 @@ from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.clock import SystemClock
 from walle.cloud import Cloud, CloudConfig
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.dashboard import Sessions
 from walle.deploy.cloud.dashboard.record_quota import MAX_RECORDS_A_DAY
 from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE
 from walle.deploy.cloud.release import ReleaseState
@@ -135,7 +136,9 @@ async def test_a_session_that_was_logged_out_is_dead_after_a_restart_and_at_othe
             kept.append(dict(http.cookies))
         form = forms((await http.get("/dashboard")).text)["/dashboard/logout"]
         assert (await http.post("/dashboard/logout", data=form)).status_code == 303
-        elsewhere = cloud.home.sessions(SystemClock())  # another gateway or edge, of the same folder
+        home, clock = cloud.home, SystemClock()
+        # The sessions of another gateway or edge, of the same folder.
+        elsewhere = Sessions(home.dashboard_key(), home.access, clock, home.ended_sessions(clock))
         found = [elsewhere.find(f"{COOKIE}={cookies[COOKIE]}") for cookies in kept]
         assert [session is not None for session in found] == [True, False]
     async with Cloud(config) as cloud, httpx.AsyncClient(base_url=cloud.address.url) as http:

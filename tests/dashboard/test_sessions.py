@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from walle.clock import ManualClock
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
-from walle.deploy.cloud.dashboard.ended_sessions import MAX_EACH, EndedSessions
 from walle.deploy.cloud.dashboard.sealing import Sealer
-from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, SESSION_S, Sessions
+from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, Sessions
+from walle.deploy.cloud.ended_sessions import MAX_EACH, SESSION_S, EndedSessions
 
 KEY = b"k" * 32
 

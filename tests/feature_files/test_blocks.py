@@ -19,7 +19,7 @@ from walle.feature_files.columns import FIXED, MAX_COLUMNS, OTHERS, Columns
 from walle.pipeline.ingest.feature_columns import feature_columns
 from walle.pipeline.ingest.feature_reader import feature_row
 from walle.pipeline.ingest.upload_columns import upload_columns
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import to_json
 
 _LEAVES = (

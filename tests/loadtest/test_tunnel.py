@@ -14,7 +14,7 @@ from loadtest.devices import TOPIC
 from walle import plain
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _ROOT = Path(__file__).parents[2]
 

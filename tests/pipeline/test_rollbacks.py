@@ -20,7 +20,7 @@ from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore, PayloadError
 from walle.pipeline.tunnel.ingest import Ingest, pump
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello, Origin, ProtocolError, origins_from_text, origins_to_text
 
 FILES = ("", "-wal")

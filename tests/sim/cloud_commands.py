@@ -278,7 +278,7 @@ class Operator:
     async def settle(self) -> dict[str, Any]:
         """Return how many uploads the devices produced, how many the cloud has, and how many of those twice."""
         from walle import plain
-        from walle.pipeline.ingest.upload_store import open_uploads
+        from walle.pipeline.ingest.stores import open_uploads
 
         await asyncio.gather(*(device.settled() for device in self.devices))
         produced = sum([(await device.summary()).produced for device in self.devices])

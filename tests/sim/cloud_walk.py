@@ -18,7 +18,7 @@ from walle import plain
 from walle.cloud import CloudHome, GatewayAddress
 from walle.deploy.audience import share
 from walle.device import Device
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.stores import open_uploads
 from walle.protocol import PROFILE_HEADER, Profile
 
 LIMIT_S = 400.0

@@ -220,7 +220,7 @@ class Walk:
         return {one["name"]: one["fence"] for one in shown["leases"] or []}
 
     async def received(self) -> list[int]:
-        from walle.pipeline.ingest.upload_store import open_uploads
+        from walle.pipeline.ingest.stores import open_uploads
 
         async with open_uploads(self.dsn) as uploads:
             rows = await uploads.query(topic="numbers", limit=1_000_000)

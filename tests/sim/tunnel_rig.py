@@ -16,7 +16,8 @@ from walle.pipeline.tunnel.client import (
 )
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import ResumePoint, TunnelServer
+from walle.pipeline.tunnel.received import ResumePoint
+from walle.pipeline.tunnel.server import TunnelServer
 
 type MakeClient = Callable[..., TunnelClient]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
-from walle.pipeline.ingest.upload_store import open_uploads
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.tunnel.received import Received
 
 LIMIT_S = 60.0
 

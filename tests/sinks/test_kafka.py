@@ -16,8 +16,8 @@ from tests.sim.kafka_server import KafkaServer, program
 from tests.sinks.sink_samples import command, keys_of, kill_at_random, run_once, running, store_uploads, uploads_of
 from walle import plain
 from walle.address import parse_address
-from walle.pipeline.ingest.upload_store import open_uploads
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.tunnel.received import Received
 from walle.sinks import AsideFolder, RunnerConfig, SinkError, SinkRunner
 from walle.sinks.kafka import KafkaSink
 

@@ -13,8 +13,9 @@ import pytest
 from tests.sinks.sink_samples import keys_of, uploads_of
 from tests.sinks.test_parquet import keys_in
 from walle.clock import SystemClock
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.tunnel.received import Received
 from walle.sinks import RunnerConfig, Sink, SinkError, SinkRow, SinkRunner
 from walle.sinks.object_folder import DiskFolder
 from walle.sinks.parquet import ParquetSink

@@ -27,8 +27,8 @@ from tests.sinks.sink_samples import (
 from walle import plain
 from walle.address import parse_address
 from walle.mqtt import MqttConnection
-from walle.pipeline.ingest.upload_store import open_uploads
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.tunnel.received import Received
 from walle.sinks import AsideFolder, RunnerConfig, SinkRunner
 from walle.sinks.mqtt import MqttSink
 from walle.sinks.mqtt_publisher import MqttPublisher, packet_bytes

@@ -28,8 +28,8 @@ from walle import durable_file
 from walle.deploy.cloud.s3_store import S3Place
 from walle.pipeline.ingest.feature_reader import FeatureFilter
 from walle.pipeline.ingest.partitions import partition
-from walle.pipeline.ingest.upload_store import open_uploads
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.tunnel.received import Received
 from walle.sinks import RunnerConfig, SinkError, SinkRow, SinkRunner
 from walle.sinks.object_folder import BucketFolder, DiskFolder, ObjectFolder
 from walle.sinks.parquet import ParquetSink

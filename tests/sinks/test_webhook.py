@@ -23,7 +23,7 @@ from tests.sinks.sink_samples import (
     wait_until,
 )
 from walle.pipeline.ingest.feature_reader import FeatureFilter
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.stores import open_uploads
 from walle.sinks import RunnerConfig, SinkError, SinkRunner
 from walle.sinks.webhook import WebhookSink
 

@@ -13,7 +13,7 @@ from walle.actors.process import KEEPER, actor_names, end, find_soon
 from walle.actors.processes import ClusterProcesses
 from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress, GatewayNode
-from walle.cloud.inference import InferenceNode
+from walle.cloud.inference.node import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
 from walle.cloud.inference.replica_address import Connection, PeerKey, connect
 from walle.cloud.inference.version_source import HomeSource

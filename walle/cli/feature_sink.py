@@ -107,7 +107,7 @@ async def _run(
     import asyncio
     import dataclasses
 
-    from walle.pipeline.ingest.upload_store import open_uploads
+    from walle.pipeline.ingest.stores import open_uploads
     from walle.sinks import SinkRunner
 
     shown: dict[str, Any] = {}

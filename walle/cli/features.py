@@ -396,7 +396,7 @@ async def _cloud(url: str, token: str, wanted: Mapping[str, Any]) -> AsyncIterat
 @contextlib.asynccontextmanager
 async def _store(uploads: str, wanted: Mapping[str, Any]) -> AsyncIterator[_Source]:
     from walle.pipeline.ingest.feature_reader import FeatureFilter, FeatureReader
-    from walle.pipeline.ingest.upload_store import open_uploads
+    from walle.pipeline.ingest.stores import open_uploads
 
     async with open_uploads(uploads) as store:
         yield _Store(FeatureReader(store, FeatureFilter(**wanted)))

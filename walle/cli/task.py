@@ -68,7 +68,7 @@ def new(
     With --repo, its folder is a git worktree of that clone, on the new branch NAME, which has these files alone: commit
     and push there as in the clone. So the tasks of a scenario lie side by side.
     """
-    from walle.deploy.cloud.task_config import NAME_RULE, is_name
+    from walle.names import NAME_RULE, is_name
 
     if not is_name(name):
         raise typer.BadParameter(f"{name!r} is not a task name: {NAME_RULE}", param_hint="NAME")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from walle.cloud.config import CloudConfig
     from walle.cloud.gateway import GatewayAddress, GatewayNode
     from walle.cloud.home import CloudHome
-    from walle.cloud.inference import InferenceNode
+    from walle.cloud.inference.node import InferenceNode
     from walle.cloud.monitor import MonitorNode
     from walle.cloud.one_process import Cloud
     from walle.cloud.release import ReleaseNode
@@ -25,7 +25,7 @@ _MODULE_OF = {
     "CloudHome": "walle.cloud.home",
     "GatewayAddress": "walle.cloud.gateway",
     "GatewayNode": "walle.cloud.gateway",
-    "InferenceNode": "walle.cloud.inference",
+    "InferenceNode": "walle.cloud.inference.node",
     "MonitorNode": "walle.cloud.monitor",
     "ReleaseNode": "walle.cloud.release",
 }

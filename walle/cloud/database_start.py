@@ -45,7 +45,7 @@ async def _check(config: CloudConfig) -> None:
         async with await _unpooled(config.database):
             pass
     if config.uploads and config.uploads != config.database:
-        from walle.pipeline.ingest.upload_store import open_uploads
+        from walle.pipeline.ingest.stores import open_uploads
 
         await _unpooled(config.uploads)
         async with open_uploads(config.uploads, create=True):

@@ -26,6 +26,7 @@ from walle.cloud.http_server import HttpFront, serving, serving_on, url_of
 from walle.cloud.https import CertificateFiles
 from walle.cloud.peers import ReportsPeer
 from walle.cloud.report_queue import ReportQueue
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.cloud.reverse_proxy import GatewayAwayError, ReverseProxy
 from walle.cloud.shared_listener import SharedListener, shared_listener
 from walle.cloud.table_follower import TableFeedError
@@ -33,7 +34,7 @@ from walle.cloud.tracing import Tracer, exporter
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.dashboard import cookie_of
+from walle.deploy.cloud.dashboard import Sessions, cookie_of
 from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.outcome_api import ReportApp
 from walle.deploy.cloud.pull_budget import PullRate
@@ -116,7 +117,9 @@ class EdgeGateway:
             await undo.enter_async_context(in_background("uploaded attributes", follow_uploaded, self._clock))
             await undo.enter_async_context(in_background("use of tokens", self._home.access.save_uses, self._clock))
             await self._first_table(answers, find)
-            self._sessions = self._home.sessions(self._clock)
+            self._sessions = Sessions(
+                self._home.dashboard_key(), self._home.access, self._clock, self._home.ended_sessions(self._clock)
+            )
             self._answers = answers
             answers.parts["edge"] = self._proxy
             tracer: Tracer | None = None
@@ -127,8 +130,10 @@ class EdgeGateway:
                     tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
                     undo.push_async_callback(asyncio.to_thread, tracer.close)
             routes, limits = self._routes(answers, tracer), config.http_limits
-            front = HttpFront(routes, limits, self._knows, config.trusted_proxies, files_each=2)  # one to the gateway
-            watch = HttpFront(self._watch(), config.http_limits, self._knows)
+            front = HttpFront(
+                routes, limits, self._knows, config.trusted_proxies, files_each=2, rules=REQUEST_RULES
+            )  # one to the gateway
+            watch = HttpFront(self._watch(), config.http_limits, self._knows, rules=REQUEST_RULES)
             answers.parts["http"] = front
             await undo.enter_async_context(answers.following())
             context = await self._certificate(undo)

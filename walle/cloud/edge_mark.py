@@ -8,8 +8,7 @@ import hmac
 import re
 from typing import NamedTuple
 
-from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
-from walle.deploy.cloud.push import ANSWERED
+from walle.deploy.cloud.asgi import ANSWERED, ASGIApp, Receive, Scope, Send
 
 EDGE_HEADER = b"x-walle-edge"
 _FIELDS = 5

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from walle.deploy.cloud.access import Identifier, Identity, Role
-from walle.deploy.cloud.api import AccessError
+from walle.deploy.cloud.access_errors import AccessError
 from walle.pipeline.ingest.feature_reader import (
     MAX_LATEST,
     MAX_PAGE,
@@ -19,7 +19,7 @@ from walle.pipeline.ingest.feature_reader import (
     feature_row,
 )
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import dumps
 from walle.protocol import MAX_VERSION_CHARS, UNKNOWN_VERSION
 

@@ -38,6 +38,7 @@ from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.node_routes import node_router
 from walle.cloud.peers import IdentityPeer, InferencePeer, KeeperPeer, MonitorPeer, ReleasesPeer
 from walle.cloud.pull_sizes import PullSizes
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.status import CloudStatus, OneProcess, Processes, status_router
 from walle.cloud.table_publisher import TablePublisher
@@ -65,6 +66,7 @@ from walle.deploy.cloud.dashboard import (
     DashboardSources,
     MetricSeries,
     Pages,
+    Sessions,
     Shell,
     cookie_of,
     dashboard_router,
@@ -95,11 +97,12 @@ from walle.errors import ConfigError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.ingest.topic_check import DeviceTask
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
+from walle.pipeline.tunnel.received import Received
 from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelService, TunnelState
 from walle.protocol import DEVICE_HEADER, Profile
 
@@ -205,7 +208,9 @@ class GatewayNode:
         self._feed.open(self._identity.session_key, self._identity.revocations)
         self._sightings = Sightings(self._answerer, self._identity.verifier.device_id)
         access = self._home.access
-        self._sessions = self._home.sessions(self._clock)
+        self._sessions = Sessions(
+            self._home.dashboard_key(), self._home.access, self._clock, self._home.ended_sessions(self._clock)
+        )
         authority = self._home.authority(config.tunnel_names, clock=self._clock)
         self._keeper = keeper
         await asyncio.to_thread(lambda: self._home.exclusive)
@@ -307,6 +312,7 @@ class GatewayNode:
                 config.trusted_proxies,
                 self._space,
                 edge_key=self._home.edge_key if config.gateways else b"",
+                rules=REQUEST_RULES,
             )
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))

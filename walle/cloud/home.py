@@ -19,8 +19,7 @@ from walle.deploy.cloud.access_file import AccessFile, UnknownTokenError
 from walle.deploy.cloud.audit import AuditStore
 from walle.deploy.cloud.audit_folder import AuditLog
 from walle.deploy.cloud.coded_files import CodedFiles
-from walle.deploy.cloud.dashboard import EndedSessions, Sessions
-from walle.deploy.cloud.dashboard.sessions import SESSION_S
+from walle.deploy.cloud.ended_sessions import SESSION_S, EndedSessions
 from walle.deploy.cloud.exclusive_groups import GroupFiles, GroupKey
 from walle.deploy.cloud.exclusive_store import ExclusiveStore
 from walle.deploy.cloud.file_address import FileAddresses
@@ -154,7 +153,7 @@ class CloudHome:
         return AuditLog(self.folder / "audit", SystemClock(), sign)
 
     def releases(self) -> list[Release]:
-        """Return the releases of the journal, which another process may write. Raises ConfigError, JournalError."""
+        """Return the releases of the journal, which another process may write. Raises ConfigError, StateError."""
         if not self.database_url:
             return read_releases(self.releases_db)
         rows = self.database.read("SELECT release FROM walle.releases ORDER BY number")
@@ -214,8 +213,8 @@ class CloudHome:
         """The token with which edge gateways follow the releases. Raises ConfigError."""
         return _read_secret(self._edge_token, "remove it and start the cloud again")
 
-    def sessions(self, clock: Clock) -> Sessions:
-        """Return the sessions of the dashboard. Those of one gateway are of all.
+    def dashboard_key(self) -> bytes:
+        """Return the key of the dashboard's sessions. Those of one gateway are of all.
 
         Raises:
             ConfigError: the key is damaged.
@@ -227,7 +226,7 @@ class CloudHome:
             raise ConfigError(f"{self._dashboard_key}: {what}") from error
         if len(key) < 32:
             raise ConfigError(f"{self._dashboard_key}: is too short; remove it and start the cloud again")
-        return Sessions(key, self.access, clock, self.ended_sessions(clock))
+        return key
 
     def ended_sessions(self, clock: Clock) -> EndedSessions:
         """Return the sessions of the dashboard that have ended by logout, for all gateways."""

@@ -8,15 +8,7 @@ says why these limits, and why most of them are not by address.
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
-
-from walle.deploy.cloud.attribute_table import MAX_TABLE_BYTES
-from walle.deploy.cloud.dashboard.sessions import MAX_FORM_BYTES
-from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
-from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES
-from walle.deploy.cloud.lfs_http import MAX_BATCH_BYTES
-from walle.deploy.cloud.outcome_api import MAX_OUTCOMES_BYTES
-from walle.protocol import MAX_EXCLUSIVE_BYTES
+from collections.abc import Callable, Mapping, Sequence
 
 RETRY_AFTER_S = 5
 _UNBOUNDED = 1 << 62
@@ -56,23 +48,33 @@ class BodyRule:
     known_only: bool
 
 
-# The first that fits. Every other path of Walle has no body.
-_RULES = (
-    BodyRule(re.compile(r"/git/[^/]*/info/lfs/objects/batch"), MAX_BATCH_BYTES, known_only=True),
-    BodyRule(re.compile(r"/git/[^/]*/info/lfs/objects/[0-9a-f]{64}"), MAX_LARGE_FILE_BYTES, known_only=True),
-    BodyRule(re.compile(r"/git/.*"), MAX_REQUEST_BYTES, known_only=True),
-    BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
-    BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
-    BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # of new devices
-    BodyRule(re.compile(r"/v1/exclusive/.*"), MAX_EXCLUSIVE_BYTES, known_only=True),
-    BodyRule(re.compile(r"/v1/attributes/.*"), MAX_TABLE_BYTES, known_only=True),
-    BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
-    BodyRule(re.compile(r"/dashboard/login"), 4 << 10, known_only=False),
-    BodyRule(re.compile(r"/dashboard(/.*)?"), MAX_FORM_BYTES, known_only=True),
-    BodyRule(re.compile(r"/(cdn|cen|docs|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
-)
-_NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?|/dashboard/releases/[^/]*/(start|resume)")
-_STREAM = re.compile(r"/v1/releases/[^/]*/stream|/dashboard(/.*)?/live")
+@dataclasses.dataclass(frozen=True)
+class RequestRules:
+    """What the server does by the path of a request, which it knows of no app by itself.
+
+    `bodies`: the first that fits a path; those of other paths are the business app's. `new_work`: POST of these begins
+    work that a full disk would break off. `streams`: an answer to GET of these does not end by itself.
+    """
+
+    bodies: Sequence[BodyRule]
+    new_work: re.Pattern[str]
+    streams: re.Pattern[str]
+
+    def body_rule(self, path: str, limits: HttpLimits) -> BodyRule:
+        """Return the rule of a path."""
+        for rule in self.bodies:
+            if rule.paths.fullmatch(path):
+                return rule
+        return BodyRule(re.compile(""), limits.business_body_bytes, known_only=False)
+
+    def is_new_work(self, method: str, path: str) -> bool:
+        """Return whether a request begins work that a full disk would break off."""
+        return method == "POST" and self.new_work.fullmatch(path) is not None
+
+    def is_stream(self, path: str) -> bool:
+        """Return whether the answer to a GET of the path does not end by itself."""
+        return self.streams.fullmatch(path) is not None
+
 
 type Knows = Callable[[Mapping[bytes, bytes]], bool]
 """`knows(headers)` says whether a request's headers, by names in lower case, hold a token that is valid.
@@ -81,27 +83,9 @@ It may raise DeployError instead, with what the client is told: that its key was
 """
 
 
-def body_rule(path: str, limits: HttpLimits) -> BodyRule:
-    """Return the rule of a path. Paths that are not Walle's are the business app's, which knows its own clients."""
-    for rule in _RULES:
-        if rule.paths.fullmatch(path):
-            return rule
-    return BodyRule(re.compile(""), limits.business_body_bytes, known_only=False)
-
-
 def behind_edges(limits: HttpLimits) -> HttpLimits:
     """Return the limits of a gateway behind edge gateways, whose few addresses have all of its connections."""
     return dataclasses.replace(limits, unfinished_each=limits.connections, requests_each=_UNBOUNDED)
-
-
-def is_new_work(method: str, path: str) -> bool:
-    """Return whether a request begins work that a full disk would break off: a release, but not its rollback."""
-    return method == "POST" and _NEW_WORK.fullmatch(path) is not None
-
-
-def is_stream(path: str) -> bool:
-    """Return whether the answer to a GET of the path does not end by itself."""
-    return _STREAM.fullmatch(path) is not None
 
 
 def address_key(host: str) -> str:

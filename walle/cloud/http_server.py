@@ -31,7 +31,7 @@ from uvicorn.server import ServerState
 from walle.cloud.acceptor import Acceptor, Connect
 from walle.cloud.edge_mark import FromEdges
 from walle.cloud.http_connection import DECRYPTED_BYTES, HttpConnection, Phase, first_record_mark, refusal
-from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_new_work, is_stream
+from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, RequestRules, address_key
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
 from walle.deploy.cloud.metrics import counter, gauge_of
@@ -63,10 +63,10 @@ _OF_BODY = (b"content-length", b"transfer-encoding", b"expect")
 class HttpFront:
     """The connections of a server, what they have in common, and counts of refusals by kind.
 
-    `knows` is asked before the body of a request is read, where the path is not for everybody. Connections of
-    `proxies` are not limited by address; their X-Forwarded-For names the client. While `space` is low, no release
-    begins. Requests with the mark of `edge_key` are those of an edge gateway's clients. A connection needs `files_each`
-    open files.
+    `rules` says what the server does by the paths of `app`. `knows` is asked before the body of a request is read,
+    where the path is not for everybody. Connections of `proxies` are not limited by address; their X-Forwarded-For
+    names the client. While `space` is low, no release begins. Requests with the mark of `edge_key` are those of an edge
+    gateway's clients. A connection needs `files_each` open files.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class HttpFront:
         proxies: tuple[str, ...] = (),
         space: DiskSpace | None = None,
         *,
+        rules: RequestRules,
         edge_key: bytes = b"",
         files_each: int = 1,
     ) -> None:
@@ -94,6 +95,7 @@ class HttpFront:
         self.state: ServerState
         self._app = app
         self._knows = knows
+        self._rules = rules
         self._space = space
         self._proxies = [ipaddress.ip_network(one) for one in proxies]
         self._chain: ASGIApp = (
@@ -305,7 +307,7 @@ class HttpFront:
             connection.has_shown = True  # once: a wrong signature takes 0.1 ms
             if not self._why_unknown(headers):
                 self._remember(connection.address)
-        rule = body_rule(path, self.limits)
+        rule = self._rules.body_rule(path, self.limits)
         length = headers.get(b"content-length", b"0")
         has_body = b"transfer-encoding" in headers or length != b"0"
         unknown = self._why_unknown(headers) if has_body and rule.known_only else ""
@@ -322,7 +324,11 @@ class HttpFront:
             self.refused["body"] += 1
             await _refuse(send, 413, _too_large(rule.max_bytes))
             return
-        if self._space is not None and is_new_work(scope["method"], path) and not self._why_unknown(headers):
+        if (
+            self._space is not None
+            and self._rules.is_new_work(scope["method"], path)
+            and not self._why_unknown(headers)
+        ):
             try:
                 self._space.check()
             except DiskFullError as error:
@@ -331,7 +337,7 @@ class HttpFront:
                 return
         if self.is_draining or connection.requests >= self.limits.requests_each:
             send = _closing(send)
-        if scope["method"] == "GET" and is_stream(path):
+        if scope["method"] == "GET" and self._rules.is_stream(path):
             await self._stream(scope, receive, send)
         elif has_body:
             await self._with_body(connection, rule.max_bytes, scope, receive, send)

@@ -33,7 +33,7 @@ class MonitorNode:
         `is_successor`: a process that held the lease for the same cloud has ended.
 
         Raises:
-            JournalError: the journal or the device registry cannot be opened.
+            StateError: the journal or the device registry cannot be opened.
             LeaseLostError: another cloud than the predecessor's has the lease.
         """
         clock = SystemClock()

@@ -8,7 +8,7 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.gateway import GatewayAddress, GatewayNode
 from walle.cloud.home import CloudHome
 from walle.cloud.identity.node import IdentityNode
-from walle.cloud.inference import InferenceNode
+from walle.cloud.inference.node import InferenceNode
 from walle.cloud.inherited_sockets import InheritedSockets
 from walle.cloud.monitor import MonitorNode
 from walle.cloud.release import ReleaseNode

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from walle.cloud.identity.routes import Identities
+from walle.cloud.identity.interface import Identities
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.device_group import TargetedGroups

@@ -21,6 +21,7 @@ from walle.cloud.followed_answers import FollowedAnswers, send_bytes, send_json
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.pull_budget import PullRate
 
@@ -63,7 +64,7 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
         answers = FollowedAnswers(http, config.token, rate, clock)
         await answers.follower.ask(0.0)
         app = _routes(config, answers, answers.pushing(business))
-        front = HttpFront(app, config.http_limits, answers.knows_device, config.trusted_proxies)
+        front = HttpFront(app, config.http_limits, answers.knows_device, config.trusted_proxies, rules=REQUEST_RULES)
         answers.parts["http"] = front
         async with contextlib.AsyncExitStack() as undo:
             await undo.enter_async_context(answers.following())

@@ -62,7 +62,7 @@ class ReleaseNode:
         Raises:
             ConfigError: one of the configured Pythons cannot compile, or the kernel lacks layers that the configuration
                 asks for.
-            JournalError: the journal cannot be opened.
+            StateError: the journal cannot be opened.
             LeaseLostError: as `MonitorNode.start`.
         """
         home = self._home

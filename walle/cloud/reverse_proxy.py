@@ -22,7 +22,7 @@ from walle.clock import Clock
 from walle.cloud.edge_mark import EDGE_HEADER, EdgeMark
 from walle.cloud.followed_answers import send_json
 from walle.cloud.gateway_connections import Answer, Field, GatewayConnections, Onward
-from walle.cloud.http_limits import is_stream
+from walle.cloud.request_rules import REQUEST_RULES
 from walle.deploy.cloud.asgi import Receive, Scope, Send
 from walle.deploy.cloud.metrics import counter, gauge_of
 from walle.deploy.cloud.routes import may_repeat
@@ -138,7 +138,7 @@ class ReverseProxy:
                 try:
                     async with self._answer(scope, headers, body) as answer:
                         asked = _first(answer.headers, b"retry-after") if answer.status == 503 else None
-                        may_wait = is_repeatable and body.is_kept and not is_stream(path)
+                        may_wait = is_repeatable and body.is_kept and not REQUEST_RULES.is_stream(path)
                         asked_s = retry_after_s(asked, self._clock.time())
                         if asked is None or not (may_wait and self._may_wait(began_s, asked_s, is_held=is_held)):
                             self.passed[f"{answer.status // 100}xx"] += 1

@@ -47,7 +47,7 @@ async def node_state(
     """Give the state of the node that has `lease`, once it has it; see `LeaseKeeper`.
 
     Raises:
-        JournalError: the journal cannot be opened.
+        StateError: the journal cannot be opened.
         LeaseLostError: as entering a `LeaseKeeper`.
     """
     if home.database_url:
@@ -88,7 +88,7 @@ def is_database_away(home: CloudHome) -> bool:
 
 
 async def lease_states(home: CloudHome) -> dict[str, LeaseState]:
-    """Return the leases in the cloud's files that a node ever had, by name. Raises JournalError."""
+    """Return the leases in the cloud's files that a node ever had, by name. Raises StateError."""
     places = {RELEASES: SqliteLeases(home.releases_db), MONITOR: SqliteLeases(home.monitor_db)}
     found = {name: await one.state(name) for name, one in places.items()}
     return {name: state for name, state in found.items() if state is not None}

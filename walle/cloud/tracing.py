@@ -17,7 +17,7 @@ from walle.cloud.span_queue import SpanQueue
 from walle.errors import ConfigError
 from walle.extras import install_hint
 from walle.pipeline.topics import owner
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Directive, OutcomeBatch, printable
 from walle.protocol.traces import TraceKind, install_key, is_sampled, span_id, trace_id
 

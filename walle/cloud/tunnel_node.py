@@ -25,8 +25,9 @@ from walle.cloud.tunnel_servers import TunnelReport
 from walle.errors import ConfigError, WalleError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.ingest.topic_check import DeviceTask
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
+from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.deadline import request_due_s
 from walle.pipeline.tunnel.ring import Ring, RingMember
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService

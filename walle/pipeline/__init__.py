@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from walle.pipeline.event_journal import EventJournal
     from walle.pipeline.event_log import EventLog
     from walle.pipeline.events import Event
-    from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
+    from walle.pipeline.ingest.stores import open_uploads
+    from walle.pipeline.ingest.upload_store import UploadStore
     from walle.pipeline.outbox import Outbox
     from walle.pipeline.store import FeatureStore
     from walle.pipeline.stream_engine import StreamEngine, TakenEvent

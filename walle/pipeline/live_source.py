@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from walle import plain
+from walle.clock import JUMP_MS
 from walle.pipeline.event_faults import DuplicateWindow, Fault, digest_of
 from walle.pipeline.events import Event
 from walle.pipeline.transient_events import RecordedEvent
@@ -46,7 +47,7 @@ class LivePolicy:
 
     late_ms: int = 60_000
     late: LatePolicy = LatePolicy.TAKE
-    jump_ms: int = 3_600_000
+    jump_ms: int = JUMP_MS
     duplicates: int = 1024
     id_field: str = ""
     drop_equal: bool = False

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import msgpack
 
 from walle import plain
-from walle.pipeline.timers import JUMP_MS
+from walle.clock import JUMP_MS
 from walle.protocol import StatePolicy
 from walle.protocol.fields import shorten
 

@@ -18,13 +18,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from walle import plain
+from walle.clock import JUMP_MS
 from walle.pipeline.events import Event
 from walle.pipeline.windows import ClosedWindow, EventTable, TaskWindows, decoded_events
 from walle.protocol import TriggerCondition
 
 MAX_TIMERS = 1_000  # of one task, and pages of all; beyond it the oldest is evicted
 MAX_TIMER_BYTES = 1 << 20  # of the events that the timers of one task keep
-JUMP_MS = 3_600_000  # as LivePolicy.jump_ms
 _MAX_ORDER_CHARS = 64
 
 IDLE = "@idle"

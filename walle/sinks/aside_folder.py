@@ -18,7 +18,7 @@ from typing import Any
 
 from walle.durable_file import UNFINISHED, make_folders, write_file
 from walle.pipeline.ingest.feature_reader import iso_time
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import dumps
 from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from walle.errors import PipelineError
 from walle.pipeline.ingest.feature_reader import feature_row, task_of
 from walle.pipeline.ingest.partitions import partition
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import dumps
 
 _SHOWN_CHARS = 200  # of each text of a device in an error

@@ -16,13 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.sim.release_world import ReleaseWorld
 from walle.clock import SystemClock
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.api import (
-    AccessError,
-    error_status,
-    install_error_handlers,
-    release_router,
-    watch_router,
-)
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import error_status, install_error_handlers, release_router, watch_router
 from walle.deploy.cloud.outcome_api import device_router
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.sqlite_journal import SqliteJournal

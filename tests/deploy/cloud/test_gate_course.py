@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walle.deploy.cloud.gate_course import LATEST_S, MAX_STEPS, MAX_TEST_POINTS, TEST_NAMES, GateCourse, gate_tests
+from walle.deploy.cloud.gate_course import LATEST_S, MAX_STEPS, MAX_TEST_POINTS, GateCourse, gate_tests
+from walle.deploy.cloud.metrics import TEST_NAMES
 
 
 def _one(name: str, value: float, boundary: float = 5.0) -> dict[str, Any]:

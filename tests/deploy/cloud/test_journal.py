@@ -13,9 +13,10 @@ import pytest_asyncio
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.release_world import table_of
 from walle.deploy.cloud.api import error_status
-from walle.deploy.cloud.journal import Journal, JournalError, PendingEffect
+from walle.deploy.cloud.journal import Journal, PendingEffect
 from walle.deploy.cloud.release import Effect, Release, ReleaseRequest, ReleaseState, Rollback, Start, advance
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
+from walle.deploy.cloud.store_error import StateError
 
 
 def _release(number: int = 1) -> Release:
@@ -94,7 +95,7 @@ class JournalContract:
     async def test_a_transition_is_written_whole_or_not_at_all(self, journal: Journal, again: Again) -> None:
         await journal.record(_release(1), None, ())
         clash = dataclasses.replace(_release(2), number=1, state=ReleaseState.GRAY)  # the number is taken
-        with pytest.raises(JournalError, match=r"(?i)unique") as caught:
+        with pytest.raises(StateError, match=r"(?i)unique") as caught:
             await journal.record(clash, Start(1.0), (Effect.PUBLISH,))
         assert caught.value.path == self.path
         assert await journal.releases() == [_release(1)]
@@ -158,7 +159,7 @@ async def test_a_full_disk_is_an_error_that_passes(journal: SqliteJournal) -> No
     await journal.record(_release(1), None, ())
     (pages,) = await journal._read("PRAGMA page_count")
     await journal._read(f"PRAGMA max_page_count = {pages[0]}")
-    with pytest.raises(JournalError, match="full; free some space") as caught:
+    with pytest.raises(StateError, match="full; free some space") as caught:
         await journal.save_evidence({str(number): "x" * 10_000 for number in range(50)})
     assert await journal.evidence() == {}
     await journal._read("PRAGMA max_page_count = 100000")
@@ -188,11 +189,11 @@ async def test_the_reserve_holds_transitions_in_the_file_and_its_log_that_the_di
 async def test_the_error_names_a_file_that_is_not_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_text("this is not a database, and long enough to be sure of it" * 40)
-    with pytest.raises(JournalError, match=r"journal\.sqlite: file is not a database"):
+    with pytest.raises(StateError, match=r"journal\.sqlite: file is not a database"):
         await SqliteJournal(path).__aenter__()
-    with pytest.raises(JournalError, match="unable to open"):
+    with pytest.raises(StateError, match="unable to open"):
         await SqliteJournal(tmp_path / "nowhere" / "journal.sqlite").__aenter__()
-    with pytest.raises(JournalError, match="is not open"):
+    with pytest.raises(StateError, match="is not open"):
         await SqliteJournal(path).releases()
 
 

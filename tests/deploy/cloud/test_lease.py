@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.clock import Clock, ManualClock, SystemClock
-from walle.deploy.cloud.journal import Journal, JournalError
+from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.lease import Grant, LeaseKeeper, LeaseLostError, Leases
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.sqlite_leases import SqliteLeases
+from walle.deploy.cloud.store_error import StateError
 
 # What a process does that is stopped while it has the lease: it says so, waits for a line, and writes.
 HOLDER = """
@@ -309,7 +310,7 @@ class TestSqliteLeases(LeaseContract):
             with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(4096))
-            with pytest.raises(JournalError) as caught:
+            with pytest.raises(StateError) as caught:
                 asyncio.run(leases.acquire("monitor", "a", 60))
             assert caught.value.is_full
             asyncio.run(leases.renew(grant, 60))
@@ -327,7 +328,7 @@ class TestSqliteLeases(LeaseContract):
 
             async def renew(self, grant: Grant, life_s: float) -> None:
                 if self.is_down:
-                    raise JournalError("there", "is not reached")
+                    raise StateError("there", "is not reached")
                 await super().renew(grant, life_s)
 
         clock, leases = ManualClock(), Unreachable(Path(place))

@@ -10,11 +10,12 @@ import pytest_asyncio
 
 from walle.clock import ManualClock, SystemClock
 from walle.deploy.cloud.gate import Gate, Verdict
-from walle.deploy.cloud.journal import Journal, JournalError
+from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.monitor_service import MonitorService, ReportsTaken, Totals
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.step import Step
+from walle.deploy.cloud.store_error import StateError
 from walle.protocol import Metric, Outcome, OutcomeBatch, OutcomeKind
 
 TASK = "shop/ipv"
@@ -628,7 +629,7 @@ class AwayJournal(SqliteJournal):
 
     async def save_evidence(self, *args: Any, **options: Any) -> None:
         if self.is_away:
-            error = JournalError("there", "does not answer")
+            error = StateError("there", "does not answer")
             error.may_pass = True
             raise error
         await super().save_evidence(*args, **options)
@@ -645,7 +646,7 @@ async def test_a_report_that_cannot_be_journalled_is_not_answered_and_counts_onc
         report = _batch("b1", OutcomeKind.RUN, ok=3)
         journal.is_away = True
         for _ in range(2):  # the device sends it again
-            with pytest.raises(JournalError, match="does not answer"):
+            with pytest.raises(StateError, match="does not answer"):
                 await service.take(report)
         assert caplog.text == ""  # its database has said so
         journal.is_away = False
@@ -670,12 +671,12 @@ async def test_reports_that_come_while_the_journal_is_away_do_not_crowd_out_the_
         first = _batch("b0", OutcomeKind.RUN, ok=3)
         others = [_batch(f"b{number}", OutcomeKind.RUN, ok=1, device=f"d{number}") for number in range(1, 10)]
         journal.is_away = True
-        with pytest.raises(JournalError, match="does not answer"):
+        with pytest.raises(StateError, match="does not answer"):
             await service.take(first)
         for other in others:
-            with pytest.raises(JournalError, match="does not answer"):
+            with pytest.raises(StateError, match="does not answer"):
                 await service.take(other)
-        with pytest.raises(JournalError, match="does not answer"):
+        with pytest.raises(StateError, match="does not answer"):
             await service.take_reports(others)
         journal.is_away = False
         await service.take(first)

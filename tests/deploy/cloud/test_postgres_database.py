@@ -20,7 +20,8 @@ from walle.deploy.cloud.postgres_database import DatabaseError, PostgresDatabase
 from walle.deploy.cloud.postgres_journal import PostgresJournal
 from walle.deploy.cloud.postgres_schema import MIGRATIONS, Migration
 from walle.deploy.cloud.sync_database import SyncDatabase
-from walle.pipeline.ingest.upload_store import IngestError, open_uploads
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import IngestError
 from walle.postgres import TRY_AGAIN_S
 
 

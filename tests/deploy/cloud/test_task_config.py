@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.tasks import CONFIG
-from walle.deploy.cloud.task_config import (
-    LIMITS,
-    MAX_CONFIG_BYTES,
-    PLACES,
-    TaskConfig,
-    TaskConfigError,
-    is_name,
-    load_config,
-)
+from walle.deploy.cloud.task_config import LIMITS, MAX_CONFIG_BYTES, PLACES, TaskConfig, TaskConfigError, load_config
+from walle.names import is_name
 from walle.protocol import PHASES, ContentsTest, Destination, ExclusiveFile, TriggerCondition
 
 REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000, "queue": 16}

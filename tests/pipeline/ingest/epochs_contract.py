@@ -12,7 +12,7 @@ from walle.pipeline.ingest import receipt
 from walle.pipeline.ingest.receipt import Place, StoredStream, StreamKey
 from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.losses import Loss, LossCause
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello, Origin, ProtocolError, origins_to_text
 
 

@@ -13,7 +13,7 @@ from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE
 from walle.pipeline.ingest.receipt import Accepted, LossTotal
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
 from walle.pipeline.losses import LossCause
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello
 
 

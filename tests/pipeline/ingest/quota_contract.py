@@ -10,7 +10,7 @@ from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.receipt import Accepted
 from walle.pipeline.ingest.retention import Retention, RetentionRule
 from walle.pipeline.ingest.upload_store import UploadStore
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 
 class QuotaContract:

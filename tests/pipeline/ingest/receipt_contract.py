@@ -10,7 +10,7 @@ from tests.pipeline.ingest.upload_samples import MakeStore, as_read, came_compre
 from walle.pipeline.ingest.receipt import Accepted
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
 from walle.pipeline.losses import Loss, LossCause
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello
 
 

@@ -8,7 +8,7 @@ from tests.pipeline.ingest.upload_samples import SetClock, received, stored
 from walle.clock import ManualClock
 from walle.pipeline.ingest.retention import Retention, RetentionRule
 from walle.pipeline.ingest.upload_store import TopicSize, UploadStore
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 
 class RetentionContract:

@@ -21,9 +21,10 @@ from walle.pipeline.ingest.feature_reader import (
     iso_time,
     task_of,
 )
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.ingest.upload_columns import upload_columns
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.tunnel.received import Received
 
 
 def upload(seq: int, topic: str, payload: Any, *, device: str = "d", at_ms: int = 0) -> Received:

@@ -14,7 +14,7 @@ from walle import plain
 from walle.errors import ConfigError
 from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 
 def visit(seq: int, payload: Any, *, device: str = "d", topic: str = "shop/ipv") -> Received:

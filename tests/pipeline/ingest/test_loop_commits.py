@@ -16,7 +16,7 @@ from walle.pipeline.ingest import sqlite_log
 from walle.pipeline.ingest.receipt import Accepted
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello, Origin, origins_to_text
 
 

@@ -17,8 +17,9 @@ from tests.sim.postgres_programs import postgres_program
 from tests.sim.postgres_proxy import PostgresProxy
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.pipeline.ingest.pump import PumpStatus, pump
-from walle.pipeline.ingest.upload_store import IngestError, UploadStore, open_uploads
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import IngestError, UploadStore
+from walle.pipeline.tunnel.received import Received
 
 
 class TestPostgresUploadStore(UploadStoreContract):

@@ -23,7 +23,7 @@ from tests.sim.postgres_server import PostgresServer
 from tests.sim.tunnel_rig import fill, running
 from walle.clock import SystemClock
 from walle.errors import ConfigError, PipelineError, WalleError
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.tunnel import processes as processes_module
 from walle.pipeline.tunnel.client import RequestError, TunnelClient
 from walle.pipeline.tunnel.deadline import request_due_s

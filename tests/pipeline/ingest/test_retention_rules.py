@@ -4,7 +4,8 @@ import pytest
 
 from walle.errors import ConfigError
 from walle.pipeline.ingest.retention import RetentionRule, parse_rule
-from walle.pipeline.ingest.upload_store import IngestError, open_uploads
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import IngestError
 
 
 def test_rules_are_parsed() -> None:

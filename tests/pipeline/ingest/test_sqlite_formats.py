@@ -14,7 +14,7 @@ from walle.pipeline.ingest.receipt import LossTotal
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize
 from walle.pipeline.losses import LossCause
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello, Origin, origins_to_text
 
 _FORMAT_2 = """

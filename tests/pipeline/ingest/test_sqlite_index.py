@@ -13,7 +13,7 @@ from walle.pipeline.ingest import sqlite_index, sqlite_store
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import TopicSize
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello, Origin, origins_to_text
 
 

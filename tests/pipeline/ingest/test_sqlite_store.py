@@ -14,7 +14,7 @@ from walle.pipeline.ingest.feature_view import FeatureView, ViewConfig
 from walle.pipeline.ingest.sqlite_connection import SqliteConnection
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello
 
 

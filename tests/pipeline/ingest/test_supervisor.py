@@ -14,7 +14,8 @@ from walle.clock import ManualClock
 from walle.engine_ext import _core
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError
-from walle.pipeline.tunnel.server import Received, TunnelServer
+from walle.pipeline.tunnel.received import Received
+from walle.pipeline.tunnel.server import TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 from walle.protocol import Hello
 

@@ -14,7 +14,7 @@ from walle.cloud.uploads_watch import UploadsWatch
 from walle.pipeline.ingest.retention import Retention
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _MAX_BYTES = 4 << 20
 _BATCH_BYTES = 10 * 30_000

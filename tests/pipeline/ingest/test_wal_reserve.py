@@ -11,7 +11,7 @@ import pytest
 
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.wal_reserve import WalReserve
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _LIMIT = 4 << 20
 

@@ -9,7 +9,7 @@ from walle.clock import SystemClock
 from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.frames import Decoder, Encoder
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Upload
 
 type MakeStore = Callable[[], UploadStore]

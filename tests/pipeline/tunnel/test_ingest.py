@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from walle.clock import ManualClock
 from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.tunnel.ingest import Accepted, Ingest, IngestError, pump
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello
 
 

@@ -17,7 +17,8 @@ from tests.sim.tunnel_cloud import echo
 from tests.sim.tunnel_rig import KeepingOutbox, MakeClient, RawDevice, bare_server, fill, running, until
 from walle import protocol
 from walle.clock import SystemClock
-from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
+from walle.pipeline.ingest.stores import open_uploads
+from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.ring import Ring, RingError, RingMember, RingPlace
 from walle.pipeline.tunnel.service import TunnelService
 

@@ -14,7 +14,7 @@ from walle import protocol
 from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryCache, DictionaryError, train_dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, UnknownDictionaryError
 from walle.pipeline.tunnel.layouts import UPLOAD
-from walle.pipeline.tunnel.server import ResumePoint
+from walle.pipeline.tunnel.received import ResumePoint
 
 
 def _feature(rng: random.Random) -> bytes:

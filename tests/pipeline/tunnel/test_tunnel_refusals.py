@@ -34,7 +34,8 @@ from walle.pipeline.tunnel.client import (
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.link import Link
-from walle.pipeline.tunnel.server import ResumePoint, ServerLimits, TunnelServer, TunnelServerError
+from walle.pipeline.tunnel.received import ResumePoint
+from walle.pipeline.tunnel.server import ServerLimits, TunnelServer, TunnelServerError
 
 
 @pytest.mark.asyncio

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walle.engine_ext import _core
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 
 _TURN_BYTES = 1000
 _ROW_BYTES = 100  # of each upload, beside topic and payload

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from walle.engine_ext import _core
-from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Ack, Frame, Ping, Upload, UploadBatch
 
 _BUFFER_BYTES = 64 << 10

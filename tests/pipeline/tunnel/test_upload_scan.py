@@ -11,10 +11,10 @@ import zstandard
 from walle import plain
 from walle.engine_ext import _core
 from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
-from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, FrameError, UploadFields
 from walle.pipeline.tunnel.layouts import split_version
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import Frame, Ping, Upload, UploadBatch
 
 _VALUES = ("device", "epoch", 1_700_000_000_000)

@@ -21,9 +21,9 @@ from walle.cloud.identity.changes import (
 )
 from walle.cloud.identity.store import BoundKey, IdentityStore, IdentityStoreError, bound
 from walle.deploy.cloud.access import hash_of
-from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.postgres_database import Action, Connection
 from walle.deploy.cloud.postgres_text import storable_text
+from walle.deploy.cloud.store_error import StateError
 from walle.deploy.cloud.sync_database import SyncDatabase
 
 LEAST_GENERATION = "least generation of a key"  # counters
@@ -158,13 +158,13 @@ class PostgresIdentityStore(IdentityStore):
     def _rows(self, query: str, *values: object) -> list[Any]:
         try:
             return self._database.read(query, *values)
-        except JournalError as error:
+        except StateError as error:
             raise IdentityStoreError.of_database(error) from error
 
     def _write[T](self, work: Action[T], *, durable: bool = True) -> T:
         try:
             return self._database.write(work, durable=durable)
-        except JournalError as error:
+        except StateError as error:
             raise IdentityStoreError.of_database(error) from error
 
 

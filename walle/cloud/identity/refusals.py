@@ -1,6 +1,6 @@
 """Errors of identities: a device that is not given what it asked for, and an id that no device has."""
 
-from walle.deploy.cloud.api import AccessError
+from walle.deploy.cloud.access_errors import AccessError
 from walle.errors import ConfigError
 from walle.protocol import MAX_ID_CHARS
 

@@ -3,13 +3,12 @@
 import base64
 import binascii
 import json
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from walle.cloud.identity.changes import IdentityRecord
-from walle.cloud.identity.service import DeviceCertificate, DeviceSession, IdentityKeys
+from walle.cloud.identity.interface import Identities
 from walle.cloud.identity.store import MAX_LIFE_S, MAX_PAGE, MAX_USES
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.api import check_role, identify
@@ -17,21 +16,6 @@ from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.protocol import MAX_ID_CHARS, ProtocolError
 
 _MAX_BODY_BYTES = 16 << 10
-
-
-class Identities(Protocol):
-    """Methods of `walle.cloud.identity.service.IdentityService` that a gateway calls."""
-
-    async def keys(self) -> IdentityKeys: ...
-    async def make_token(self, device_id: str, uses: int, life_s: float) -> str: ...
-    async def certify(self, device_id: str, request: str, token: str) -> DeviceCertificate: ...
-    async def challenge(self) -> str: ...
-    async def session(self, device_id: str, challenge: str, signature: bytes) -> DeviceSession: ...
-    async def revoke(self, device_id: str, reason: str) -> IdentityRecord: ...
-    async def current_key(self, device_id: str) -> tuple[int, bytes]: ...
-    async def revocations(self, after: int) -> tuple[int, dict[str, int]]: ...
-    async def states(self, device_ids: list[str]) -> dict[str, dict[str, Any]]: ...
-    async def records(self, after: str, limit: int, search: str) -> list[IdentityRecord]: ...
 
 
 class _Body(BaseModel):

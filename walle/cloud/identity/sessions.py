@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from walle.cloud.certificates import AuthorityError
-from walle.deploy.cloud.api import AccessError
+from walle.deploy.cloud.access_errors import AccessError
 from walle.deploy.ed25519_keys import checked_key
 from walle.durable_file import write_new_file
 from walle.identity import MAX_GENERATION, DeviceIdentity, Revocations

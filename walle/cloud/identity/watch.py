@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from walle.clock import Clock
-from walle.cloud.identity.routes import Identities
+from walle.cloud.identity.interface import Identities
 from walle.cloud.identity.sessions import SessionVerifier
 from walle.deploy.cloud.metrics import counter, gauge_of
 from walle.identity import Revocations

@@ -3,7 +3,7 @@
 `request` reads what a device sends, `versions` finds the version that it names, `scheduler` holds the requests that
 wait (`request_queue`) and gives batches to an engine: `vm_engine`, task VMs of this process's VM host, or
 `process_engine`, processes that each have such VMs (`replica_server`), on this node or others (`replica_address`,
-`node_cache`). `node` connects them, `watch` shows their state.
+`node_cache`). `watch` shows their state; the inference node connects them.
 """
 
 from walle.cloud.inference.failures import (
@@ -13,13 +13,11 @@ from walle.cloud.inference.failures import (
     NoRoomError,
     ReplicaLostError,
 )
-from walle.cloud.inference.node import InferenceNode
 
 __all__ = [
     "InferenceError",
     "InferenceFullError",
     "InferenceLateError",
-    "InferenceNode",
     "NoRoomError",
     "ReplicaLostError",
 ]

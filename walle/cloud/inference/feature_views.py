@@ -5,7 +5,7 @@ from typing import Any
 
 from walle.cloud.background import in_background
 from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.topics import check_readable
 from walle.protocol import Manifest
 

@@ -3,22 +3,29 @@
 import asyncio
 import collections
 import functools
+from typing import Protocol
 
 from walle.cloud.home import CloudHome
 from walle.cloud.inference.engine import ReleasedVersion
 from walle.cloud.inference.failures import InferenceError
 from walle.cloud.inference.version_source import HomeSource
-from walle.cloud.peers import ReleasesPeer
+from walle.deploy.cloud.release import Release
 
 MAX_VERSIONS = 256  # whose manifests are kept, those asked for last
 
 type _Name = tuple[str, str]  # a task's full name, and a version
 
 
+class KnownReleases(Protocol):
+    """The one method of the release service that is called here."""
+
+    async def all(self) -> tuple[Release, ...]: ...
+
+
 class Versions:
     """Versions that were released here, by task and version."""
 
-    def __init__(self, home: CloudHome, releases: ReleasesPeer) -> None:
+    def __init__(self, home: CloudHome, releases: KnownReleases) -> None:
         self._source = HomeSource(home)
         self._releases = releases
         self._known: collections.OrderedDict[_Name, ReleasedVersion] = collections.OrderedDict()

@@ -33,10 +33,10 @@ from typing import Any, Protocol, Self
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.scenario_groups import NO_GROUPS, ScenarioGroups
-from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.deploy.cloud.toml_file import read_section
 from walle.durable_file import write_file
 from walle.errors import ConfigError
+from walle.names import NAME_RULE, is_name
 
 ANY_SCENARIO = "*"
 _GROUP_END = "/*"  # of GROUP/*: all scenarios of a group

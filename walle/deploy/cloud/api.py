@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
+from walle.deploy.cloud.access_errors import AccessError
 from walle.deploy.cloud.access_file import LastAdminError, TokenExistsError, UnknownTokenError
 from walle.deploy.cloud.audit import Audit, AuditError, NoAudit
 from walle.deploy.cloud.device_registry import UnknownDeviceError
@@ -26,7 +27,7 @@ from walle.deploy.cloud.disk_space import DiskFullError
 from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.guard import MAX_GUARDS
-from walle.deploy.cloud.journal import JournalError, Transition
+from walle.deploy.cloud.journal import Transition
 from walle.deploy.cloud.metrics import MAX_RELEASES
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
@@ -46,23 +47,12 @@ from walle.deploy.cloud.release_metrics import alarm_metrics, push_metrics, rele
 from walle.deploy.cloud.release_query import MAX_PAGE, ReleasePage, ReleaseQuery
 from walle.deploy.cloud.release_service import MIN_KEEP_VERSIONS
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
+from walle.deploy.cloud.store_error import StateError
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.protocol import MAX_ID_CHARS, OutcomeBatch, ProtocolError, printable
 
 STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
 MAX_TEXT_CHARS = 16_000  # of a reason, a traceback or a log in an answer
-
-
-class AccessError(DeployError):
-    """A caller without the right to a call. `status`: 401 for an unknown token, 403 where its role is too low."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(status, why)
-        self.status = status
-        self.why = why
-
-    def __str__(self) -> str:
-        return self.why
 
 
 class Releases(Protocol):
@@ -564,7 +554,7 @@ def error_status(error: Exception) -> int:
             return 404
         case TransitionError() | TaskBusyError() | TooManyGroupsError() | TokenExistsError() | LastAdminError():
             return 409
-        case DiskFullError() | JournalError(is_full=True):
+        case DiskFullError() | StateError(is_full=True):
             return 507
         case DeployError() | ConfigError() | ProtocolError():
             return 422

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Header, Query
 
 from walle.deploy.cloud.access import Identifier
-from walle.deploy.cloud.api import AccessError, identify
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import identify
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES_PAGE,
     MAX_PAGE,

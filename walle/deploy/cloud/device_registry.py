@@ -231,7 +231,7 @@ class DeviceRegistry(abc.ABC):
     """The registry, within `async with`. Changes wait in memory until `flush`, every `flush_s` and before reads.
 
     Raises, from reads:
-        JournalError: the registry cannot be read.
+        StateError: the registry cannot be read.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class DeviceRegistry(abc.ABC):
         """Write what waits, in one transaction; what cannot be written is dropped and counted.
 
         Raises:
-            JournalError: the registry cannot be written.
+            StateError: the registry cannot be written.
         """
         async with self._storing:
             changes, self._waiting, self._waiting_weight = self._waiting, [], 0
@@ -499,7 +499,7 @@ class DeviceRegistry(abc.ABC):
         Where the budget ends first, they are those of the devices of the first ids.
 
         Raises:
-            JournalError: the registry cannot be read.
+            StateError: the registry cannot be read.
         """
         await self.flush()
 

@@ -10,23 +10,14 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+from walle.deploy.cloud.metrics import TEST_NAMES
+
 MAX_TEST_POINTS = 160
 MAX_STEPS = 20  # the latest
 LATEST_S = 10.0
 _FIRST_INTERVAL_S = 1.0
 _SINGLE = {"rejects": "rolls back", "accepts": "accepts"}
 _SUMMARIES = {"groups": ("groups of devices", "pauses"), "hindered": ("hindered devices", "pauses")}
-TEST_NAMES = (
-    "failed runs",
-    "broken devices",
-    "guards are broken",
-    "groups of devices",
-    "hindered devices",
-    "silent devices",
-    "runs are good",
-    "few devices are broken",
-    "guards hold",
-)
 
 
 @dataclasses.dataclass(frozen=True)

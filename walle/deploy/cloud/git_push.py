@@ -47,8 +47,8 @@ from walle.deploy.cloud.push_rules import (
 )
 from walle.deploy.cloud.quarantine import PackError, Quarantine
 from walle.deploy.cloud.repo import TaskRepos, parse_tag, peel, read_tree
-from walle.deploy.cloud.task_config import is_name
 from walle.errors import ConfigError, DeployError
+from walle.names import is_name
 from walle.protocol import printable
 
 MAX_PACK_BYTES = 256 * 1024 * 1024

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.deploy.cloud.access_errors import AccessError
 from walle.deploy.cloud.access_file import AccessFile
-from walle.deploy.cloud.api import AccessError, check_role, identify
+from walle.deploy.cloud.api import check_role, identify
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.deploy.cloud.scenario_groups import ScenarioGroups
-from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import ConfigError
+from walle.names import NAME_RULE, is_name
 
 type Authorization = Annotated[str, Header()]
 

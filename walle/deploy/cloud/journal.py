@@ -1,4 +1,4 @@
-"""Write-ahead journal of the release service: interface, values and errors. Written before effects run, read at start.
+"""Write-ahead journal of the release service: interface and values. Written before effects run, read at start.
 
 Each transition is one transaction: the release's new state, the event, and the effects still to run.
 An effect is deleted when it has run; those left after a crash run again. The journal also holds the signed rows
@@ -7,45 +7,12 @@ of the release table, monotonic counters (serials, releases, generations), and t
 `SqliteJournal` keeps it in a file, `PostgresJournal` in a database; both pass the same tests.
 """
 
-import contextlib
 import dataclasses
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from walle.deploy.cloud.disk_space import is_full
 from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
-from walle.errors import DeployError
-
-
-class JournalError(DeployError):
-    """The journal's file cannot be read or written. `path` names it. `is_full`: the disk is full.
-
-    `may_pass`: it is in a database that cannot be used now, which is logged already.
-    """
-
-    may_pass = False
-
-    def __init__(self, path: str, why: str, is_full: bool = False) -> None:
-        super().__init__(path, why, is_full)
-        self.path = path
-        self.why = why
-        self.is_full = is_full
-
-    def __str__(self) -> str:
-        advice = "; free some space on the cloud's disk" if self.is_full else ""
-        return f"release journal {self.path}: {self.why}{advice}"
-
-
-@contextlib.contextmanager
-def journal_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of the system within the block into JournalError, which names the file."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise JournalError(str(path), str(error), is_full(error)) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +40,7 @@ class Journal(Protocol):
     A journal with a grant writes for the holder of that lease (`walle.deploy.cloud.lease`) and for nobody after it.
 
     Raises, from every call:
-        JournalError: the journal cannot be read or written, for instance because the disk is full.
+        StateError: the journal cannot be read or written, for instance because the disk is full.
         LeaseLostError: from calls that write: another holder has the lease; nothing was written.
     """
 

@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from typing import Protocol, Self
 
 from walle.clock import Clock
-from walle.deploy.cloud.journal import JournalError
+from walle.deploy.cloud.store_error import StateError
 from walle.errors import DeployError
 
 LIFE_S = 10.0  # after which another one may take the lease of a holder that does not renew it
@@ -79,7 +79,7 @@ class Leases(Protocol):
     writes asks there whether the lease is still its own. Else a lease that was not renewed for its life is lost.
 
     Raises, from every call:
-        JournalError: the database cannot be read or written.
+        StateError: the database cannot be read or written.
     """
 
     decides_later: bool
@@ -151,7 +151,7 @@ class LeaseKeeper:
         """Return once this holder has the lease.
 
         Raises:
-            JournalError: the database cannot be read or written.
+            StateError: the database cannot be read or written.
             LeaseLostError: another one than the predecessor of this successor has it.
         """
         holder, other = holder_name(), ""
@@ -163,7 +163,7 @@ class LeaseKeeper:
                 if self._grant is not None:
                     break
                 found = await self._leases.state(self._name)
-            except JournalError as error:  # LeaseLostError is not one
+            except StateError as error:  # LeaseLostError is not one
                 if not error.may_pass:
                     raise
                 _LOG.debug("lease %r: %s", self._name, error)

@@ -11,14 +11,23 @@ from collections.abc import Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from walle.deploy.cloud.gate_course import TEST_NAMES
-
 UNITS = ("seconds", "bytes", "ratio", "uploads", "devices", "requests")
 FURTHER_GATEWAYS = "Further gateways"  # the part that `walle cloud gateway` alone has
 DATABASE = "Database"  # the part that a cloud with its state in PostgreSQL has
 EDGE_GATEWAYS = "Edge gateways"  # the part that edge gateways alone have
 MAX_RELEASES = 500  # releases with series of their own
 MAX_SCENARIOS = 200
+TEST_NAMES = (  # tests of a gate
+    "failed runs",
+    "broken devices",
+    "guards are broken",
+    "groups of devices",
+    "hindered devices",
+    "silent devices",
+    "runs are good",
+    "few devices are broken",
+    "guards hold",
+)
 
 
 class MetricType(enum.StrEnum):

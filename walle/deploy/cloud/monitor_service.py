@@ -30,7 +30,7 @@ from walle.deploy.cloud.device_registry import (
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.gate import Verdict
 from walle.deploy.cloud.gate_course import GateCourse, GateTest
-from walle.deploy.cloud.journal import Journal, JournalError
+from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.lease import LeaseLostError
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
@@ -38,6 +38,7 @@ from walle.deploy.cloud.release_course import Course, Point
 from walle.deploy.cloud.report_pace import ReportPace
 from walle.deploy.cloud.reported_states import ReportedStates
 from walle.deploy.cloud.step import Step
+from walle.deploy.cloud.store_error import StateError
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
 
@@ -296,7 +297,7 @@ class MonitorService:
         self._flush_s = flush_s
         self._group_s = group_s
         self._pace = ReportPace(reports_s, clock) if reports_s else None
-        self._group: asyncio.Task[JournalError | None] | None = None  # of reports that are journalled together
+        self._group: asyncio.Task[StateError | None] | None = None  # of reports that are journalled together
         self._can_join = False
         self._group_took_s = 0.0
         self._evidence: dict[str, _Evidence] = {}
@@ -326,7 +327,7 @@ class MonitorService:
         """Journal the evidence and stop. A second call saves what the first could not, and else does nothing.
 
         Raises:
-            JournalError: the evidence could not be saved.
+            StateError: the evidence could not be saved.
         """
         saving, self._saving = self._saving, None
         try:
@@ -352,7 +353,7 @@ class MonitorService:
                 await self.flush()
             except LeaseLostError as error:
                 _LOG.warning("the monitor's evidence is not saved: %s", error)
-            except JournalError as error:
+            except StateError as error:
                 if not error.may_pass:
                     _LOG.exception("the monitor's evidence could not be saved; trying again")
 
@@ -372,7 +373,7 @@ class MonitorService:
             try:
                 await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
             except BaseException as error:
-                self._is_away = isinstance(error, JournalError) and error.may_pass
+                self._is_away = isinstance(error, StateError) and error.may_pass
                 self._unsaved |= unsaved
                 while len(self._unsaved_batches) > self.MAX_BATCH_IDS:
                     self._unsaved_batches.popitem(last=False)
@@ -429,7 +430,7 @@ class MonitorService:
         What is returned is after how many seconds the device is to report again, 0 for its choice, None for nothing.
 
         Raises:
-            JournalError: with `group_s`, the report is counted and the journal's database is away: the device is to
+            StateError: with `group_s`, the report is counted and the journal's database is away: the device is to
                 send it again, since it would be lost with this process.
         """
         await self._reach_journal()
@@ -444,7 +445,7 @@ class MonitorService:
         """Count reports as `take` does, and journal them together. One that cannot be counted costs no other.
 
         Raises:
-            JournalError: as `take`, for all of them.
+            StateError: as `take`, for all of them.
         """
         await self._reach_journal()
         now_s = self._clock.time()
@@ -470,12 +471,12 @@ class MonitorService:
         would be forgotten by then, and it would count twice. So nothing is counted until the journal is back.
 
         Raises:
-            JournalError: it is still away.
+            StateError: it is still away.
         """
         if self._is_away and self._group_s is not None:
             try:
                 await self.flush()
-            except JournalError as error:
+            except StateError as error:
                 if error.may_pass:
                     raise
 
@@ -553,7 +554,7 @@ class MonitorService:
         if (error := await asyncio.shield(self._group)) is not None:
             raise error
 
-    async def _save_group(self, group_s: float) -> JournalError | None:
+    async def _save_group(self, group_s: float) -> StateError | None:
         """Journal the reports of some time; where that fails, they are journalled by and by, as without groups.
 
         Return the error of a journal whose database is away.
@@ -563,7 +564,7 @@ class MonitorService:
         began_s = self._clock.monotonic()
         try:
             await self.flush()
-        except JournalError as error:
+        except StateError as error:
             if error.may_pass:
                 return error
             _LOG.exception("reports of outcomes could not be journalled; trying again")

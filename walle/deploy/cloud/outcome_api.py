@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from walle.deploy.cloud.api import AccessError, Outcomes, error_answer
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import Outcomes, error_answer
 from walle.deploy.cloud.asgi import Receive, Scope, Send
 from walle.deploy.cloud.push import IdentifyDevice
 from walle.errors import WalleError

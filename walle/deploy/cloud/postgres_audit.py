@@ -24,8 +24,8 @@ from walle.deploy.cloud.audit import (
     make_record,
     verify,
 )
-from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.postgres_database import Connection
+from walle.deploy.cloud.store_error import StateError
 from walle.deploy.cloud.sync_database import SyncDatabase
 
 MAX_RECORDS = 400_000  # about as many as the segments of a folder have
@@ -63,7 +63,7 @@ class PostgresAuditLog(OwingLog):
         with self._appending:
             return self._append_all(action, fields)
 
-    def _failure(self, error: JournalError) -> AuditError:
+    def _failure(self, error: StateError) -> AuditError:
         found = AuditError(self.place, error.why, is_full=error.is_full)
         found.may_pass = error.may_pass
         found.retry_after_s = getattr(error, "retry_after_s", None)
@@ -82,7 +82,7 @@ class PostgresAuditLog(OwingLog):
 
         try:
             line = self._database.write(write)
-        except JournalError as error:
+        except StateError as error:
             raise self._failure(error) from error
         self._settle(owed)
         return AuditRecord.from_line(line.encode())
@@ -142,7 +142,7 @@ class PostgresAuditLog(OwingLog):
 
         try:
             return AuditHead(**json.loads(self._database.write(write)))
-        except JournalError as error:
+        except StateError as error:
             raise self._failure(error) from error
 
     def last_head(self) -> AuditHead | None:
@@ -180,5 +180,5 @@ class PostgresAuditLog(OwingLog):
     def _read(self, query: str, *values: object) -> list[Any]:
         try:
             return self._database.read(query, *values)
-        except JournalError as error:
+        except StateError as error:
             raise self._failure(error) from error

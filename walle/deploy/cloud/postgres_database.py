@@ -19,8 +19,8 @@ from typing import Any, Self, cast
 
 from walle.backoff import Backoff
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.lease import Grant, check_grant
+from walle.deploy.cloud.store_error import StateError
 from walle.extras import install_hint
 
 try:
@@ -44,7 +44,7 @@ try:
         without_password,
     )
 except ImportError as _error:
-    raise JournalError("PostgreSQL", f"asyncpg is missing; install it with: {install_hint('postgres')}") from _error
+    raise StateError("PostgreSQL", f"asyncpg is missing; install it with: {install_hint('postgres')}") from _error
 
 __all__ = ["Connection", "DatabaseError", "PostgresDatabase", "is_database_url", "without_password"]
 
@@ -67,7 +67,7 @@ _SETTINGS = {
 _LOG = logging.getLogger(__name__)
 
 
-class DatabaseError(JournalError):
+class DatabaseError(StateError):
     """The database cannot be used, or refused a write. `path` is its URL without a password.
 
     Over HTTP: 503; 507 where its disk is full. `may_pass`: the same call may succeed later.

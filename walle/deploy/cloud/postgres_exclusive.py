@@ -18,9 +18,9 @@ from walle.deploy.cloud.exclusive_store import (
     GroupRow,
     TooManyFilesError,
 )
-from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.postgres_database import Action, Connection
 from walle.deploy.cloud.postgres_text import is_storable, storable_text
+from walle.deploy.cloud.store_error import StateError
 from walle.deploy.cloud.sync_database import SyncDatabase
 from walle.protocol import MAX_EXCLUSIVE_FILES, SealedFile
 
@@ -185,11 +185,11 @@ class PostgresExclusiveStore(ExclusiveStore):
     def _rows(self, query: str, *values: object) -> list[Any]:
         try:
             return self._database.read(query, *values)
-        except JournalError as error:
+        except StateError as error:
             raise ExclusiveStoreError.of_database(error) from error
 
     def _write[T](self, work: Action[T]) -> T:
         try:
             return self._database.write(work)
-        except JournalError as error:
+        except StateError as error:
             raise ExclusiveStoreError.of_database(error) from error

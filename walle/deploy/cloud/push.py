@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ANSWERED, ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.decision import NOTHING, Decision, Due, Place, cut
 from walle.deploy.cloud.device_changes import MAX_SIGHTING_BYTES
 from walle.deploy.cloud.known_parts import KnownParts
@@ -40,7 +40,6 @@ from walle.protocol import (
 from walle.protocol.traces import TRACE_HEADER
 
 ERROR_HEADER = "X-Walle-Error"
-ANSWERED = "walle.answered"  # in a scope: the profile of this request was answered before
 
 type Headers = tuple[tuple[bytes, bytes], ...]
 type IdentifyDevice = Callable[[bytes | None], str]

@@ -27,8 +27,8 @@ from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.simulated_fault import SimulatedFault
 from walle.deploy.cloud.step import Step
-from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import DeployError
+from walle.names import NAME_RULE, is_name
 from walle.protocol import printable
 
 DEFAULT_STEPS = (0.25, 0.5, 1.0)

@@ -22,10 +22,10 @@ from dulwich.repo import Repo
 from walle.deploy.cloud.large_file import MAX_POINTER_BYTES, LargeFile, PointerError, parse_pointer
 from walle.deploy.cloud.large_file_store import LargeFileStore
 from walle.deploy.cloud.quarantine import sweep_quarantines
-from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.deploy.cloud.task_tree import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
 from walle.durable_file import make_folders, move_folder, sync_tree
 from walle.errors import DeployError
+from walle.names import NAME_RULE, is_name
 
 MAX_TREE_DEPTH = 16
 TAG_PREFIX = b"refs/tags/"

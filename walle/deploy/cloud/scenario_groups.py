@@ -17,10 +17,10 @@ from typing import Any
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.disk_space import DiskFullError, is_full
-from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.deploy.cloud.toml_file import FileState, file_lock, file_state, read_section
 from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
+from walle.names import NAME_RULE, is_name
 
 MAX_GROUPED = 10_000  # scenarios in groups
 _LOOK_S = 0.5  # between two looks at the file: a change acts in other gateways within this time

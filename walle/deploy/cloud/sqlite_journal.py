@@ -17,11 +17,12 @@ from typing import Any, Self
 import aiosqlite
 
 from walle.deploy.cloud.disk_space import free_bytes, is_full
-from walle.deploy.cloud.journal import JournalError, PendingEffect, Transition, journal_errors
+from walle.deploy.cloud.journal import PendingEffect, Transition
 from walle.deploy.cloud.lease import Grant, check_grant
 from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
 from walle.deploy.cloud.sqlite_leases import grant_query
+from walle.deploy.cloud.store_error import StateError, state_errors
 from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class SqliteJournal:
         self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        with journal_errors(self.path):
+        with state_errors(self.path):
             await asyncio.to_thread(self._probe)
             connecting = asyncio.ensure_future(self._connect())
             try:
@@ -231,7 +232,7 @@ class SqliteJournal:
 
     async def _transaction(self, action: Callable[[aiosqlite.Connection], Awaitable[None]]) -> None:
         db = self._opened()
-        with journal_errors(self.path):
+        with state_errors(self.path):
             await db.execute("BEGIN IMMEDIATE")
             try:
                 if self._grant is not None:
@@ -249,12 +250,12 @@ class SqliteJournal:
         sqlite3.connect(self.path).close()
 
     async def _read(self, sql: str, *values: object) -> list[Any]:
-        with journal_errors(self.path):
+        with state_errors(self.path):
             return list(await self._opened().execute_fetchall(sql, values))
 
     def _opened(self) -> aiosqlite.Connection:
         if self._db is None:
-            raise JournalError(str(self.path), "is not open")
+            raise StateError(str(self.path), "is not open")
         return self._db
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Self
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.journal import JournalError, journal_errors
 from walle.deploy.cloud.lease import Grant, LeaseState, check_grant
+from walle.deploy.cloud.store_error import StateError, state_errors
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS leases (
@@ -97,11 +97,11 @@ class SqliteLeases:
                 check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
                 until_s = self._clock.monotonic() + life_s
                 db.execute("UPDATE leases SET until_s = ? WHERE name = ?", (until_s, grant.name))
-        except JournalError as error:
+        except StateError as error:
             if not error.is_full:
                 raise
             # Nobody can write that they have taken it, and rollbacks must go on.
-            with journal_errors(self.path), contextlib.closing(_connect(self.path)) as db:
+            with state_errors(self.path), contextlib.closing(_connect(self.path)) as db:
                 check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
 
     def _release(self, grant: Grant) -> None:
@@ -125,7 +125,7 @@ class SqliteLeases:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with journal_errors(self.path), contextlib.closing(_connect(self.path)) as db:
+        with state_errors(self.path), contextlib.closing(_connect(self.path)) as db:
             db.executescript(SCHEMA)
             db.execute("BEGIN IMMEDIATE")
             try:

@@ -24,7 +24,7 @@ from walle.deploy.cloud.device_registry import (
     known_device,
     up_to_enough_tasks,
 )
-from walle.deploy.cloud.journal import JournalError, journal_errors
+from walle.deploy.cloud.store_error import StateError, state_errors
 
 _LOG = logging.getLogger(__name__)
 _TEXT = "CASE a.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(a.value AS TEXT) END"
@@ -76,7 +76,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
             self._db = None
 
     def _open_file(self) -> sqlite3.Connection:
-        with journal_errors(self.path):
+        with state_errors(self.path):
             try:
                 return self._connect()
             except sqlite3.DatabaseError as error:
@@ -107,7 +107,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
         return await asyncio.to_thread(self._write, changes)
 
     def _write(self, changes: Sequence[Change]) -> int:
-        with self._lock, journal_errors(self.path):
+        with self._lock, state_errors(self.path):
             db = self._opened()
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -151,13 +151,13 @@ class SqliteDeviceRegistry(DeviceRegistry):
             "SELECT device_id, app_version, attributes, last_seen_s FROM devices WHERE device_id > ?"
             " ORDER BY device_id LIMIT ?"
         )
-        with self._lock, journal_errors(self.path):  # for one part: others read and write between two
+        with self._lock, state_errors(self.path):  # for one part: others read and write between two
             return self._opened().execute(query, (after, MAX_PAGE)).fetchall()
 
     def _read_page(self, query: DeviceQuery) -> DevicePage:
         where, values = conditions(query, self._clock.time(), _DIALECT)
         limit = max(1, min(query.limit, MAX_PAGE))
-        with self._lock, journal_errors(self.path):
+        with self._lock, state_errors(self.path):
             db = self._opened()
             # Conditions are constants of this module; what the caller gave is bound.
             ((total,),) = db.execute(f"SELECT count(*) FROM devices AS d WHERE {where}", values).fetchall()  # noqa: S608
@@ -170,7 +170,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
         return DevicePage(devices=devices, after=after, total=total, unlisted=self.unlisted)
 
     def _read_device(self, device_id: str, scenarios: Collection[str] | None) -> KnownDevice | None:
-        with self._lock, journal_errors(self.path):
+        with self._lock, state_errors(self.path):
             db = self._opened()
             row = db.execute("SELECT * FROM devices WHERE device_id = ?", (device_id,)).fetchone()
             return None if row is None else self._known(db, row, scenarios)
@@ -194,7 +194,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
         return await asyncio.to_thread(self._select, sql, (*values, *more))
 
     def _select(self, sql: str, values: Sequence[Any]) -> list[Any]:
-        with self._lock, journal_errors(self.path):
+        with self._lock, state_errors(self.path):
             return self._opened().execute(sql, values).fetchall()
 
     async def _versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
@@ -205,11 +205,11 @@ class SqliteDeviceRegistry(DeviceRegistry):
             "SELECT active, version, count(*), sum(failed > 0), sum(ok), sum(failed) FROM tasks WHERE task = ?"
             " GROUP BY active, version"
         )
-        with self._lock, journal_errors(self.path):
+        with self._lock, state_errors(self.path):
             return self._opened().execute(query, (task,)).fetchall()
 
     def _read_failures(self, device_id: str, task: str, before: int) -> list[tuple[Any, ...]]:
-        with self._lock, journal_errors(self.path):
+        with self._lock, state_errors(self.path):
             rows = self._opened().execute(
                 "SELECT number, at_s, task, version, release, kind, failure FROM failures"
                 " WHERE device_id = ? AND (? = 0 OR number < ?) AND (? = '' OR task = ?) ORDER BY number DESC",
@@ -219,7 +219,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            raise JournalError(str(self.path), "is not open")
+            raise StateError(str(self.path), "is not open")
         return self._db
 
 

@@ -1,12 +1,41 @@
 """Errors of a store of the cloud's state, whether it is a SQLite file or a part of a PostgreSQL database."""
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Self
 
 from walle.deploy.cloud.disk_space import is_full
-from walle.deploy.cloud.journal import JournalError
 from walle.errors import DeployError
+
+
+class StateError(DeployError):
+    """The cloud's state, in a file or a database that `path` names, cannot be read or written. `is_full`: no room.
+
+    `may_pass`: it is in a database that cannot be used now, which is logged already.
+    """
+
+    may_pass = False
+
+    def __init__(self, path: str, why: str, is_full: bool = False) -> None:
+        super().__init__(path, why, is_full)
+        self.path = path
+        self.why = why
+        self.is_full = is_full
+
+    def __str__(self) -> str:
+        advice = "; free some space on the cloud's disk" if self.is_full else ""
+        return f"the cloud's state in {self.path}: {self.why}{advice}"
+
+
+@contextlib.contextmanager
+def state_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the system within the block into StateError, which names the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise StateError(str(path), str(error), is_full(error)) from error
 
 
 class StoreError(DeployError):
@@ -37,7 +66,7 @@ class StoreError(DeployError):
         return cls(str(path), str(error))
 
     @classmethod
-    def of_database(cls, error: JournalError) -> Self:
+    def of_database(cls, error: StateError) -> Self:
         """Return the error for what a database refused."""
         if error.is_full:
             found = cls(error.path, f"{error.why}; free some space on the database's disk", 507)

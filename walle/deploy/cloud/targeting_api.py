@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import Identifier, Identity, Role
-from walle.deploy.cloud.api import AccessError, Releases, check_role, identify
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import Releases, check_role, identify
 from walle.deploy.cloud.device_api import Scenarios
 from walle.deploy.cloud.device_registry import KnownDevice, Reach
 from walle.deploy.cloud.explanation import explain

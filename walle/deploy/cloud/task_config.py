@@ -53,6 +53,7 @@ from typing import Any, Self
 
 from walle.deploy.cloud.toml_places import key_places
 from walle.errors import DeployError
+from walle.names import NAME_RULE, is_name
 from walle.protocol import (
     PHASES,
     CloudPolicy,
@@ -99,7 +100,6 @@ _SECTIONS = (
 DEFAULT_SMOKE_EVENTS = 32
 MAX_SMOKE_EVENTS = 256
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")  # in tomllib's messages
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class TaskConfigError(DeployError):
@@ -145,14 +145,6 @@ class TaskConfigError(DeployError):
         return TaskConfigError(
             self.where, self.section, self.key, self.reason, unknown=self.unknown, line=line, column=column
         )
-
-
-def is_name(text: str) -> bool:
-    """Return whether `text` may name a scenario or a task: it is a folder, a branch and part of a URL."""
-    return _NAME.fullmatch(text) is not None
-
-
-NAME_RULE = "lower-case letters, digits, - and _, at most 64, the first a letter or digit"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

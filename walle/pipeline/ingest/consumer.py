@@ -21,7 +21,7 @@ from typing import Self
 from walle.errors import ConfigError
 from walle.pipeline.ingest.partitions import MAX_LEASE_S, partition
 from walle.pipeline.ingest.upload_store import IngestError, Start, UploadStore, is_cut
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)
 

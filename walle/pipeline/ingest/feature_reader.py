@@ -12,7 +12,7 @@ from walle.errors import ConfigError
 from walle.pipeline.ingest.partitions import PARTITIONS, partition
 from walle.pipeline.ingest.upload_columns import UploadColumns, upload_columns
 from walle.pipeline.ingest.upload_store import UploadStore, is_cut
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.plain_json import to_json
 from walle.protocol import UNKNOWN_VERSION
 

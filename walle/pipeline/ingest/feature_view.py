@@ -11,7 +11,7 @@ from walle import plain
 from walle.engine_ext._core import packed_values
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore, is_cut
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import MAX_ID_CHARS
 
 _LOG = logging.getLogger(__name__)

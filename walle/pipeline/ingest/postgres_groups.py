@@ -7,7 +7,7 @@ from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, first_step, spli
 from walle.pipeline.ingest.partitions import PARTITIONS, Lease, is_live, share_partitions
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES
 from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 if TYPE_CHECKING:
     import asyncpg

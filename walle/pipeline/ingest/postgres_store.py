@@ -41,7 +41,7 @@ from walle.pipeline.ingest.receipt import (
 )
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
-from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.protocol import Hello, Origin
 
 try:

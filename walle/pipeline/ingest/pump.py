@@ -10,7 +10,7 @@ from walle.clock import Clock, SystemClock
 from walle.pipeline.ingest.receipt import Accepted, StreamKey
 from walle.pipeline.ingest.topic_check import DeviceTopic, TopicCheck
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)
 _MOVED_RETRY_S = 2.0  # of a device whose other connection is the current one

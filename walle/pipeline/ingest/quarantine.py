@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from walle import plain
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES, RefusedUpload
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import printable
 
 MAX_OF_DEVICE = 16

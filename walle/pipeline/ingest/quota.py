@@ -18,7 +18,7 @@ from walle.clock import Clock
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.byte_size import parse_size
 from walle.pipeline.store import MAX_TOPIC_CHARS
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)
 

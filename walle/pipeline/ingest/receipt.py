@@ -15,7 +15,7 @@ from walle.engine_ext._core import next_upload_link
 from walle.pipeline.checksums import CHAIN_MODULUS
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.store import MAX_TOPIC_CHARS
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
 
 _LOG = logging.getLogger(__name__)

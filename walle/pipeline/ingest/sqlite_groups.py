@@ -11,7 +11,7 @@ from walle.pipeline.ingest.packed_payload import unpack_payload
 from walle.pipeline.ingest.partitions import PARTITIONS, Lease, is_live, share_partitions
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES
 from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _HEAD = "SELECT ifnull(max(position), 0) FROM uploads"
 # CROSS JOIN keeps the order of the loops: `uploads` first, which yields the positions in order.

@@ -11,7 +11,7 @@ from walle.pipeline.ingest.receipt import StoredStream
 from walle.pipeline.ingest.sqlite_schema import data_version
 from walle.pipeline.losses import LOSS_TOPIC
 from walle.pipeline.store import MAX_TOPIC_CHARS
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _INSERT = (
     "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed, version)"

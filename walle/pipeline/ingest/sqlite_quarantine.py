@@ -10,7 +10,7 @@ from walle.pipeline.ingest.packed_payload import DamagedPayloadError, unpack_pay
 from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE, MAX_REFUSED, devices_of_page, refused_upload
 from walle.pipeline.ingest.receipt import RecordedLoss, RefusedUpload
 from walle.pipeline.losses import Loss, LossCause
-from walle.pipeline.tunnel.server import Received
+from walle.pipeline.tunnel.received import Received
 
 _COLUMNS = "device_id, epoch, seq, reason, contents, refused_ms"
 

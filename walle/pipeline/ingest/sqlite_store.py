@@ -60,7 +60,7 @@ from walle.pipeline.ingest.upload_columns import UploadColumns
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_thread import StoreThread
-from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.protocol import Hello, Origin
 
 _LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from walle.clock import Clock, SystemClock
 from walle.pipeline.topics import owner
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)
 

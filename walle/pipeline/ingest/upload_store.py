@@ -18,7 +18,7 @@ from walle.pipeline.ingest.quota import DeviceQuota, QuotaKeeper, StoredPart
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES, Accepted, LossTotal, RecordedLoss, RefusedUpload
 from walle.pipeline.ingest.upload_columns import UploadColumns, upload_columns, within_bytes
 from walle.pipeline.losses import LossCause
-from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.protocol import Hello
 
 if TYPE_CHECKING:
@@ -350,39 +350,3 @@ class UploadStore(abc.ABC):
 def is_cut(rows: Sequence[tuple[int, Received]], limit: int) -> bool:
     """Return whether a read stopped at `limit` or at MAX_READ_BYTES, so that there may be more."""
     return len(rows) >= limit or sum(len(received.payload) for _, received in rows) >= MAX_READ_BYTES
-
-
-def open_uploads(
-    location: str | Path,
-    *,
-    create: bool = False,
-    clock: Clock | None = None,
-    device_quota: DeviceQuota | None = None,
-) -> UploadStore:
-    """Return the store at a path (SQLite) or a `postgresql://` URL (PostgreSQL). It is not open yet.
-
-    Opening makes a store that does not exist with `create`, as a cloud does, and raises IngestError without it. With
-    `device_quota`, this object stores no more than that of a device.
-
-    Raises:
-        IngestError: PostgreSQL is asked for, and asyncpg is not installed; or the URL is of another database.
-    """
-    store = _make_store(location, clock, create=create)
-    if device_quota is not None:
-        store.limit_devices(device_quota)
-    return store
-
-
-def _make_store(location: str | Path, clock: Clock | None, *, create: bool) -> UploadStore:
-    if isinstance(location, str) and location.startswith(("postgresql://", "postgres://")):
-        from walle.pipeline.ingest.postgres_store import PostgresUploadStore
-
-        return PostgresUploadStore(location, clock=clock, create=create)
-    if isinstance(location, str) and "://" in location:
-        scheme = location.partition("://")[0]
-        raise IngestError(
-            f"{scheme}://", "this kind of URL is unknown; write postgresql://USER@HOST/DATABASE or a path"
-        )
-    from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
-
-    return SqliteUploadStore(Path(location), clock=clock, create=create)

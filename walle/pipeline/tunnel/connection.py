@@ -32,7 +32,7 @@ from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 if TYPE_CHECKING:
     from walle.pipeline.tunnel.server import TunnelServer
 
-__all__ = ["READ_BYTES", "READ_UPLOADS", "Connection", "Received", "ResumePoint"]
+__all__ = ["READ_BYTES", "READ_UPLOADS", "Connection"]
 
 _LOG = logging.getLogger(__name__)
 

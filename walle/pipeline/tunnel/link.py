@@ -4,7 +4,6 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -18,11 +17,11 @@ from walle.pipeline.tunnel.pacing import InFlightBound
 from walle.pipeline.tunnel.round_trip import RoundTrip
 from walle.pipeline.tunnel.sessions import ResumingContext
 from walle.pipeline.tunnel.slots import PrioritySlots
+from walle.pipeline.tunnel.sockets import is_address
 from walle.pipeline.tunnel.tail_probe import TailProbe
 
 WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
 _UNSENT_CHECK_S, _UNSENT_CHECK_MOST_S = 0.002, 0.02  # between looks at what the kernel has not sent
-_HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_:-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")  # a name, or an IP address
 CLOSE_S = 2.0  # for the last bytes of a connection to leave
 
 
@@ -58,11 +57,6 @@ class _Sent(NamedTuple):
 def upload_bytes(upload: protocol.Upload) -> int:
     """Return what an upload takes of the credit."""
     return len(upload.topic.encode()) + len(upload.payload)
-
-
-def is_address(host: str, port: int) -> bool:
-    """Return whether a device may be sent there; an empty host is the address that it has."""
-    return not host or (_HOST.fullmatch(host) is not None and 0 < port < 1 << 16)
 
 
 def _is_sound(welcome: protocol.Welcome) -> bool:

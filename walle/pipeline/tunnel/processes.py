@@ -23,10 +23,10 @@ from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.topic_check import ForeignTasks
 from walle.pipeline.tunnel.channel import Channel, ChannelError
-from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
+from walle.pipeline.tunnel.received import Received
 from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
 from walle.pipeline.tunnel.server import RequestHandler
 from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelState, TunnelStateError

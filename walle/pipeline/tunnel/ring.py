@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from walle.clock import Clock
 from walle.errors import PipelineError
-from walle.pipeline.tunnel.link import is_address
+from walle.pipeline.tunnel.sockets import is_address
 
 SENT_ON_S = 30.0  # a device that comes back within this time after it was sent on did not reach its server
 _KEPT = 100_000  # devices that were sent on lately; without the oldest of them, some are sent on twice

@@ -34,17 +34,18 @@ from walle.errors import PipelineError
 from walle.identity import Revocations
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.budget import ByteBudget, uploads_share
-from walle.pipeline.tunnel.connection import READ_BYTES, READ_UPLOADS, Connection, Received, ResumePoint
+from walle.pipeline.tunnel.connection import READ_BYTES, READ_UPLOADS, Connection
 from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
 from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
 from walle.pipeline.tunnel.read_credit import ReadCredit
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.pipeline.tunnel.refusal_pace import RefusalPace
 from walle.pipeline.tunnel.ring import Ring, RingPlace
 from walle.pipeline.tunnel.room_queue import RoomQueue
 
-__all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
+__all__ = ["ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
 # Of one read of a connection: all that its transport decrypts at a time, which may have had most of a record before.
 # aiofastnet does not deliver the rest when reading is paused and resumed, unless more comes.

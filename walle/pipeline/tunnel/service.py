@@ -12,10 +12,10 @@ from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.topic_check import ForeignTasks, TaskTopics
 from walle.pipeline.ingest.upload_store import UploadStore
-from walle.pipeline.tunnel.connection import Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
-from walle.pipeline.tunnel.link import is_address
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.pipeline.tunnel.server import RequestHandler, TunnelServer
+from walle.pipeline.tunnel.sockets import is_address
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 from walle.protocol import Hello
 

@@ -7,6 +7,7 @@ the better bound. Every option is left out where the system does not have it (do
 
 import contextlib
 import fcntl
+import re
 import socket
 import struct
 import sys
@@ -22,7 +23,13 @@ _SIOCOUTQNSD = 0x894B
 _INT = struct.Struct("i")
 _MIN_RTT_AT, _MIN_RTT_US = 148, struct.Struct("I")  # tcpi_min_rtt of struct tcp_info, since Linux 4.6
 _UNKNOWN_RTT_US = 0xFFFFFFFF
+_HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_:-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")  # a name, or an IP address
 _CONGESTION_CONTROL = b"bbr"  # which does not take each loss for congestion
+
+
+def is_address(host: str, port: int) -> bool:
+    """Return whether a device may be sent there; an empty host is the address that it has."""
+    return not host or (_HOST.fullmatch(host) is not None and 0 < port < 1 << 16)
 
 
 class SupportsOptions(Protocol):

@@ -4,7 +4,7 @@ import collections
 import time
 
 from walle.pipeline.topics import owner
-from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.received import Received
 from walle.protocol.traces import TraceKind, is_sampled, trace_id
 
 _DELAYS_KEPT = 1000  # of the uploads between two reports

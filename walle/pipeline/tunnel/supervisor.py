@@ -13,7 +13,7 @@ from walle.clock import Clock, SystemClock
 from walle.pipeline.ingest.pump import PumpStatus, UploadSource, pump
 from walle.pipeline.ingest.topic_check import TopicCheck
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
-from walle.pipeline.tunnel.server import Received, ResumePoint
+from walle.pipeline.tunnel.received import Received, ResumePoint
 from walle.protocol import Hello
 
 _LOG = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from walle import plain
 from walle.errors import WalleError
 from walle.pipeline.ingest.quota import DeviceQuota
+from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.ingest.topic_check import DeviceTask
-from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.channel import Channel
 from walle.pipeline.tunnel.deadline import request_due_s
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError

@@ -1,6 +1,5 @@
 """Dashboard of a cloud: pages for people, rendered by the gateway (docs/how-to/dashboard.md)."""
 
-from walle.deploy.cloud.dashboard.ended_sessions import EndedSessions
 from walle.deploy.cloud.dashboard.metric_series import SERIES_S, MetricSeries
 from walle.deploy.cloud.dashboard.pages import Pages
 from walle.deploy.cloud.dashboard.router import dashboard_router
@@ -11,7 +10,6 @@ from walle.deploy.cloud.dashboard.sources import DashboardSources
 __all__ = [
     "SERIES_S",
     "DashboardSources",
-    "EndedSessions",
     "MetricSeries",
     "Pages",
     "Sessions",

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from walle.deploy.cloud.access import Identity
-from walle.deploy.cloud.api import AccessError, safe_map
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import safe_map
 from walle.deploy.cloud.dashboard.shell import Shell
 from walle.deploy.cloud.dashboard.sources import DashboardSources
 from walle.deploy.cloud.device_api import NO_KEY

@@ -6,13 +6,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from walle.deploy.cloud.api import AccessError, error_status
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import error_status
 from walle.deploy.cloud.audit import Audit
 from walle.deploy.cloud.dashboard.pages import HEADERS
 from walle.deploy.cloud.dashboard.record_quota import RecordQuota
-from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, LOGIN_S, SESSION_S
+from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, LOGIN_S
 from walle.deploy.cloud.dashboard.shell import Shell, read_form
 from walle.deploy.cloud.disk_space import DiskFullError
+from walle.deploy.cloud.ended_sessions import SESSION_S
 from walle.errors import ConfigError
 
 _HOME = "/dashboard"

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from walle.deploy.cloud.access import Identity, Role
-from walle.deploy.cloud.api import AccessError, Outcomes, ReleaseAccess, Releases
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import Outcomes, ReleaseAccess, Releases
 from walle.deploy.cloud.audit import Audit
 from walle.deploy.cloud.dashboard.evidence import charts_of, shown_tests
 from walle.deploy.cloud.dashboard.pages import HEADERS

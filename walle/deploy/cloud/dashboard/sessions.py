@@ -2,7 +2,7 @@
 
 A session is a cookie that this cloud sealed: the hash of the person's token, when it ends, and a random id. Nothing of
 it is stored, so that it outlives a restart and every gateway of the cloud knows it. It ends with its token, at its
-time, or when the person logs out (`walle.deploy.cloud.dashboard.ended_sessions`).
+time, or when the person logs out (`walle.deploy.cloud.ended_sessions`).
 
 The form of the login has a session of its own before that of the person: a cookie, and a key in the form, without
 which no login begins. So no other site can log a browser in as somebody else.
@@ -16,15 +16,13 @@ from typing import Any
 
 from walle.clock import Clock
 from walle.deploy.cloud.access import Identity, Role, TokenOwners
-from walle.deploy.cloud.dashboard.ended_sessions import EndedSession, EndedSessions
 from walle.deploy.cloud.dashboard.sealing import Sealer
+from walle.deploy.cloud.ended_sessions import SESSION_S, EndedSession, EndedSessions
 
 COOKIE = "walle_session"
 LOGIN_COOKIE = "walle_login"
-SESSION_S = 12 * 3600.0
 LOGIN_S = 3600.0  # for which the form of the login is valid
 LINK_HOURS = (1, 24, 168)  # that a read-only link may be valid
-MAX_FORM_BYTES = 64 << 10
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.clock import Clock
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
-from walle.deploy.cloud.api import AccessError, error_status, retry_after_s
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import error_status, retry_after_s
 from walle.deploy.cloud.dashboard.pages import HEADERS, Pages
 from walle.deploy.cloud.dashboard.sessions import Session, Sessions
 from walle.errors import WalleError

@@ -6,7 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from walle.deploy.cloud.access import Role
-from walle.deploy.cloud.api import AccessError, check_role
+from walle.deploy.cloud.access_errors import AccessError
+from walle.deploy.cloud.api import check_role
 from walle.deploy.cloud.dashboard.shell import Shell
 from walle.deploy.cloud.dashboard.sources import DashboardSources, readable_scenarios
 from walle.deploy.cloud.release_query import ReleaseQuery

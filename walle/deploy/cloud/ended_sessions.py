@@ -17,6 +17,7 @@ from walle.deploy.cloud.toml_file import FileState, file_lock, file_state
 from walle.durable_file import write_file
 from walle.errors import ConfigError
 
+SESSION_S = 12 * 3600.0  # from the login of a person
 MAX_EACH = 100  # ended sessions that a token has by name
 _LOOK_S = 0.5  # between two looks at the file: a logout at another gateway acts within this time
 _LOG = logging.getLogger(__name__)
