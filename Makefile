@@ -30,7 +30,7 @@ test: $(STAMP)  ## pass every test, C++ ones under ASan and UBSan
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-REST := tests/pipeline tests/apps tests/security tests/system tests/deploy/device tests/loadtest
+REST := tests/pipeline tests/apps tests/security tests/system tests/deploy/agent tests/loadtest
 
 test-python: $(STAMP)  ## pass the Python tests, or those of TEST_ARGS
 	@$(PYTEST) $(TEST_ARGS)

@@ -32,10 +32,10 @@ import zstandard
 from apps.ipv.logs import generated_visits
 from apps.ipv.training_data import task_module
 from benchmarks.headline import print_headline
-from walle import plain
+from walle.base import plain
 from walle.engine_ext._core import packed_value
-from walle.pipeline.events import BASIC_KINDS, Event
-from walle.pipeline.stream import Events
+from walle.pipeline.events.event import BASIC_KINDS, Event
+from walle.pipeline.stream.events import Events
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 
 EVENTS_A_VISIT = 19

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.headline import print_headline
-from walle.deploy.cloud.coded_files import CodedFiles
-from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.device.coded_file import Base, decode
-from walle.deploy.file_coding import DCZ, XOR, ZSTD
+from walle.base.file_coding import DCZ, XOR, ZSTD
+from walle.deploy.agent.coded_file import Base, decode
+from walle.deploy.shared_files.coded_files import CodedFiles
+from walle.deploy.shared_files.folder_store import FolderStore
 from walle.protocol import FileEntry
 
 

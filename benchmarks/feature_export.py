@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.headline import print_headline
-from walle import plain
+from walle.base import plain
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.tunnel.received import Received
 

@@ -22,13 +22,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benchmarks.headline import print_headline
+from walle.access.identity.authority import Authority
 from walle.cli import event_loop
-from walle.cloud.authority import Authority
-from walle.cloud.http_limits import HttpLimits
-from walle.cloud.http_server import HttpFront, serving
-from walle.cloud.request_rules import REQUEST_RULES
-from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.folder_store import FolderStore
+from walle.cloud.api.request_rules import REQUEST_RULES
+from walle.cloud.http.limits import HttpLimits
+from walle.cloud.http.server import HttpFront, serving
+from walle.deploy.shared_files.cdn import cdn_app
+from walle.deploy.shared_files.folder_store import FolderStore
 
 WAYS = ("pieces", "sendfile", "tls", "accel")
 _NAMES = {

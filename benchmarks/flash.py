@@ -17,12 +17,12 @@ from typing import Any
 
 from apps.ipv.generator import ShoppingEvents
 from benchmarks.headline import print_headline
-from walle.clock import ManualClock
-from walle.pipeline.event_journal import EventJournal
-from walle.pipeline.events import PAGE_EXIT
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
+from walle.base.clock import ManualClock
+from walle.pipeline.events.event import PAGE_EXIT
+from walle.pipeline.events.event_journal import EventJournal
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import TriggerCondition
 
 _FEATURE_BYTES = 1150  # about those of the IPV feature

@@ -30,14 +30,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.headline import print_headline
-from walle.clock import SystemClock
+from walle.base.clock import SystemClock
 from walle.engine_ext.vm.host import shared_host
-from walle.pipeline.events import Event
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.events.event import Event
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import Manifest, TriggerCondition
-from walle.task_runner import TaskRunner
+from walle.task.run.runner import TaskRunner
 from walle.vm import shared_empty
 
 SHAPE = (720, 1280, 3)

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Literal, Protocol, cast
 
 from benchmarks.headline import print_headline
-from walle.deploy.cloud.gate import Gate, Verdict
-from walle.deploy.cloud.monitor import Monitor
-from walle.deploy.cloud.step import Step
+from walle.deploy.gate.gate import Gate, Verdict
+from walle.deploy.gate.monitor import Monitor
+from walle.deploy.gate.step import Step
 from walle.protocol import LATENCY_MS, Metric, Outcome, OutcomeKind
 
 TASK = "shop/ipv"

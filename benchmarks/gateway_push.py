@@ -26,15 +26,15 @@ import uvicorn
 from benchmarks import rules
 from benchmarks.headline import print_headline
 from tests.sim.device_session import session_headers
+from walle.base.asgi import ASGIApp, Receive, Scope, Send
 from walle.cli import event_loop
 from walle.cloud import Cloud, CloudConfig, CloudHome
-from walle.cloud.http_limits import HttpLimits
-from walle.cloud.http_server import HttpFront, serving
-from walle.cloud.request_rules import REQUEST_RULES
-from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
-from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import Answerer, WallePush
-from walle.deploy.cloud.release_table import ReleaseTable
+from walle.cloud.api.request_rules import REQUEST_RULES
+from walle.cloud.http.limits import HttpLimits
+from walle.cloud.http.server import HttpFront, serving
+from walle.deploy.policies.policy import Policy
+from walle.deploy.push.answerer import Answerer, WallePush
+from walle.deploy.releases.table import ReleaseTable
 from walle.protocol import (
     DEVICE_HEADER,
     HAVE_HEADER,

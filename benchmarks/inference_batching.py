@@ -34,16 +34,16 @@ from typing import Any
 import ray
 
 from benchmarks.headline import print_headline
-from walle import plain
 from walle.actors.wiring import close_ray, start_ray
+from walle.base import plain
 from walle.cloud import CloudConfig, CloudHome
-from walle.cloud.inference.node import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
 from walle.cloud.inference.replica_address import Connection, PeerKey, TlsAddress, connect
 from walle.cloud.inference.version_source import HomeSource
-from walle.deploy.cloud.bundle import TaskVersion, build_bundle
-from walle.deploy.cloud.task_tree import TaskTree
-from walle.task_runner import PHASE_TOPIC
+from walle.cloud.nodes.inference import InferenceNode
+from walle.task.format.bundle import TaskVersion, build_bundle
+from walle.task.format.tree import TaskTree
+from walle.task.run.runner import PHASE_TOPIC
 
 CALLERS = 32
 WARM_S = 0.5

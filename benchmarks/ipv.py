@@ -44,8 +44,8 @@ from benchmarks.headline import print_headline
 from benchmarks.ipv_pipelines.cloud import PLANS, overlapping, run_cloud, sdk_batches
 from benchmarks.ipv_pipelines.device import by_user, run_devices, upload_raw
 from benchmarks.ipv_pipelines.receiver import Receiver
-from walle.pipeline.events import Event
-from walle.pipeline.stream import Events
+from walle.pipeline.events.event import Event
+from walle.pipeline.stream.events import Events
 
 VISITS_EACH = 50  # of a generated user
 RAW_VISITS = 2_000  # whose raw events are uploaded

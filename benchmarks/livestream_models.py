@@ -181,7 +181,7 @@ async def task_rows(folder: Path, models: Models, rounds: int) -> list[dict[str,
             begin, begin_cpu = time.perf_counter(), time.process_time()
             arguments: tuple[Any, ...] = (f"live/{name}", trigger, [], {}, {}, state)
             result = await vm.call(
-                "walle.pipeline.context:run_timed", *arguments, deadline=60.0, callbacks=NO_EXCLUSIVE_FILES
+                "walle.pipeline.stream.context:run_timed", *arguments, deadline=60.0, callbacks=NO_EXCLUSIVE_FILES
             )
             took_cpu, took = time.process_time() - begin_cpu, time.perf_counter() - begin
             state = result.get("state")

@@ -25,7 +25,7 @@ from apps.ipv.generator import ShoppingEvents
 from apps.ipv.logs import open_log
 from benchmarks.headline import print_headline
 from benchmarks.phone.day import DAY_MS, PhoneDay, play
-from walle.pipeline.events import Event
+from walle.pipeline.events.event import Event
 
 _SHOPPERS = 31
 LOG = "shop_app_events_a.jsonl.gz"

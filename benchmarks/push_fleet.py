@@ -18,9 +18,9 @@ import time
 
 from benchmarks.headline import print_headline
 from benchmarks.rules import CASES, table_of
-from walle.deploy.cloud.push import Answerer
-from walle.deploy.cloud.release_draws import group_of
-from walle.deploy.cloud.release_table import ReleaseTable, RowEntry
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.releases.draws import group_of
+from walle.deploy.releases.table import ReleaseTable, RowEntry
 from walle.protocol import Profile, PushAnswer, ShortProfile, part_digest, parts_of, parts_to_header
 
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.headline import print_headline
-from walle.deploy.cloud.attribute_schema import ColumnType, uploaded_columns
-from walle.deploy.cloud.attribute_table import AttributeTable, write_table
-from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import Answerer
-from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_table import ReleaseTable, plan_row
-from walle.deploy.cloud.uploaded_attributes import UploadedTables
+from walle.deploy.policies.attribute_schema import ColumnType, uploaded_columns
+from walle.deploy.policies.attribute_table import AttributeTable, write_table
+from walle.deploy.policies.policy import Policy
+from walle.deploy.policies.uploaded_attributes import UploadedTables
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.table import ReleaseTable, plan_row
 from walle.protocol import Attribute, Profile
 
 SCHEMA = {

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.headline import print_headline
-from walle.clock import SystemClock
+from walle.base.clock import SystemClock
 from walle.cloud import CloudHome
-from walle.cloud.state import NodeState, node_state
-from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.lease import MONITOR, RELEASES
-from walle.deploy.cloud.release import Effect, Pause, Release, ReleaseRequest
+from walle.cloud.folder.state import NodeState, node_state
+from walle.deploy.releases.journal import Journal
+from walle.deploy.releases.release import Effect, Pause, Release, ReleaseRequest
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile
+from walle.store.lease import MONITOR, RELEASES
 
 WRITERS = 8  # releases that change at once
 DEVICES = 50_000

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.headline import print_headline
-from walle import plain
-from walle.pipeline import checksums, store_schema
-from walle.pipeline.kept_features import Bounds
-from walle.pipeline.store import FeatureStore, Put
-from walle.pipeline.store_schema import StoreState
+from walle.base import plain
+from walle.pipeline.features import checksums, store_schema
+from walle.pipeline.features.kept_features import Bounds
+from walle.pipeline.features.store import FeatureStore, Put
+from walle.pipeline.features.store_schema import StoreState
 
 BATCH = 1000
 _HEADLINE_BYTES = 1300

@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.headline import print_headline
-from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
-from walle.deploy.cloud.task_tree import TaskTree
-from walle.deploy.signing import Signer
-from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
-from walle.pipeline.timers import MAX_TIMERS, Timers
+from walle.pipeline.events.event import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
+from walle.pipeline.trigger.timers import MAX_TIMERS, Timers
 from walle.protocol import Manifest, TriggerCondition
-from walle.task_runner import TaskRunner
+from walle.task.format.bundle import TaskVersion, build_bundle, unpack
+from walle.task.format.tree import TaskTree
+from walle.task.run.runner import TaskRunner
+from walle.trust.signing import Signer
 
 VISITS_A_S = 50
 EVENTS_A_VISIT = 10

@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 
 from benchmarks.headline import print_headline
-from walle import plain
-from walle.pipeline.events import Event
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
-from walle.pipeline.task_states import TaskState
+from walle.base import plain
+from walle.pipeline.events.event import Event
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.features.task_states import TaskState
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import FullStatePolicy, StatePolicy, TriggerCondition
 
 ENTRIES = 1_000

@@ -26,13 +26,13 @@ from typing import Any
 from benchmarks import rules
 from benchmarks.gateway_push import hello
 from benchmarks.headline import print_headline
-from walle.clock import SystemClock
-from walle.cloud.tracing import Tracer, exporter
-from walle.deploy.cloud.asgi import ASGIApp
-from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import Answerer, WallePush
-from walle.deploy.cloud.release_table import ReleaseTable
-from walle.pipeline.tunnel.ingest import Ingest
+from walle.base.asgi import ASGIApp
+from walle.base.clock import SystemClock
+from walle.cloud.telemetry.tracing import Tracer, exporter
+from walle.deploy.policies.policy import Policy
+from walle.deploy.push.answerer import Answerer, WallePush
+from walle.deploy.releases.table import ReleaseTable
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 from walle.pipeline.tunnel.received import Received
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.headline import print_headline
-from walle.pipeline.events import Event
-from walle.pipeline.trie import EventStream, TriggerTrie
+from walle.pipeline.events.event import Event
+from walle.pipeline.trigger.trie import EventStream, TriggerTrie
 from walle.protocol import TriggerCondition
 
 EVENT_IDS = [f"event_{index}" for index in range(64)]

@@ -45,16 +45,17 @@ from typing import Any, cast
 
 from benchmarks.headline import print_headline
 from benchmarks.tunnel_authority import TunnelAuthority
-from walle import plain, protocol
-from walle.cloud.malloc import map_tls_buffers
-from walle.pipeline.checksums import first_link
+from walle import protocol
+from walle.base import plain
+from walle.cloud.http.malloc import map_tls_buffers
+from walle.pipeline.features.checksums import first_link
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+from walle.pipeline.ingest.supervisor import PumpSupervisor
 from walle.pipeline.tunnel.frames import Decoder, Encoder
-from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.listener import listen
 from walle.pipeline.tunnel.received import Received, ResumePoint
-from walle.pipeline.tunnel.ring import Ring, RingMember
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
-from walle.pipeline.tunnel.supervisor import PumpSupervisor
+from walle.pipeline.tunnel.server.listener import listen
+from walle.pipeline.tunnel.server.ring import Ring, RingMember
+from walle.pipeline.tunnel.server.server import ServerLimits, TunnelServer
 
 WINDOW = 256
 BATCH = 64
@@ -344,7 +345,7 @@ def ipv_payloads(count: int) -> list[bytes]:
     """Return the outputs of the IPV task for page visits of the app's generator; the encoding is of random bytes."""
     sys.path.insert(0, str(IPV_TASK.parents[2]))
     from apps.ipv.generator import ShoppingEvents
-    from walle.pipeline.stream import Events
+    from walle.pipeline.stream.events import Events
 
     sys.path.insert(0, str(IPV_TASK))
     features = importlib.import_module("features")

@@ -7,12 +7,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from walle.clock import Clock
-from walle.cloud.authority import Authority
-from walle.cloud.identity.device_authority import CERTIFICATE_LIFE_S, DeviceAuthority
-from walle.identity import DeviceIdentity
-from walle.pipeline.tunnel.client import client_context
-from walle.pipeline.tunnel.sessions import ResumingContext
+from walle.access.identity.authority import Authority
+from walle.access.identity.device_authority import CERTIFICATE_LIFE_S, DeviceAuthority
+from walle.base.clock import Clock
+from walle.base.device_identity import DeviceIdentity
+from walle.pipeline.tunnel.client.client import client_context
+from walle.pipeline.tunnel.client.sessions import ResumingContext
 
 
 class TunnelAuthority(Authority):

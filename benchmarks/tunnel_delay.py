@@ -35,7 +35,7 @@ from benchmarks.fig12.bench_link import BenchLink  # noqa: E402
 from benchmarks.fig12.device import Acked, play_all, time_requests  # noqa: E402
 from benchmarks.headline import print_headline  # noqa: E402
 from benchmarks.links.shape import LinkShape  # noqa: E402
-from walle.pipeline.tunnel.ingest import Ingest  # noqa: E402
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest  # noqa: E402
 
 _SHARES = {1_000: 50, 3_000: 25, 10_000: 10, 30_000: 12, 100_000: 3}  # percent; large ones enough for a p99
 _PAUSE_S = 1.0

@@ -39,12 +39,12 @@ from typing import Any, Self, cast
 from benchmarks.headline import print_headline
 from benchmarks.tunnel_authority import TunnelAuthority
 from walle import protocol
-from walle.cloud.malloc import map_tls_buffers
+from walle.cloud.http.malloc import map_tls_buffers
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+from walle.pipeline.ingest.supervisor import PumpSupervisor
 from walle.pipeline.tunnel.frames import Decoder, Encoder
-from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.received import Received
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
-from walle.pipeline.tunnel.supervisor import PumpSupervisor
+from walle.pipeline.tunnel.server.server import ServerLimits, TunnelServer
 
 _SERVE = "--serve"
 _WARM_UP_S = 2.0

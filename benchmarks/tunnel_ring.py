@@ -28,8 +28,8 @@ from benchmarks.tunnel import (
     ipv_payloads,
     upload_frames,
 )
-from walle.clock import SystemClock
-from walle.pipeline.tunnel.ring import Ring, RingMember, RingPlace
+from walle.base.clock import SystemClock
+from walle.pipeline.tunnel.server.ring import Ring, RingMember, RingPlace
 
 
 class Fleet:

@@ -33,10 +33,10 @@ from benchmarks.headline import print_headline
 from walle import np
 from walle.engine_ext.vm import host as host_module
 from walle.errors import VMError
-from walle.pipeline.events import Event
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.events.event import Event
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import Manifest, TriggerCondition
-from walle.task_runner import TaskRunner
+from walle.task.run.runner import TaskRunner
 from walle.vm import VM, HostLost, VmHost, VMPool
 
 TASK = """

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from loadtest.devices import TOPIC
-from walle import plain
+from walle.base import plain
 from walle.pipeline.ingest.stores import open_uploads
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from walle.deploy.audience import share
+from walle.trust.audience import share
 
 WEIGHTS = "resources/weights.bin"  # of each version
 BAD = b"bad"  # begins the weights of a version whose runs fail

@@ -21,15 +21,15 @@ import httpx
 
 from loadtest.commands import Commands, serve
 from loadtest.deploy_check import BAD, WEIGHTS
+from walle.base.clock import SystemClock
+from walle.base.http_roots import http_tls
 from walle.cli import event_loop
 from walle.cli.join import Join
-from walle.clock import SystemClock
-from walle.deploy.device.agent import Agent
-from walle.deploy.device.agent_errors import DirectiveRefusedError
-from walle.deploy.device.fetch import FetchError, HttpFetcher
-from walle.deploy.device.outcomes import OutcomeReport
-from walle.deploy.device.trust import DeviceTrust
-from walle.deploy.http_roots import http_tls
+from walle.deploy.agent.agent import Agent
+from walle.deploy.agent.agent_errors import DirectiveRefusedError
+from walle.deploy.agent.fetch import FetchError, HttpFetcher
+from walle.deploy.agent.outcomes import OutcomeReport
+from walle.deploy.agent.trust import DeviceTrust
 from walle.device.cloud_requests import HTTP_LIMITS
 from walle.device.credentials import DeviceCredentials
 from walle.errors import WalleError

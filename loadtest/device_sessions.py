@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from walle.access.identity.sessions import SessionSigner
+from walle.base.device_identity import DeviceIdentity
 from walle.cloud import CloudHome
-from walle.cloud.identity.sessions import SessionSigner
-from walle.identity import DeviceIdentity
 
 _LIFE_S = 3600.0
 

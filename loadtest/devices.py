@@ -16,17 +16,17 @@ import httpx
 
 from loadtest.cloud_process import SCENARIO, TASK, VERSION
 from loadtest.commands import Commands, serve
-from walle import plain
+from walle.base import plain
+from walle.base.clock import SystemClock
+from walle.base.http_roots import http_tls
 from walle.cli import event_loop
 from walle.cli.join import Join
-from walle.clock import SystemClock
-from walle.deploy.http_roots import http_tls
 from walle.device.cloud_requests import HTTP_LIMITS
 from walle.device.credentials import DeviceCredentials
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.tunnel.client import TunnelClient, TunnelError, client_context
-from walle.task_runner import PHASE_TOPIC
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.tunnel.client.client import TunnelClient, TunnelError, client_context
+from walle.task.run.runner import PHASE_TOPIC
 
 TOPIC = "load"
 _DRAIN_S = 60.0

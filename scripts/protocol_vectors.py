@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from walle import protocol
-from walle.pipeline.checksums import first_link, next_link, row_checksum
+from walle.pipeline.features.checksums import first_link, next_link, row_checksum
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 from walle.pipeline.tunnel.frames import Encoder
 

@@ -12,22 +12,22 @@ from typing import Any, cast
 import typer.main
 from fastapi import FastAPI
 
+from walle.access.access import Role
 from walle.cli import app
-from walle.cli.cloud_config import SECTIONS, up_parameters
-from walle.cloud.feature_routes import feature_router
-from walle.cloud.identity.routes import identity_router
-from walle.cloud.status import status_router
-from walle.deploy.cloud.access import Role
-from walle.deploy.cloud.api import release_router, watch_router
-from walle.deploy.cloud.attribute_api import attribute_router
-from walle.deploy.cloud.device_api import registry_router
-from walle.deploy.cloud.exclusive_api import cen_router, exclusive_router
-from walle.deploy.cloud.metrics import MAX_RELEASES, METRICS
-from walle.deploy.cloud.outcome_api import device_router
-from walle.deploy.cloud.push import Answerer
-from walle.deploy.cloud.routes import BUSINESS, ROUTES, Caller
-from walle.deploy.cloud.targeting_api import targeting_router
-from walle.deploy.cloud.token_api import token_router
+from walle.cli.cloud.config import SECTIONS, up_parameters
+from walle.cloud.api.attributes import attribute_router
+from walle.cloud.api.devices import registry_router
+from walle.cloud.api.exclusive import cen_router, exclusive_router
+from walle.cloud.api.features import feature_router
+from walle.cloud.api.identity import identity_router
+from walle.cloud.api.outcomes import device_router
+from walle.cloud.api.releases import release_router, watch_router
+from walle.cloud.api.routes import BUSINESS, ROUTES, Caller
+from walle.cloud.api.targeting import targeting_router
+from walle.cloud.api.tokens import token_router
+from walle.cloud.telemetry.status import status_router
+from walle.deploy.push.answerer import Answerer
+from walle.metrics.table import MAX_RELEASES, METRICS
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
 _HOW = "<!-- Written by python scripts/reference_pages.py; change the docstrings and help texts that it reads. -->"

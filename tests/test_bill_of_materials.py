@@ -17,7 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts/bill_of_materials.py"
-STATIC = "walle/deploy/cloud/dashboard/static"
+STATIC = "walle/cloud/dashboard/static"
 
 
 def make_wheel(folder: Path, *, changed: dict[str, bytes | None] | None = None) -> Path:

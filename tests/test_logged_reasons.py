@@ -14,24 +14,24 @@ import pytest
 from dulwich.objects import ObjectID
 
 from tests.sim.git_host import git
-from walle.cli.device_program import SOURCE_FILE, DeviceProgram
-from walle.cli.load_tests import read_load_tests
-from walle.cli.task_folder import TaskFolderError, git_large_files, read_files
-from walle.clock import SystemClock
-from walle.cloud.authority import Authority
-from walle.cloud.git_upkeep import GitUpkeep
-from walle.cloud.shared_listener import _take_from
-from walle.deploy.cloud.access import Access
-from walle.deploy.cloud.access_file import AccessFile
-from walle.deploy.cloud.disk_space import DiskSpace
-from walle.deploy.cloud.exclusive_api import ExclusiveFileError, _listed
-from walle.deploy.cloud.git_process import GitLimits
-from walle.deploy.cloud.git_use import GitQuota, read_owners
-from walle.deploy.cloud.quarantine import PackError, Quarantine
-from walle.deploy.cloud.repo import TaskRepos
-from walle.deploy.cloud.signatures import Signatures
+from walle.access.access import Access
+from walle.access.access_file import AccessFile
+from walle.access.identity.authority import Authority
+from walle.base.clock import SystemClock
+from walle.cli.device.program import SOURCE_FILE, DeviceProgram
+from walle.cli.figures.load_tests import read_load_tests
+from walle.cli.task.folder import TaskFolderError, git_large_files, read_files
+from walle.cloud.api.exclusive import ExclusiveFileError, _listed
+from walle.cloud.edge.shared_listener import _take_from
+from walle.cloud.upkeep.git_upkeep import GitUpkeep
+from walle.deploy.git.git_process import GitLimits
+from walle.deploy.git.git_use import GitQuota, read_owners
+from walle.deploy.git.quarantine import PackError, Quarantine
+from walle.deploy.git.repo import TaskRepos
+from walle.deploy.releases.signatures import Signatures
 from walle.device.credentials import DeviceCredentials
 from walle.engine_ext import rates
+from walle.store.disk_space import DiskSpace
 
 Log = pytest.LogCaptureFixture
 

@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from walle.deploy.cloud.profile_parser import parse_short
+from walle.deploy.push.profile_parser import parse_short
 from walle.protocol import PushAnswer, ShortProfile, TaskPart, part_digest, part_number, parts_from_header, parts_of
 
 _PAGE = Path(__file__).parents[1] / "docs/protocol.md"

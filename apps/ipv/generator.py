@@ -18,7 +18,7 @@ from typing import Any
 from apps.ipv import catalogue
 from apps.ipv.attributes import DeviceAttributes, device_attributes
 from apps.ipv.visits import Step, VisitPlan, plan_session, plan_steps
-from walle.pipeline.events import Event
+from walle.pipeline.events.event import Event
 
 START_MS = 1_700_000_000_000
 _MODELS = {

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from apps.ipv.generator import ShoppingEvents
-from walle.pipeline.event_log import EventLog
-from walle.pipeline.events import PAGE_EXIT, Event
-from walle.pipeline.trie import EventStream
+from walle.pipeline.events.event import PAGE_EXIT, Event
+from walle.pipeline.events.event_log import EventLog
+from walle.pipeline.trigger.trie import EventStream
 
 MAPPINGS = Path(__file__).parent / "mappings"
 LOGS = {  # file of a log: its mapping

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from apps.ipv.generator import START_MS, ShoppingEvents
-from walle.pipeline.events import CLICK, PAGE_EXIT, Event
+from walle.pipeline.events.event import CLICK, PAGE_EXIT, Event
 
 SIMULATION_PATH = Path(__file__).parent / "task" / "simulation" / "events.jsonl"
 SEED = 1

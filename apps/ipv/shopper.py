@@ -12,8 +12,8 @@ from typing import Protocol
 
 import httpx
 
-from walle.clock import Clock
-from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event, EventError
+from walle.base.clock import Clock
+from walle.pipeline.events.event import CLICK, PAGE_ENTER, PAGE_EXIT, Event, EventError
 from walle.protocol import TASKS_HEADER, TRUST_HEADER
 
 WAITING_REQUESTS = 8  # an app with more open requests makes its user wait

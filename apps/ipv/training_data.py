@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apps.ipv.logs import UserVisit
-from walle.pipeline.events import CLICK, EXPOSURE, PAGE_EXIT, PAGE_SCROLL, Event
+from walle.pipeline.events.event import CLICK, EXPOSURE, PAGE_EXIT, PAGE_SCROLL, Event
 
 NEXT_EVENTS = (PAGE_SCROLL, EXPOSURE, CLICK, PAGE_EXIT, "add_favorite", "add_cart", "purchase", "other")
 NEXT_VISITS = ("none", "the same page", "a page of an item", "another page")

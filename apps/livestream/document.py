@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.livestream.seconds import SecondCounts
-from walle.durable_file import write_file
+from walle.base.durable_file import write_file
 
 BRIDGE_S = 1  # a gap between two highlights that is not worth a cut
 TASKS = ("item", "face", "voice", "highlight")

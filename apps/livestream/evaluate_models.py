@@ -84,7 +84,7 @@ class Task:
         trigger = {"event": event, "position": 1, "visit": "none"}
         arguments: tuple[Any, ...] = (f"live/{self._name}", trigger, [], {}, {}, self._state)
         result = await self._vm.call(
-            "walle.pipeline.context:run", *arguments, deadline=60.0, callbacks=NO_EXCLUSIVE_FILES
+            "walle.pipeline.stream.context:run", *arguments, deadline=60.0, callbacks=NO_EXCLUSIVE_FILES
         )
         self._state = result.get("state")
         output: dict[str, Any] = result["output"]

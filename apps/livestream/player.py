@@ -15,10 +15,10 @@ from typing import Any
 from apps.livestream.frame_choice import Choice, FrameChooser
 from apps.livestream.media import Frame, Item, MediaError, Sound, Source
 from apps.livestream.seconds import SOUND_TASK, SecondBuilder, best_picture
-from walle.clock import Clock, SystemClock
+from walle.base.clock import Clock, SystemClock
 from walle.device import Device
-from walle.pipeline.events import Event
-from walle.pipeline.task_results import TaskResult
+from walle.pipeline.events.event import Event
+from walle.pipeline.trigger.task_results import TaskResult
 
 SCENARIO = "livestream"
 PARTS = ("item", "face", "voice")

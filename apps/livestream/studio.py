@@ -11,9 +11,9 @@ from typing import Any, Self
 from apps.livestream.player import SCENARIO
 from apps.livestream.task_files import Models, tasks_of, write_task
 from apps.task_repo import TaskRepo
+from walle.client.release_client import ReleaseClient, ReleaseJson
 from walle.cloud import Cloud, CloudConfig
-from walle.deploy.cloud.release import ReleaseState
-from walle.deploy.release_client import ReleaseClient, ReleaseJson
+from walle.deploy.releases.release import ReleaseState
 from walle.device import Device, DeviceConfig
 from walle.errors import WalleError
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.tunnel_authority import TunnelAuthority
 from walle.cli import event_loop
-from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import TunnelServer
-from walle.pipeline.tunnel.supervisor import PumpSupervisor
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+from walle.pipeline.ingest.supervisor import PumpSupervisor
+from walle.pipeline.tunnel.server.server import TunnelServer
 
 
 async def _echo(_device_id: str, _topic: str, payload: bytes) -> bytes:

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from benchmarks.tunnel_authority import TunnelAuthority
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.tunnel.client import TunnelClient
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.tunnel.client.client import TunnelClient
 
 TOPIC = "feature"
 _BACKLOG = 64  # unacknowledged uploads of 10 KB while requests are timed

@@ -3,9 +3,9 @@
 import functools
 from collections.abc import Sequence
 
-from walle.deploy.cloud.gate import Gate, Verdict
-from walle.deploy.cloud.monitor import Monitor
-from walle.deploy.cloud.release import (
+from walle.deploy.gate.gate import Gate, Verdict
+from walle.deploy.gate.monitor import Monitor
+from walle.deploy.releases.release import (
     GateAccepted,
     GatePaused,
     GateRejected,
@@ -17,9 +17,9 @@ from walle.deploy.cloud.release import (
     Start,
     advance,
 )
-from walle.deploy.cloud.release_table import ReleaseTable, plan_row, versions_behind
-from walle.deploy.signing import Signer
+from walle.deploy.releases.table import ReleaseTable, plan_row, versions_behind
 from walle.protocol import Outcome, OutcomeKind, Profile
+from walle.trust.signing import Signer
 
 SCENARIO, TASK = "load", "ipv"  # the scenario of `loadtest.cloud_process`
 NAME = f"{SCENARIO}/{TASK}"

@@ -135,7 +135,7 @@ class Fleet:
         return found
 
     def places(self, release_id: str) -> NDArray[np.float64]:
-        """Return each device's place in a release, as `walle.deploy.audience.share`; all cores take part."""
+        """Return each device's place in a release, as `walle.trust.audience.share`; all cores take part."""
         if self.count <= _ALONE:
             return _places(release_id, 0, self.count)
         cuts = range(0, self.count, _ALONE)

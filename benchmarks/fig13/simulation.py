@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.fig13.cloud import NEW, OLD, SimulatedCloud
 from benchmarks.fig13.fleet import Fleet, Indices, device_id
-from walle.deploy.cloud.gate import MAX_DEVICES, Gate, Verdict
-from walle.deploy.cloud.release import ReleaseState
+from walle.deploy.gate.gate import MAX_DEVICES, Gate, Verdict
+from walle.deploy.releases.release import ReleaseState
 
 # Devices of a step, and of the control, whose reports go to the gate, the first ones: it keeps MAX_DEVICES of each.
 _HEARD = 3 * MAX_DEVICES

@@ -14,7 +14,7 @@ from typing import Any
 
 from apps.livestream.media import Frame, Item, Sound, open_source
 from apps.livestream.quality.labels import Clip
-from walle.clock import Clock, SystemClock
+from walle.base.clock import Clock, SystemClock
 from walle.vm import shared_empty
 
 FRAMES_PER_SECOND = 4

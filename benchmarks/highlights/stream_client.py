@@ -17,7 +17,7 @@ from apps.livestream.media import Frame, Item, Sound
 from apps.livestream.player import Decision
 from benchmarks.highlights.stream_server import FULL_SCALE, HEAD, Kind
 from walle import cv
-from walle.clock import Clock, SystemClock
+from walle.base.clock import Clock, SystemClock
 
 JPEG_QUALITY = 85  # as the highlight task's
 

@@ -25,7 +25,7 @@ from apps.livestream.player import DECIDER
 from apps.livestream.seconds import SOUND_TASK, SecondBuilder
 from apps.livestream.task_files import NO_EXCLUSIVE_FILES
 from walle import cv
-from walle.cloud.authority import Authority
+from walle.access.identity.authority import Authority
 from walle.vm import VM
 
 HEAD = struct.Struct("<BIq")  # kind, bytes of the body, pts_ms
@@ -42,7 +42,7 @@ class Kind(enum.IntEnum):
 
 FULL_SCALE = 32768.0  # of the sound's samples
 MAX_BODY_BYTES = 8 << 20
-_RUN, _PHASE = "walle.pipeline.context:run", "walle.pipeline.context:phase"
+_RUN, _PHASE = "walle.pipeline.stream.context:run", "walle.pipeline.stream.context:phase"
 _DEADLINE_S = 60.0
 _CLOSER = "closer"  # the highlight task's second VM: its `execute` as the cloud runs it
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from apps.ipv.training_data import task_module
-from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
-from walle.pipeline.stream import Events
+from walle.pipeline.events.event import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.stream.events import Events
 
 LONGEST_PAUSE_MS = 60_000  # longer pauses are cut, so that the users of a log overlap
 _TRAVEL_MEDIAN_MS, _TRAVEL_SIGMA = 80.0, 0.6

@@ -16,15 +16,15 @@ from typing import Any
 from apps.ipv.logs import UserVisit
 from apps.ipv.make_encoder import write_encoder
 from benchmarks.ipv_pipelines.receiver import Receiver
-from walle.cli.task_folder import read_folder
-from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
-from walle.deploy.signing import Signer
+from walle.cli.task.folder import read_folder
 from walle.pipeline import FeatureStore, Outbox, StreamEngine, TunnelClient
-from walle.pipeline.events import PAGE_EXIT, Event
-from walle.pipeline.stream_engine import TaskOutput
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.events.event import PAGE_EXIT, Event
+from walle.pipeline.trigger.stream_engine import TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import Manifest
-from walle.task_runner import TaskRunner
+from walle.task.format.bundle import TaskVersion, build_bundle, unpack
+from walle.task.run.runner import TaskRunner
+from walle.trust.signing import Signer
 
 TASK_FOLDER = Path(__file__).parents[2] / "apps" / "ipv" / "task"
 RAW_TOPIC = "raw"

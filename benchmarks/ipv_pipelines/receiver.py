@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from benchmarks.tunnel_authority import TunnelAuthority
 from walle.pipeline import Ingest, TunnelServer
-from walle.pipeline.tunnel.ingest import pump
+from walle.pipeline.ingest.pump import pump
 
 
 async def _refuse(_device_id: str, topic: str, _payload: bytes) -> bytes:

@@ -18,15 +18,15 @@ from pathlib import Path
 from benchmarks.ipv_pipelines.device import build_task
 from benchmarks.ipv_pipelines.receiver import Receiver
 from benchmarks.phone.counters import Relay, peak_memory_bytes, write_back, written_bytes
-from walle.clock import ManualClock
-from walle.pipeline.event_journal import EventJournal
-from walle.pipeline.events import PAGE_EXIT, Event
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
-from walle.pipeline.tunnel.client import TunnelClient
-from walle.task_runner import TaskRunner
+from walle.base.clock import ManualClock
+from walle.pipeline.events.event import PAGE_EXIT, Event
+from walle.pipeline.events.event_journal import EventJournal
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
+from walle.pipeline.tunnel.client.client import TunnelClient
+from walle.task.run.runner import TaskRunner
 
 DEVICE = "phone"
 SESSION_PAUSE_MS = 1_200_000

@@ -15,7 +15,7 @@ from walle.actors.members import MemberKind, member_kinds
 from walle.actors.process import KEEPER
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
-from walle.cloud.node_plan import DrainRefusedError, Node, Plan, Process, Restart
+from walle.cloud.nodes.node_plan import DrainRefusedError, Node, Plan, Process, Restart
 
 _NODES = [Node(letter * 56, f"host-{letter}") for letter in "abc"]
 

@@ -9,16 +9,16 @@ import pytest
 from walle.actors.node import NodeActor, Raised, Remote, returns_errors
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
-from walle.deploy.cloud.attribute_schema import SchemaError
-from walle.deploy.cloud.release import ReleaseRequestError, TransitionError
-from walle.deploy.cloud.release_errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
-from walle.deploy.cloud.repo import RepoError
-from walle.deploy.cloud.rule import RuleError
-from walle.deploy.cloud.rule_budget import PatternBudgetError
-from walle.deploy.cloud.store_error import StateError
+from walle.deploy.git.repo import RepoError
+from walle.deploy.policies.attribute_schema import SchemaError
+from walle.deploy.policies.rule import RuleError
+from walle.deploy.policies.rule_budget import PatternBudgetError
+from walle.deploy.releases.errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
+from walle.deploy.releases.release import ReleaseRequestError, TransitionError
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.errors import ConfigError
 from walle.protocol import ProtocolError
+from walle.store.errors import StateError
 
 ERRORS = [
     TransitionError("count-v1-1", "full", "Start", ("Rollback",)),

@@ -17,9 +17,9 @@ import pytest
 import walle
 from tests.sim.messages import is_fixed, is_open, message_types, names_of
 from walle.cloud import CloudConfig
-from walle.cloud.tunnel_servers import TunnelReport
-from walle.pipeline.tunnel.processes import sum_ended
-from walle.pipeline.tunnel.ring import RingMember
+from walle.cloud.nodes.tunnel_servers import TunnelReport
+from walle.pipeline.ingest.processes import sum_ended
+from walle.pipeline.tunnel.server.ring import RingMember
 
 RECORD = json.loads((Path(__file__).parent / "messages.json").read_text())
 TYPES = message_types()

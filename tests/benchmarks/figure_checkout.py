@@ -8,8 +8,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
-from walle.cli.figure_catalogue import Catalogue, Figure
-from walle.cli.figure_headline import Headline
+from walle.cli.figures.catalogue import Catalogue, Figure
+from walle.cli.figures.headline import Headline
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared/data"

@@ -13,7 +13,7 @@ import pytest
 from apps.ipv.logs import generated_visits
 from benchmarks.ipv_pipelines.cloud import LONGEST_PAUSE_MS, PLANS, Plan, overlapping, run_cloud, sdk_batches
 from benchmarks.ipv_pipelines.device import by_user
-from walle.pipeline.events import Event
+from walle.pipeline.events.event import Event
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ import pytest
 from apps.ipv.generator import ShoppingEvents
 from benchmarks.phone.day import SESSION_PAUSE_MS, run_day, sessions_of
 from benchmarks.phone_day import generated_day, rows
-from walle.pipeline.events import PAGE_EXIT, Event
+from walle.pipeline.events.event import PAGE_EXIT, Event
 
 
 def test_a_session_ends_with_a_pause() -> None:

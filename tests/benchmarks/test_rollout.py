@@ -11,9 +11,9 @@ from benchmarks.fig13.fleet import Fleet, Pattern, device_id
 from benchmarks.fig13.real_release import coverage_gap, play, simulated_plan
 from benchmarks.fig13.simulation import DifferentAnswerError, Plan, Simulation, requests_each_s
 from benchmarks.rollout import main
-from walle.deploy.audience import share
-from walle.deploy.cloud.gate import Gate
-from walle.deploy.cloud.release import ReleaseState
+from walle.deploy.gate.gate import Gate
+from walle.deploy.releases.release import ReleaseState
+from walle.trust.audience import share
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import walle
 from walle.cli import app
-from walle.cli.device_log import LOG_FILE, device_log
+from walle.cli.device.log import LOG_FILE, device_log
 from walle.cli.verbose import log_to_stderr
 from walle.cli.version import commit
 

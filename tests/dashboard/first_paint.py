@@ -15,9 +15,9 @@ from typing import Any
 
 from tests.dashboard.chromium import Browser, chromium
 from tests.sim.shop_cloud import ShopCloud, shop_cloud
-from walle.deploy.cloud.dashboard.pages import Pages
-from walle.deploy.cloud.dashboard.sessions import COOKIE
-from walle.deploy.cloud.release import ReleaseState
+from walle.cloud.dashboard.pages import Pages
+from walle.cloud.dashboard.sessions import COOKIE
+from walle.deploy.releases.release import ReleaseState
 
 RELEASES, DEVICES, TIMES = 10_000, 100_000, 10
 

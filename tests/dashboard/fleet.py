@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 from tests.sim.shop_cloud import ShopCloud, until
-from walle.deploy.audience import share
 from walle.protocol import Failure, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile
+from walle.trust.audience import share
 
 TASK = "shop/count"
 HOSTILE = "<img src=x onerror=alert(1)>"

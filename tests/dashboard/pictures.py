@@ -14,9 +14,9 @@ from PIL import Image
 from tests.dashboard.chromium import PHONE, chromium
 from tests.dashboard.fleet import TASK, play
 from tests.sim.shop_cloud import shop_cloud
-from walle import plain
-from walle.deploy.cloud.access import Role
-from walle.deploy.cloud.dashboard.sessions import COOKIE
+from walle.access.access import Role
+from walle.base import plain
+from walle.cloud.dashboard.sessions import COOKIE
 from walle.pipeline.tunnel.received import Received
 
 FOLDER = Path(__file__).parents[2] / "docs/img/dashboard"

@@ -15,9 +15,9 @@ import pytest_asyncio
 from tests.dashboard.chromium import PHONE, Browser, Page, chromium, chromium_path
 from tests.dashboard.fleet import play
 from tests.sim.shop_cloud import ShopCloud, shop_cloud
+from walle.access.access import Role
 from walle.cloud import Cloud
-from walle.deploy.cloud.access import Role
-from walle.deploy.cloud.dashboard.sessions import COOKIE
+from walle.cloud.dashboard.sessions import COOKIE
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -2,10 +2,10 @@
 
 import json
 
-from walle.deploy.cloud.api import safe
-from walle.deploy.cloud.dashboard.evidence import charts_of, shown_tests
-from walle.deploy.cloud.gate_course import MAX_TEST_POINTS
-from walle.deploy.cloud.metrics import TEST_NAMES
+from walle.cloud.api.releases import safe
+from walle.cloud.dashboard.evidence import charts_of, shown_tests
+from walle.deploy.gate.gate_course import MAX_TEST_POINTS
+from walle.metrics.table import TEST_NAMES
 
 EVIDENCE = {
     "gate": {"p_good": 0.01},

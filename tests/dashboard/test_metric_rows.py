@@ -2,10 +2,10 @@
 
 from prometheus_client.core import Metric
 
-from walle.deploy.cloud.dashboard.metric_pages import rows_of
-from walle.deploy.cloud.dashboard.metric_series import CHARTS
-from walle.deploy.cloud.histogram import Histogram
-from walle.deploy.cloud.metrics import METRICS, histogram
+from walle.cloud.dashboard.metric_pages import rows_of
+from walle.cloud.dashboard.metric_series import CHARTS
+from walle.metrics.histogram import Histogram
+from walle.metrics.table import METRICS, histogram
 
 
 def shown(name: str, kind: str, *samples: tuple[dict[str, str], float]) -> list[tuple[str, str, bool]]:

@@ -13,9 +13,9 @@ import pytest_asyncio
 from tests.dashboard.visitor import Visitor, visitor, words_of
 from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
-from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.access.access import ANY_SCENARIO, Role
 from walle.device import Device
-from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.tunnel.received import Received
 
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -16,13 +16,13 @@ import pytest_asyncio
 
 from tests.dashboard.visitor import forms, log_in, visitor, words_of
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
-from walle.clock import SystemClock
+from walle.access.access import ANY_SCENARIO, Access, Role
+from walle.base.clock import SystemClock
 from walle.cloud import Cloud, CloudConfig
-from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
-from walle.deploy.cloud.dashboard import Sessions
-from walle.deploy.cloud.dashboard.record_quota import MAX_RECORDS_A_DAY
-from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE
-from walle.deploy.cloud.release import ReleaseState
+from walle.cloud.dashboard import Sessions
+from walle.cloud.dashboard.record_quota import MAX_RECORDS_A_DAY
+from walle.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE
+from walle.deploy.releases.release import ReleaseState
 
 HOSTILE = "\"'><img src=x onerror=alert(1)>\x1b[2J\u202e"
 READER = {"shop": Role.READER}

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walle.clock import ManualClock
-from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
-from walle.deploy.cloud.dashboard.sealing import Sealer
-from walle.deploy.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, Sessions
-from walle.deploy.cloud.ended_sessions import MAX_EACH, SESSION_S, EndedSessions
+from walle.access.access import ANY_SCENARIO, Access, Role
+from walle.access.ended_sessions import MAX_EACH, SESSION_S, EndedSessions
+from walle.base.clock import ManualClock
+from walle.cloud.dashboard.sealing import Sealer
+from walle.cloud.dashboard.sessions import COOKIE, LOGIN_COOKIE, Sessions
 
 KEY = b"k" * 32
 

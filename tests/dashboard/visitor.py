@@ -7,7 +7,7 @@ from typing import Any, Self
 import httpx
 
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud
-from walle.deploy.cloud.access import Role
+from walle.access.access import Role
 
 
 class Visitor:

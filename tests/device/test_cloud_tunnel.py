@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 
 from tests.sim.offline_device import offline_config
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.device.cloud_tunnel import CloudTunnel
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.tunnel.sessions import ResumingContext
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.tunnel.client.sessions import ResumingContext
 from walle.protocol import Upload
 
 

@@ -23,12 +23,12 @@ from tests.sim.device_session import session_headers
 from tests.sim.offline_device import NO_CLOUD
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
 from tests.sim.visits import TASK_CONFIG, event_at
-from walle import plain
+from walle.base import plain
 from walle.cli import app
 from walle.device import Device, DeviceConfig
-from walle.pipeline.database import StoreLockedError
-from walle.pipeline.events import Event, EventError
-from walle.pipeline.live_source import LatePolicy, LivePolicy
+from walle.pipeline.events.event import Event, EventError
+from walle.pipeline.events.live_source import LatePolicy, LivePolicy
+from walle.pipeline.features.database import StoreLockedError
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ async def test_a_device_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytes
         def full(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        for module in ("walle.device.device", "walle.deploy.device.installed"):
+        for module in ("walle.device.device", "walle.deploy.agent.installed"):
             monkeypatch.setattr(f"{module}.write_file", full)
         async with Device(config) as device:
             assert device.tasks == {"shop/count": "v1"}

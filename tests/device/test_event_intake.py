@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from tests.sim.offline_device import offline_config
-from walle.clock import ManualClock, SystemClock
+from walle.base.clock import ManualClock, SystemClock
+from walle.base.durable_file import write_all
 from walle.device.event_intake import EventIntake
-from walle.durable_file import write_all
-from walle.pipeline.event_history import EventHistory
-from walle.pipeline.event_journal import EventJournal, EventJournalError, EventJournalFullError
-from walle.pipeline.events import Event
-from walle.pipeline.live_source import LatePolicy, LivePolicy
-from walle.pipeline.store import FeatureStore, StoreClosedError
-from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
-from walle.pipeline.trie import EventStream
+from walle.pipeline.events.event import Event
+from walle.pipeline.events.event_journal import EventJournal, EventJournalError, EventJournalFullError
+from walle.pipeline.events.live_source import LatePolicy, LivePolicy
+from walle.pipeline.features.store import FeatureStore, StoreClosedError
+from walle.pipeline.stream.event_history import EventHistory
+from walle.pipeline.trigger.stream_engine import PositionError, StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
+from walle.pipeline.trigger.trie import EventStream
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 
@@ -144,7 +144,7 @@ async def test_a_batch_that_cannot_be_recorded_is_refused_whole_and_taken_once_w
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr("walle.pipeline.event_journal.write_all", fail)
+            patched.setattr("walle.pipeline.events.event_journal.write_all", fail)
             with pytest.raises(EventJournalError, match="make room on its disk") as refused:
                 await device.intake.take_all_live(batch)
         assert not refused.value.recorded
@@ -179,7 +179,7 @@ async def test_a_batch_that_is_recorded_and_not_synced_says_so_and_the_next_call
             raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as patched:
-            patched.setattr("walle.pipeline.event_journal._sync_all", fail)
+            patched.setattr("walle.pipeline.events.event_journal._sync_all", fail)
             with pytest.raises(EventJournalError, match="cannot be synced") as failed:
                 await device.intake.take_all_live(clicks(0, 1))
         assert failed.value.recorded

@@ -16,8 +16,8 @@ import pytest
 
 from tests.sim.frame_rig import BLOCK, FRAME, SUM, frame_of, frame_rig, image_of
 from walle.engine_ext.vm.host import shared_host
-from walle.pipeline.events import Event, EventError
-from walle.pipeline.task_results import ResultStream, TaskResult
+from walle.pipeline.events.event import Event, EventError
+from walle.pipeline.trigger.task_results import ResultStream, TaskResult
 from walle.vm import shared_memory_counts
 
 ROOT = Path(__file__).parents[2]

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from tests.sim.offline_device import offline_config
-from walle import plain
-from walle.clock import ManualClock
+from walle.base import plain
+from walle.base.clock import ManualClock
 from walle.device.event_intake import EventIntake
-from walle.pipeline import stream_time
-from walle.pipeline.database import StoreDatabase
-from walle.pipeline.event_history import EventHistory
-from walle.pipeline.event_journal import EventJournal
-from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
-from walle.pipeline.live_source import LivePolicy
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
-from walle.pipeline.ticks import Tick
+from walle.pipeline.events.event import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events.event_journal import EventJournal
+from walle.pipeline.events.live_source import LivePolicy
+from walle.pipeline.events.ticks import Tick
+from walle.pipeline.features.database import StoreDatabase
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.stream.event_history import EventHistory
+from walle.pipeline.trigger import stream_time
+from walle.pipeline.trigger.stream_engine import PositionError, StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 CASE = Path(__file__).parents[2].parent / "shared/cases/pipeline/killed_in_mid_page.jsonl"

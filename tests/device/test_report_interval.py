@@ -12,13 +12,13 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from walle.clock import ManualClock
-from walle.deploy.audience import admitted
-from walle.deploy.cloud.outcome_api import ReportApp
-from walle.deploy.device.outcomes import OutcomeReport
+from walle.base.clock import ManualClock
+from walle.cloud.api.outcomes import ReportApp
+from walle.deploy.agent.outcomes import OutcomeReport
 from walle.device.cloud_requests import CloudRequests
 from walle.device.config import DeviceConfig
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
+from walle.trust.audience import admitted
 
 _OWN_S = 10.0
 

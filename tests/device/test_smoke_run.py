@@ -11,7 +11,7 @@ from tests.sim.shop_cloud import ShopCloud, User, shop_cloud
 from tests.sim.visits import EVENTS, TASK_CONFIG, event_at
 from tests.sim.vm_hosts import CRASHES
 from walle import cv, np
-from walle.deploy.release_client import ReleaseJson
+from walle.client.release_client import ReleaseJson
 from walle.device import smoke_run
 
 CONFIG = f"""{TASK_CONFIG}[simulation]

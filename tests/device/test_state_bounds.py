@@ -19,7 +19,7 @@ from tests.dashboard.visitor import log_in
 from tests.pipeline.slow_entries import SlowState
 from tests.sim.shop_cloud import ShopCloud, User, device_config, shop_cloud
 from tests.sim.visits import TASK_CONFIG, event_at
-from walle import plain
+from walle.base import plain
 from walle.cli import app
 from walle.protocol import StatePolicy
 

@@ -9,8 +9,8 @@ import pytest
 from tests.sim.shop_cloud import User, shop_cloud
 from tests.sim.slow_model import slow_model
 from tests.sim.visits import TASK_CONFIG
-from walle import plain
-from walle.pipeline.database import StoreFullError
+from walle.base import plain
+from walle.pipeline.features.database import StoreFullError
 
 READING = """\
 def execute(ctx, trigger):

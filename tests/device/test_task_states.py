@@ -8,8 +8,8 @@ import pytest
 
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG, event_at
-from walle import plain
-from walle.pipeline.store import OutboxFullError
+from walle.base import plain
+from walle.pipeline.features.store import OutboxFullError
 
 TASK = "shop/count"
 MAIN = """\

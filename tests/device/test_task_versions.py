@@ -10,8 +10,8 @@ import pytest
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.device import Device, task_versions
 from walle.engine_ext.vm.vm import VM
-from walle.task_log import OnLog
-from walle.task_runner import TaskRunner
+from walle.task.run.log import OnLog
+from walle.task.run.runner import TaskRunner
 
 MAIN = """\
 import time
@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     call = TaskRunner._call_held
 
     async def noted(self: TaskRunner, vm: VM, log: OnLog, function: str, *args: Any, **options: Any) -> Any:
-        called.append((self, function.removeprefix("walle.pipeline.context:")))
+        called.append((self, function.removeprefix("walle.pipeline.stream.context:")))
         return await call(self, vm, log, function, *args, **options)
 
     monkeypatch.setattr(TaskRunner, "_call_held", noted)

@@ -22,14 +22,15 @@ from typer.testing import CliRunner
 from tests.docs.blocks import Block, blocks
 from tests.pipeline.ingest.upload_samples import received
 from tests.sim.shop_cloud import shop_cloud
-from walle import cv, plain
+from walle import cv
+from walle.base import plain
 from walle.cli import app
-from walle.cli.cloud_config import read_config, up_parameters
-from walle.deploy.cloud.attribute_schema import parse_schema
-from walle.deploy.cloud.task_config import TaskConfig
+from walle.cli.cloud.config import read_config, up_parameters
+from walle.deploy.policies.attribute_schema import parse_schema
 from walle.model_files.manifest import ModelManifest
 from walle.pipeline import open_uploads
-from walle.pipeline.event_mapping import EventMapping
+from walle.pipeline.events.event_mapping import EventMapping
+from walle.task.format.config import TaskConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "adr" not in path.parts)

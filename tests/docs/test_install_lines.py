@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.install_lines import install_lines
-from walle import extras
+from walle.base import extras
 
 ROOT = Path(__file__).parents[2]
 # Beside those of pyproject.toml, and those with an exact version, which cannot be exchanged for another.

@@ -4,8 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
-from walle.deploy.cloud.task_config import LIMITS, POLICIES
-from walle.pipeline.context import Context, Log, Store
+from walle.pipeline.stream.context import Context, Log, Store
 from walle.protocol import (
     PHASES,
     CloudPolicy,
@@ -15,6 +14,7 @@ from walle.protocol import (
     StatePolicy,
     TriggerCondition,
 )
+from walle.task.format.config import LIMITS, POLICIES
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"

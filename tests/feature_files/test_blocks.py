@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.feature_files.test_export import FEATURES, WHAT, feature
-from walle import plain
+from walle.base import plain
+from walle.base.plain_json import to_json
 from walle.feature_files import Export, ExportError
 from walle.feature_files.columns import FIXED, MAX_COLUMNS, OTHERS, Columns
-from walle.pipeline.ingest.feature_columns import feature_columns
-from walle.pipeline.ingest.feature_reader import feature_row
-from walle.pipeline.ingest.upload_columns import upload_columns
+from walle.pipeline.ingest.store.feature_columns import feature_columns
+from walle.pipeline.ingest.store.feature_reader import feature_row
+from walle.pipeline.ingest.store.upload_columns import upload_columns
 from walle.pipeline.tunnel.received import Received
-from walle.plain_json import to_json
 
 _LEAVES = (
     st.none()

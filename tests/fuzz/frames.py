@@ -28,12 +28,12 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import RawDevice, running
 from walle import protocol
-from walle.pipeline.checksums import first_link
-from walle.pipeline.tunnel.client import TunnelClient, TunnelClosedError, TunnelRefusedError
+from walle.pipeline.features.checksums import first_link
+from walle.pipeline.tunnel.client.client import TunnelClient, TunnelClosedError, TunnelRefusedError
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, FrameError
 from walle.pipeline.tunnel.layouts import BY_NUMBER
-from walle.pipeline.tunnel.server import ServerLimits
+from walle.pipeline.tunnel.server.server import ServerLimits
 
 MEMORY_BYTES = 128 << 20
 _WAIT_S = 10.0  # within which a server or client must have answered

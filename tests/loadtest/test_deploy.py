@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadtest.deploy_check import Played, shares_of, wrong_results
-from walle.deploy.audience import share
+from walle.trust.audience import share
 
 _ROOT = Path(__file__).parents[2]
 TASK = "load/ipv"

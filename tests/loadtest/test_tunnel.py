@@ -11,9 +11,9 @@ import pytest
 
 from loadtest.check import wrong_results
 from loadtest.devices import TOPIC
-from walle import plain
-from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
-from walle.pipeline.tunnel.ingest import Ingest
+from walle.base import plain
+from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 from walle.pipeline.tunnel.received import Received
 
 _ROOT = Path(__file__).parents[2]

@@ -20,8 +20,8 @@ from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import LIMIT_S, until
 from walle.cli import event_loop
 from walle.cloud import Cloud, CloudConfig
-from walle.cloud.edge_gateway import edge_gateway
-from walle.cloud.shared_listener import free_port
+from walle.cloud.edge.edge_gateway import edge_gateway
+from walle.cloud.edge.shared_listener import free_port
 from walle.protocol import PROFILE_HEADER, Profile
 
 FOLDER = Path(__file__).parents[2] / "packaging" / "loadbalancer"

@@ -16,8 +16,8 @@ import typer
 
 from tests.sim.head_walk import RAY_SETTINGS
 from walle.cli import app
-from walle.deploy.cloud.dashboard import Pages
-from walle.deploy.cloud.routes import Caller, RouteTable
+from walle.cloud.api.routes import Caller, RouteTable
+from walle.cloud.dashboard import Pages
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"

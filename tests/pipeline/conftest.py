@@ -11,7 +11,7 @@ import pytest_asyncio
 from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient
-from walle.pipeline.tunnel.client import (
+from walle.pipeline.tunnel.client.client import (
     TunnelClient,
 )
 

@@ -1,14 +1,14 @@
 """The sequences in Python: the meaning of those in C++ (§5.1), both of bounded memory.
 
 Each has the smallest stream position that it still needs. A replay that begins there after a crash restores the
-sequence (ARCHITECTURE.md, "Exactly once").
+sequence (ARCHITECTURE.md).
 """
 
 import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events.event import PAGE_ENTER, PAGE_EXIT, Event
 
 
 class TimeSequence:

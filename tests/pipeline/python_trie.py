@@ -3,8 +3,8 @@
 It has the pending lists of `walle/engine_ext/src/stream/consecutive_matcher.h`.
 """
 
-from walle.pipeline.events import EventError
-from walle.pipeline.trie import TriggerError
+from walle.pipeline.events.event import EventError
+from walle.pipeline.trigger.trie import TriggerError
 from walle.protocol import TriggerCondition
 
 

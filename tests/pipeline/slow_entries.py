@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from walle import plain
+from walle.base import plain
 from walle.protocol import StatePolicy
 
 HOUR_MS = 3_600_000

@@ -1,11 +1,11 @@
-"""Reference meaning of `walle.pipeline.stream.Events`: plain Python over lists of events, one at a time."""
+"""Reference meaning of `walle.pipeline.stream.events.Events`: plain Python over lists of events, one at a time."""
 
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from walle.pipeline.events import Event
+from walle.pipeline.events.event import Event
 from walle.protocol import ContentsTest
 
 MISSING = object()

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tests.pipeline.slow_matcher import Occurrence, Watch, matches
-from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
-from walle.pipeline.ticks import Tick
+from walle.pipeline.events.event import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events.ticks import Tick
 from walle.protocol import TriggerCondition
 
 HOUR_MS = 3_600_000

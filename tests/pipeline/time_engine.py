@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.pipeline.slow_time import Entry
-from walle import plain
-from walle.clock import ManualClock
-from walle.pipeline.database import StoreDatabase
-from walle.pipeline.event_journal import EventJournal
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
-from walle.pipeline.trie import EventStream
+from walle.base import plain
+from walle.base.clock import ManualClock
+from walle.pipeline.events.event_journal import EventJournal
+from walle.pipeline.features.database import StoreDatabase
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
+from walle.pipeline.trigger.trie import EventStream
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 BLOCKS = QueuePolicy(queue=1, queue_full=FullPolicy.BLOCK)

@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 
 from tests.sim.device_session import session_headers
 from tests.sim.fault_disk import SmallDisk, enter_mount_namespace
+from walle.access.access import Role
 from walle.cli import event_loop
-from walle.deploy.cloud.access import Role
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
 ROOT = Path(__file__).parents[2]
@@ -273,7 +273,7 @@ async def _check_in_until_stopped(target: Target, period_s: float) -> CheckIns:
 
 async def _serve(folder: Path) -> None:
     from walle.cloud import Cloud, CloudConfig  # in the gateway's process only: it takes a second
-    from walle.cloud.malloc import keep_what_is_loaded
+    from walle.cloud.http.malloc import keep_what_is_loaded
 
     async with Cloud(CloudConfig(folder=folder, scenarios=("shop",), https=True)) as cloud:
         devices = [ATTACKER, *(f"honest-{number}" for number in range(HONEST_DEVICES))]

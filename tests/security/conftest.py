@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.engineer import Engineer
 from tests.sim.program import Program, Programs, walle
-from walle.deploy.release_client import ReleaseJson
+from walle.client.release_client import ReleaseJson
 
 SCENARIOS = ("shop", "bank")
 CONFIG = """\

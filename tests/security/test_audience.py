@@ -13,10 +13,10 @@ from tests.sim.agent_device import FILES, TASK, Device
 from tests.sim.cloud_files import CloudFiles
 from tests.sim.release_world import table_of
 from tests.sim.shop_cloud import shop_cloud, until
-from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import Answerer
-from walle.deploy.cloud.release import MAX_BETA_DEVICES, Admission, Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_table import ReleaseTable, RowEntry, plan_row
+from walle.deploy.policies.policy import Policy
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.releases.release import MAX_BETA_DEVICES, Admission, Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.table import ReleaseTable, RowEntry, plan_row
 from walle.errors import DeployError
 from walle.protocol import (
     Audience,

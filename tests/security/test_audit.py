@@ -12,10 +12,10 @@ from tests.sim.git_host import address, git
 from tests.sim.program import walle
 from tests.sim.shop_cloud import GATE, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
+from walle.access.access import Access, Role
+from walle.access.audit import AuditError, AuditRecord, read_records, verify
+from walle.access.audit_folder import AuditLog
 from walle.cloud import CloudHome
-from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.audit import AuditError, AuditRecord, read_records, verify
-from walle.deploy.cloud.audit_folder import AuditLog
 
 BROKEN = "def execute(ctx, trigger):\n    raise ValueError('v2 is broken')\n"
 

@@ -13,11 +13,11 @@ import pytest_asyncio
 from typer.testing import CliRunner
 
 from tests.sim.shop_cloud import ShopCloud, device_config, shop_cloud
+from walle.access.audit import read_records
 from walle.cli import app
 from walle.cli.credentials import Credentials
-from walle.cli.device_identity import parse_life_s
+from walle.cli.device.identity import parse_life_s
 from walle.cli.join import Join
-from walle.deploy.cloud.audit import read_records
 from walle.device import Device
 
 

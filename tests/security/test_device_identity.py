@@ -20,18 +20,18 @@ from cryptography.x509.oid import NameOID
 
 from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
-from walle.clock import Clock, ManualClock, SystemClock
+from walle.access.audit import read_records
+from walle.access.identity.authority import Authority
+from walle.access.identity.refusals import RENEWAL_GRACE_S
+from walle.access.identity.service import UsedChallenges
+from walle.access.identity.sessions import SessionRefusedError, SessionSigner, SessionVerifier
+from walle.base.clock import Clock, ManualClock, SystemClock
+from walle.base.device_identity import DeviceIdentity, Revocations
+from walle.base.http_roots import http_tls
 from walle.cloud import Cloud, CloudConfig
-from walle.cloud.authority import Authority
-from walle.cloud.identity.node import IdentityNode
-from walle.cloud.identity.refusals import RENEWAL_GRACE_S
-from walle.cloud.identity.service import UsedChallenges
-from walle.cloud.identity.sessions import SessionRefusedError, SessionSigner, SessionVerifier
-from walle.deploy.cloud.audit import read_records
-from walle.deploy.http_roots import http_tls
+from walle.cloud.nodes.identity import IdentityNode
 from walle.device import credentials as credentials_module
 from walle.device.credentials import CloudRefusalError, DeviceCredentials
-from walle.identity import DeviceIdentity, Revocations
 from walle.protocol import (
     DEVICE_HEADER,
     PROFILE_HEADER,

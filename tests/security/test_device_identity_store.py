@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from tests.sim.postgres_server import PostgresServer
-from walle.clock import Clock, ManualClock
-from walle.cloud.identity.changes import revoke_key
-from walle.cloud.identity.refusals import (
+from walle.access.identity.changes import revoke_key
+from walle.access.identity.refusals import (
     RENEWAL_GRACE_S,
     IdentityRefusedError,
     KeyRevokedError,
     UnknownIdentityError,
 )
-from walle.cloud.identity.sqlite_store import SqliteIdentityStore
-from walle.cloud.identity.store import IdentityStore, IdentityStoreError
-from walle.deploy.cloud.api import error_status
+from walle.access.identity.sqlite_store import SqliteIdentityStore
+from walle.access.identity.store import IdentityStore, IdentityStoreError
+from walle.base.clock import Clock, ManualClock
+from walle.base.device_identity import DeviceIdentity, Revocations
+from walle.cloud.api.releases import error_status
 from walle.errors import ConfigError
-from walle.identity import DeviceIdentity, Revocations
 
 _DAY_S = 86_400.0
 _LIMIT_S = 60
@@ -369,8 +369,8 @@ class TestSqliteIdentityStore(IdentityStoreContract):
 class TestPostgresIdentityStore(IdentityStoreContract):
     @pytest.fixture
     def open_store(self, postgres: PostgresServer) -> Iterator[Open]:
-        from walle.cloud.identity.postgres_store import PostgresIdentityStore
-        from walle.deploy.cloud.sync_database import SyncDatabase
+        from walle.access.identity.postgres_store import PostgresIdentityStore
+        from walle.store.sync_database import SyncDatabase
 
         self.dsn = postgres.make_database()
         databases = []
@@ -387,9 +387,9 @@ class TestPostgresIdentityStore(IdentityStoreContract):
         self, identities: Identities, open_store: Open
     ) -> None:
         """Else a gateway that has seen the higher one never asks for the lower one, whose transaction ends later."""
-        from walle.cloud.identity import postgres_store
-        from walle.deploy.cloud.postgres_database import Connection
-        from walle.deploy.cloud.sync_database import SyncDatabase
+        from walle.access.identity import postgres_store
+        from walle.store.postgres_database import Connection
+        from walle.store.sync_database import SyncDatabase
 
         for device_id in ("slow", "quick"):
             identities.enrol(device_id, b"key", identities.token())
@@ -420,7 +420,7 @@ class TestPostgresIdentityStore(IdentityStoreContract):
         slow.close()
 
     def test_the_database_has_hashes_of_tokens_alone(self, identities: Identities) -> None:
-        from walle.deploy.cloud.sync_database import SyncDatabase
+        from walle.store.sync_database import SyncDatabase
 
         token = identities.store.make_token(uses=5, life_s=60.0)
         identities.enrol("a", b"key a", token)
@@ -432,8 +432,8 @@ class TestPostgresIdentityStore(IdentityStoreContract):
         database.close()
 
     def test_a_database_that_does_not_answer_is_named_without_its_password(self) -> None:
-        from walle.cloud.identity.postgres_store import PostgresIdentityStore
-        from walle.deploy.cloud.sync_database import SyncDatabase
+        from walle.access.identity.postgres_store import PostgresIdentityStore
+        from walle.store.sync_database import SyncDatabase
 
         store = PostgresIdentityStore(SyncDatabase("postgresql://walle:hush@127.0.0.1:1/no%20such?sslmode=wrong"))
         with pytest.raises(IdentityStoreError, match=r"identities of devices, postgresql://walle@127") as raised:

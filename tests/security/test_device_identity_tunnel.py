@@ -18,12 +18,12 @@ from cryptography.x509.oid import NameOID
 from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_rig import RawDevice, bare_server
 from walle import protocol
-from walle.clock import ManualClock
-from walle.identity import DeviceIdentity, Revocations, certified_device
-from walle.pipeline.tunnel import tls
-from walle.pipeline.tunnel.client import client_context
-from walle.pipeline.tunnel.server import ServerLimits
-from walle.pipeline.tunnel.sessions import ResumingContext
+from walle.base.clock import ManualClock
+from walle.base.device_identity import DeviceIdentity, Revocations, certified_device
+from walle.pipeline.tunnel.client.client import client_context
+from walle.pipeline.tunnel.client.sessions import ResumingContext
+from walle.pipeline.tunnel.server.server import ServerLimits
+from walle.trust import tls
 
 _DAY_S = 86_400.0
 

@@ -14,12 +14,12 @@ import pytest
 
 from tests.sim.program import _COMMAND, Program, Programs, _environment, walle
 from tests.sim.shop_cloud import GATE, LIMIT_S, User, device_config, push
+from walle.access.audit import AuditHead, read_records, verify
+from walle.client.release_client import ReleaseClient, ReleaseJson
 from walle.cloud import CloudHome, GatewayAddress
-from walle.cloud.backup import MANIFEST
-from walle.deploy.cloud.audit import AuditHead, read_records, verify
-from walle.deploy.release_client import ReleaseClient, ReleaseJson
+from walle.cloud.upkeep.backup import MANIFEST
 from walle.device import Device
-from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 
 PASSPHRASE = {"WALLE_BACKUP_PASSPHRASE": "correct horse battery"}
 

@@ -16,17 +16,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
+from walle.access.audit import AuditHead
+from walle.access.identity.sessions import SessionVerifier
+from walle.base.clock import ManualClock
+from walle.base.device_identity import Revocations
 from walle.cli import app
-from walle.cli.signer import public_key as read_public_key
-from walle.clock import ManualClock
-from walle.cloud.identity.sessions import SessionVerifier
-from walle.deploy.cloud.audit import AuditHead
-from walle.deploy.ed25519_keys import KeyRefusedError, checked_key
-from walle.deploy.sealing import seal
-from walle.deploy.signing import MANIFEST_DOMAIN, SignatureError, Signer
-from walle.deploy.trust import ROLES, ROOT, SCENARIOS, RoleKeys, Root, Scenarios, canonical_metadata
-from walle.deploy.trust_folder import TrustFolder, root_body, scenarios_body
-from walle.identity import Revocations
+from walle.cli.access.signer import public_key as read_public_key
+from walle.trust.ed25519_keys import KeyRefusedError, checked_key
+from walle.trust.folder import TrustFolder, root_body, scenarios_body
+from walle.trust.metadata import ROLES, ROOT, SCENARIOS, RoleKeys, Root, Scenarios, canonical_metadata
+from walle.trust.sealing import seal
+from walle.trust.signing import MANIFEST_DOMAIN, SignatureError, Signer
 
 CASE = Path(__file__).parents[3] / "shared" / "cases" / "security" / "small_order_key.json"
 # As the case says: with A and R the identity and S zero, S B = R + k A holds for every k, so for every message.

@@ -17,14 +17,13 @@ from tests.sim.device_session import enrol, session_headers
 from tests.sim.release_world import table_of
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from tests.sim.visits import TASK_CONFIG, event_at
-from walle.clock import SystemClock
+from walle.access.access import Role
+from walle.access.audit import read_records
+from walle.base.clock import SystemClock
 from walle.cloud import CloudHome
-from walle.cloud.backup import make_backup
-from walle.cloud.restore import restore_backup
-from walle.deploy.cloud.access import Role
-from walle.deploy.cloud.audit import read_records
-from walle.deploy.device.agent import Agent
-from walle.deploy.sealing import SealError, open_sealed
+from walle.cloud.upkeep.backup import make_backup
+from walle.cloud.upkeep.restore import restore_backup
+from walle.deploy.agent.agent import Agent
 from walle.protocol import (
     MAX_EXCLUSIVE_FILES,
     PROFILE_HEADER,
@@ -34,6 +33,7 @@ from walle.protocol import (
     Profile,
     seal_info,
 )
+from walle.trust.sealing import SealError, open_sealed
 
 SECRET = b'{"faces": ["who is in the gallery"]}'
 _LIMITS = "[limits]\ndeadline_ms = 5000\n"  # beside other tests a run may wait for a core

@@ -14,12 +14,12 @@ import pytest_asyncio
 from tests.sim.device_session import session_headers
 from tests.sim.release_world import ReleaseWorld
 from tests.sim.shop_cloud import User, shop_cloud
-from walle.clock import ManualClock
-from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.file_address import FileAddresses, signed_files
-from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.cloud.release import ReleaseRequest
-from walle.deploy.cloud.sqlite_journal import SqliteJournal
+from walle.base.clock import ManualClock
+from walle.deploy.releases.release import ReleaseRequest
+from walle.deploy.releases.sqlite_journal import SqliteJournal
+from walle.deploy.shared_files.cdn import cdn_app
+from walle.deploy.shared_files.file_address import FileAddresses, signed_files
+from walle.deploy.shared_files.folder_store import FolderStore
 from walle.errors import ConfigError
 from walle.protocol import Directive
 

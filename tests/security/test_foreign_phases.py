@@ -10,11 +10,11 @@ import pytest_asyncio
 
 from tests.sim.shop_cloud import ShopCloud, shop_cloud, until
 from tests.sim.visits import TASK_CONFIG
-from walle import plain
+from walle.base import plain
 from walle.device import Device
-from walle.pipeline.tunnel.client import RequestError
-from walle.pipeline.tunnel.refusal_pace import BURST, PER_S
-from walle.task_runner import PHASE_TOPIC
+from walle.pipeline.tunnel.client.client import RequestError
+from walle.pipeline.tunnel.server.refusal_pace import BURST, PER_S
+from walle.task.run.runner import PHASE_TOPIC
 
 CLOUD = TASK_CONFIG + '[phases]\nexecute = "cloud"\n'
 MAIN = "def execute(ctx, x):\n    return ['secret of', ctx.device['id']]\n"

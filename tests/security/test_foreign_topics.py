@@ -10,11 +10,11 @@ import pytest_asyncio
 
 from tests.sim.shop_cloud import ShopCloud, shop_cloud, until
 from tests.sim.visits import TASK_CONFIG
-from walle.clock import SystemClock
-from walle.cloud.epoch import raise_epoch
+from walle.base.clock import SystemClock
+from walle.cloud.folder.epoch import raise_epoch
 from walle.device import Device
-from walle.pipeline.losses import LossCause
-from walle.pipeline.tunnel.processes import TunnelProcesses
+from walle.pipeline.features.losses import LossCause
+from walle.pipeline.ingest.processes import TunnelProcesses
 
 MAIN = "def execute(ctx, x):\n    return 1\n"
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.security.attacked_gateway import AttackedGateway, check_in
 from tests.sim.git_host import address, git
 from tests.sim.tasks import FILES
-from walle.deploy.cloud.routes import ROUTES
+from walle.cloud.api.routes import ROUTES
 from walle.protocol import DEVICE_HEADER
 
 _LEAST_BYTES = 4096
@@ -96,7 +96,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("DELETE", "/v1/tokens/{name:path}"): ({}, 404, "none"),
     ("PUT", "/v1/groups/{group}/{scenario}"): ({}, 422, "does not exist"),  # of one that exists: below
     ("DELETE", "/v1/groups/{group}/{scenario}"): ({}, 404, "not in the group"),
-    # Of files that there are: tests/security/test_exclusive_files.py and tests/deploy/cloud/test_exclusive_store.py.
+    # Of files that there are: test_exclusive_files.py, tests/deploy/exclusive_files/test_exclusive_store.py.
     ("PUT", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
     ("DELETE", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
     ("PUT", "/v1/attributes/{key}"): ({}, 422, "neither device_id"),

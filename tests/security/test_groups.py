@@ -16,17 +16,17 @@ from tests.sim.git_host import address, git
 from tests.sim.person import Person
 from tests.sim.program import Programs
 from tests.sim.tasks import CONFIG, FILES
-from walle.clock import ManualClock, SystemClock
-from walle.cloud.backup import make_backup
-from walle.cloud.home import CloudHome
-from walle.cloud.restore import restore_backup
-from walle.deploy.cloud import scenario_groups
-from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, group_key
-from walle.deploy.cloud.access_file import AccessFile
-from walle.deploy.cloud.disk_space import DiskFullError
-from walle.deploy.cloud.scenario_groups import GroupFile, NotInGroupError, ScenarioGroups, load_groups
-from walle.deploy.cloud_client import CloudRefusedError
+from walle.access import scenario_groups
+from walle.access.access import ANY_SCENARIO, Access, Identity, Role, group_key
+from walle.access.access_file import AccessFile
+from walle.access.scenario_groups import GroupFile, NotInGroupError, ScenarioGroups, load_groups
+from walle.base.clock import ManualClock, SystemClock
+from walle.client.cloud_client import CloudRefusedError
+from walle.cloud.folder.folder import CloudHome
+from walle.cloud.upkeep.backup import make_backup
+from walle.cloud.upkeep.restore import restore_backup
 from walle.errors import ConfigError
+from walle.store.disk_space import DiskFullError
 
 # --- roles ------------------------------------------------------------------------------------------------------------
 

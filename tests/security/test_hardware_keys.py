@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from tests.sim.shop_cloud import User, shop_cloud
 from walle.cli import app
-from walle.cli.signer import public_key
-from walle.deploy.signing import key_id
-from walle.deploy.trust_folder import TrustFolder
+from walle.cli.access.signer import public_key
+from walle.trust.folder import TrustFolder
+from walle.trust.signing import key_id
 
 _MODULES = (
     os.environ.get("SOFTHSM2_MODULE", ""),

@@ -30,13 +30,13 @@ from typer.testing import CliRunner
 from tests.sim.person import Person
 from tests.sim.program import LIMIT_S, Program, Programs
 from tests.sim.shop_cloud import until
+from walle.access.identity.authority import Authority
+from walle.base.clock import ManualClock
+from walle.base.file_coding import format_dictionary
 from walle.cli import app
-from walle.clock import ManualClock
+from walle.client.cloud_client import CloudCertificateError
 from walle.cloud import Cloud, CloudConfig, CloudHome
-from walle.cloud.authority import Authority
-from walle.cloud.https import CertificateFiles, CertificateFilesError
-from walle.deploy.cloud_client import CloudCertificateError
-from walle.deploy.file_coding import format_dictionary
+from walle.cloud.http.https import CertificateFiles, CertificateFilesError
 from walle.errors import ConfigError
 from walle.protocol import FileEntry
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from walle.cloud.identity.device_authority import CERTIFICATE_LIFE_S
-from walle.cloud.identity.refusals import RENEWAL_GRACE_S
-from walle.cloud.identity.sessions import SessionSigner
-from walle.identity import DeviceIdentity
+from walle.access.identity.device_authority import CERTIFICATE_LIFE_S
+from walle.access.identity.refusals import RENEWAL_GRACE_S
+from walle.access.identity.sessions import SessionSigner
+from walle.base.device_identity import DeviceIdentity
 from walle.protocol import session_proof
 
 PAGE = (Path(__file__).parents[2] / "docs" / "identity.md").read_text()

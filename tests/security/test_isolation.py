@@ -14,13 +14,13 @@ from tests.sim.engineer import Engineer
 from tests.sim.git_host import address, git
 from tests.sim.shop_cloud import shop_cloud
 from walle.cloud import Cloud, CloudConfig
-from walle.cloud.isolation import IsolationError, check_layers, missing_layers
-from walle.cloud.simulation import Simulator
-from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
-from walle.deploy.cloud.release import MAX_REASON_CHARS, GateRejected, Rollback, SimulationFailed
-from walle.deploy.cloud.task_tree import TaskTree
-from walle.deploy.signing import Signer
+from walle.cloud.simulation.isolation import IsolationError, check_layers, missing_layers
+from walle.cloud.simulation.simulation import Simulator
+from walle.deploy.releases.release import MAX_REASON_CHARS, GateRejected, Rollback, SimulationFailed
 from walle.engine_ext.vm.host import LAYERS, HostReport, VmHost
+from walle.task.format.bundle import Bundle, TaskVersion, build_bundle
+from walle.task.format.tree import TaskTree
+from walle.trust.signing import Signer
 
 # The attack of the issue: the class for files is reached by the graph of objects, and what it reads becomes the reason.
 SIX_LINES = """\

@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
+from walle.base.clock import SystemClock
+from walle.base.durable_file import remove_unfinished
 from walle.cli import app
-from walle.clock import SystemClock
-from walle.deploy.root_proposal import RootProposal
-from walle.deploy.signing import Signer
-from walle.deploy.trust import Root
-from walle.deploy.trust_folder import TrustFolder, prepare_trust
-from walle.durable_file import remove_unfinished
+from walle.trust.folder import TrustFolder, prepare_trust
+from walle.trust.metadata import Root
+from walle.trust.root_proposal import RootProposal
+from walle.trust.signing import Signer
 
 
 def run(*arguments: object) -> Any:
@@ -172,7 +172,7 @@ def test_a_changed_or_damaged_proposal_is_signed_by_nobody_and_published_by_nobo
 
 
 def test_a_hook_signs_root_metadata(home: Path) -> None:
-    code = "import sys, pathlib; from walle.deploy.signing import Signer; data = sys.stdin.buffer.read();"
+    code = "import sys, pathlib; from walle.trust.signing import Signer; data = sys.stdin.buffer.read();"
     code += " sys.stdout.buffer.write(Signer.load(pathlib.Path(sys.argv[1])).sign(data))"
     hook = f"{sys.executable} -c {shlex.quote(code)}"
     (home / "offline-keys" / "root.pem").rename(home.parent / "token.pem")

@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud
-from walle.deploy.cloud import routes
-from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
-from walle.deploy.cloud.dashboard.sessions import COOKIE
-from walle.deploy.cloud.routes import ROUTES, Caller, RouteGuard, RouteRule, RouteTable, Where
+from walle.access.access import ANY_SCENARIO, Access, Role
+from walle.cloud.api import routes
+from walle.cloud.api.routes import ROUTES, Caller, RouteGuard, RouteRule, RouteTable, Where
+from walle.cloud.dashboard.sessions import COOKIE
 from walle.errors import ConfigError
 
 ROLES: dict[str, dict[str, Role]] = {
@@ -169,7 +169,7 @@ async def test_each_route_of_the_gateway_has_its_own_entry_and_one_without_is_cl
             super().__init__(*arguments, **options)
             made.append(self)
 
-    monkeypatch.setattr("walle.cloud.gateway.RouteGuard", Kept)
+    monkeypatch.setattr("walle.cloud.nodes.gateway.RouteGuard", Kept)
     async with shop_cloud(tmp_path) as shop:
         (guard,) = made
         app: Any = guard._app

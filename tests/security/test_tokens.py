@@ -16,13 +16,13 @@ import typer.main
 from tests.sim.git_host import git
 from tests.sim.person import Person
 from tests.sim.program import Programs
+from walle.access.access import Access, Role
+from walle.access.access_file import AccessFile, LastAdminError, TokenExistsError, UnknownTokenError
+from walle.base.clock import ManualClock
 from walle.cli import app
-from walle.clock import ManualClock
+from walle.client.cloud_client import CloudRefusedError
 from walle.cloud import CloudHome
-from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.access_file import AccessFile, LastAdminError, TokenExistsError, UnknownTokenError
-from walle.deploy.cloud.api import error_status
-from walle.deploy.cloud_client import CloudRefusedError
+from walle.cloud.api.releases import error_status
 from walle.errors import ConfigError, WalleError
 
 
@@ -118,7 +118,7 @@ def test_a_token_that_cannot_be_stored_says_why_and_changes_nothing(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("walle.deploy.cloud.access.write_file", fail)
+    monkeypatch.setattr("walle.access.access.write_file", fail)
     with pytest.raises(WalleError, match=message) as raised:
         access.revoke("anna")
     assert error_status(raised.value) == (507 if code == errno.ENOSPC else 422)

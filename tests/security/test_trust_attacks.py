@@ -12,14 +12,14 @@ import pytest
 
 from tests.sim.agent_device import FILES, TASK, Device, publish, start
 from tests.sim.cloud_files import CloudFiles
-from walle.deploy.device.agent_errors import DirectiveRefusedError
-from walle.deploy.device.fetch import WrongLengthError
-from walle.deploy.device.pull import BundleRejectedError
-from walle.deploy.device.trust import MAX_ROOTS_AT_ONCE, TrustError
-from walle.deploy.signing import Signer
-from walle.deploy.trust import MAX_ROOT_BYTES, RoleKeys
+from walle.deploy.agent.agent_errors import DirectiveRefusedError
+from walle.deploy.agent.fetch import WrongLengthError
+from walle.deploy.agent.pull import BundleRejectedError
+from walle.deploy.agent.trust import MAX_ROOTS_AT_ONCE, TrustError
 from walle.errors import DeployError
 from walle.protocol import Directive, OutcomeBatch
+from walle.trust.metadata import MAX_ROOT_BYTES, RoleKeys
+from walle.trust.signing import Signer
 
 HOUR_S = 3600
 

@@ -18,11 +18,11 @@ from tuf.api.metadata import Metadata
 from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType
 
-from walle.clock import ManualClock
-from walle.deploy import trust
-from walle.deploy.signing import SignatureError, Signer
-from walle.deploy.trust import RoleKeys, canonical_metadata
-from walle.deploy.trust_folder import root_body, scenarios_body, sign_metadata
+from walle.base.clock import ManualClock
+from walle.trust import metadata as trust
+from walle.trust.folder import root_body, scenarios_body, sign_metadata
+from walle.trust.metadata import RoleKeys, canonical_metadata
+from walle.trust.signing import SignatureError, Signer
 
 NOW_S = dt.datetime.now(dt.UTC).timestamp()
 CLOCK = ManualClock(NOW_S)

@@ -12,26 +12,26 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
+from walle.access.audit import read_records
+from walle.base.clock import ManualClock, SystemClock
 from walle.cli import app
-from walle.clock import ManualClock, SystemClock
+from walle.client.release_client import ReleaseJson
 from walle.cloud import CloudHome
-from walle.cloud.epoch import raise_epoch, read_epoch
-from walle.cloud.trust import OnlineRoles
-from walle.deploy.cloud.audit import read_records
-from walle.deploy.cloud.release_table import ReleaseTable
-from walle.deploy.release_client import ReleaseJson
-from walle.deploy.signing import MANIFEST_DOMAIN, Signer
-from walle.deploy.trust import RoleKeys
-from walle.deploy.trust_folder import prepare_trust
+from walle.cloud.folder.epoch import raise_epoch, read_epoch
+from walle.cloud.nodes.trust import OnlineRoles
+from walle.deploy.releases.table import ReleaseTable
 from walle.device import Device
 from walle.errors import ConfigError
 from walle.protocol import Timestamp
+from walle.trust.folder import prepare_trust
+from walle.trust.metadata import RoleKeys
+from walle.trust.signing import MANIFEST_DOMAIN, Signer
 
 TASK = "shop/count"
 SIGNER = """\
 import base64, sys
 from pathlib import Path
-from walle.deploy.signing import Signer
+from walle.trust.signing import Signer
 data = sys.stdin.buffer.read()
 print(base64.b64encode(Signer.load(Path(sys.argv[1])).sign(data)).decode())
 """

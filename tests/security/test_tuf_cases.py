@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.security.test_trust_attacks import HOUR_S, Scene
 from tests.security.test_trust_metadata import CLOCK, KEYS, device_accepts, root, tuf_accepts
 from tests.sim.agent_device import FILES, TASK, publish
-from walle.clock import ManualClock
-from walle.deploy.signing import SignatureError, Signer
-from walle.deploy.trust import ROLES, SCENARIOS, RoleKeys, Root, Scenarios
-from walle.deploy.trust_folder import ROOT_LIFE_S, SCENARIOS_LIFE_S, root_body, scenarios_body, sign_metadata
+from walle.base.clock import ManualClock
+from walle.trust.folder import ROOT_LIFE_S, SCENARIOS_LIFE_S, root_body, scenarios_body, sign_metadata
+from walle.trust.metadata import ROLES, SCENARIOS, RoleKeys, Root, Scenarios
+from walle.trust.signing import SignatureError, Signer
 
 _NUMBERS = st.lists(st.integers(0, 6), min_size=1, max_size=5, unique=True)
 

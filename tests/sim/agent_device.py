@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.sim.cloud_files import CloudFiles
-from walle.clock import ManualClock
-from walle.deploy.device.agent import Agent
-from walle.deploy.device.agent_errors import ActivationPostponedError
-from walle.deploy.device.exclusive import ExclusiveFiles
-from walle.deploy.device.fetch import Fetcher
-from walle.deploy.device.outcomes import OutcomeReport
-from walle.deploy.device.trust import DeviceTrust
+from walle.base.clock import ManualClock
+from walle.deploy.agent.agent import Agent
+from walle.deploy.agent.agent_errors import ActivationPostponedError
+from walle.deploy.agent.exclusive import ExclusiveFiles
+from walle.deploy.agent.fetch import Fetcher
+from walle.deploy.agent.outcomes import OutcomeReport
+from walle.deploy.agent.trust import DeviceTrust
 from walle.errors import DeployError
 from walle.protocol import Directive, Manifest, Outcome
 

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from tests.sim.offline_device import offline_config
-from walle.clock import SystemClock
+from walle.base.clock import SystemClock
 from walle.device.event_intake import EventIntake
-from walle.pipeline.event_history import EventHistory
-from walle.pipeline.events import Event
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.events.event import Event
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.stream.event_history import EventHistory
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import QueuePolicy, TriggerCondition
 
 

@@ -277,7 +277,7 @@ class Operator:
 
     async def settle(self) -> dict[str, Any]:
         """Return how many uploads the devices produced, how many the cloud has, and how many of those twice."""
-        from walle import plain
+        from walle.base import plain
         from walle.pipeline.ingest.stores import open_uploads
 
         await asyncio.gather(*(device.settled() for device in self.devices))

@@ -9,12 +9,12 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
-from walle.clock import ManualClock
-from walle.deploy.device.fetch import CodedAnswer, FetchError, HeldPart, WrongLengthError
-from walle.deploy.signing import Signer
-from walle.deploy.trust import ROLES, RoleKeys
-from walle.deploy.trust_folder import root_body, scenarios_body, sign_metadata
+from walle.base.clock import ManualClock
+from walle.deploy.agent.fetch import CodedAnswer, FetchError, HeldPart, WrongLengthError
 from walle.protocol import Directive, FileEntry, Manifest, Timestamp, TriggerCondition
+from walle.trust.folder import root_body, scenarios_body, sign_metadata
+from walle.trust.metadata import ROLES, RoleKeys
+from walle.trust.signing import Signer
 
 CACHE_TAG = sys.implementation.cache_tag or ""
 NEVER_S = 4_000_000_000

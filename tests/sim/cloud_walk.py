@@ -14,12 +14,12 @@ import httpx
 from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import GATE, device_config, push
 from tests.sim.visits import Visitor
-from walle import plain
+from walle.base import plain
 from walle.cloud import CloudHome, GatewayAddress
-from walle.deploy.audience import share
 from walle.device import Device
 from walle.pipeline.ingest.stores import open_uploads
 from walle.protocol import PROFILE_HEADER, Profile
+from walle.trust.audience import share
 
 LIMIT_S = 400.0
 NAMES = [f"d{number}" for number in range(4)]

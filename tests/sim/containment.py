@@ -17,10 +17,10 @@ from typing import Any
 from tests.sim.hostile_tasks import ACCESS, ATTACKS, ESCAPES, HONEST, LIMITS, UNSTOPPABLE
 from tests.sim.vm_task import write_task
 from walle.errors import VMError
-from walle.pipeline.events import Event
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.events.event import Event
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import Manifest, TriggerCondition
-from walle.task_runner import TaskRunner
+from walle.task.run.runner import TaskRunner
 from walle.vm import DeadlineExceeded, HostCrashed, LimitExceeded, TaskError, VmHost
 
 DEADLINE_MS = 250

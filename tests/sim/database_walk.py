@@ -26,7 +26,7 @@ import httpx
 from tests.sim.device_session import session_headers
 from tests.sim.postgres_server import PostgresServer, free_port, postgres_server
 from tests.sim.shop_cloud import GATE, device_config, push, until
-from walle import plain
+from walle.base import plain
 from walle.cloud import CloudHome, GatewayAddress
 from walle.device import Device
 from walle.protocol import PROFILE_HEADER, Profile

@@ -5,12 +5,12 @@ import time
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from walle.access.identity.device_authority import DeviceAuthority
+from walle.access.identity.sessions import SessionSigner
+from walle.base.device_identity import DeviceIdentity
 from walle.cloud import CloudHome
-from walle.cloud.identity.device_authority import DeviceAuthority
-from walle.cloud.identity.sessions import SessionSigner
-from walle.identity import DeviceIdentity
-from walle.pipeline.tunnel.client import client_context
-from walle.pipeline.tunnel.sessions import ResumingContext
+from walle.pipeline.tunnel.client.client import client_context
+from walle.pipeline.tunnel.client.sessions import ResumingContext
 from walle.protocol import DEVICE_HEADER
 
 

@@ -9,13 +9,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.sim.cloud_files import CloudFiles, manifest_of
-from walle.clock import ManualClock
-from walle.deploy.device.exclusive import ExclusiveFiles
-from walle.deploy.device.fetch import FetchError, WrongLengthError
-from walle.deploy.device.trust import DeviceTrust
-from walle.deploy.sealing import open_sealed, seal
-from walle.deploy.signing import Signer
+from walle.base.clock import ManualClock
+from walle.deploy.agent.exclusive import ExclusiveFiles
+from walle.deploy.agent.fetch import FetchError, WrongLengthError
+from walle.deploy.agent.trust import DeviceTrust
 from walle.protocol import ExclusiveFile, ExclusiveList, Manifest, SealedFile, Timestamp, seal_info
+from walle.trust.sealing import open_sealed, seal
+from walle.trust.signing import Signer
 
 TASK = "shop/ipv"
 DEVICE = "phone 1"

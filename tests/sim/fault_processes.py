@@ -19,14 +19,15 @@ from pathlib import Path
 from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_cloud import echo
 from walle.errors import PipelineError
-from walle.pipeline.database import StoreError, StoreFullError
-from walle.pipeline.kept_features import Bounds
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.tunnel.client import TunnelClient
-from walle.pipeline.tunnel.ingest import Ingest, IngestError
-from walle.pipeline.tunnel.server import TunnelServer
-from walle.pipeline.tunnel.supervisor import PumpSupervisor
+from walle.pipeline.features.database import StoreError, StoreFullError
+from walle.pipeline.features.kept_features import Bounds
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+from walle.pipeline.ingest.store.upload_store import IngestError
+from walle.pipeline.ingest.supervisor import PumpSupervisor
+from walle.pipeline.tunnel.client.client import TunnelClient
+from walle.pipeline.tunnel.server.server import TunnelServer
 
 _LOG = logging.getLogger(__name__)
 

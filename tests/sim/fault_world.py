@@ -25,10 +25,10 @@ from tests.sim.fault_disk import SmallDisk
 from tests.sim.fault_processes import DAMAGED, TOPIC, CloudOrder, DeviceOrder, start_cloud, start_device
 from tests.sim.fault_proxy import FaultProxy
 from tests.sim.rollbacks import copy_files, put_back
-from walle import plain
-from walle.pipeline import store_schema
-from walle.pipeline.ingest.packed_payload import unpack_payload
-from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
+from walle.base import plain
+from walle.pipeline.features import store_schema
+from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause, LossError
+from walle.pipeline.ingest.store.packed_payload import unpack_payload
 
 _SUFFIXES = ("", "-wal")
 _MOVES = (

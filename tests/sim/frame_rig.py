@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from tests.sim.offline_device import offline_config
-from walle import plain
-from walle.clock import SystemClock
-from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
-from walle.deploy.cloud.task_tree import TaskTree
-from walle.deploy.signing import Signer
+from walle.base import plain
+from walle.base.clock import SystemClock
 from walle.device.event_intake import EventIntake
 from walle.engine_ext.vm.host import shared_host
-from walle.pipeline.event_history import EventHistory
-from walle.pipeline.events import Event
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.events.event import Event
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.stream.event_history import EventHistory
+from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import Manifest
-from walle.task_runner import TaskRunner
+from walle.task.format.bundle import TaskVersion, build_bundle, unpack
+from walle.task.format.tree import TaskTree
+from walle.task.run.runner import TaskRunner
+from walle.trust.signing import Signer
 from walle.vm import shared_empty
 
 FRAME = '[task]\nname = "{}"\n[trigger]\nsequence = ["frame"]\n'

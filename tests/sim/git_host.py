@@ -21,11 +21,11 @@ import uvicorn
 from dulwich.file import _GitFile
 from dulwich.refs import DiskRefsContainer
 
-from walle.deploy.cloud import git_http, git_push, quarantine
-from walle.deploy.cloud.access import Access, Identity, Role
-from walle.deploy.cloud.asgi import ASGIApp
-from walle.deploy.cloud.repo import TaskRepos
-from walle.pipeline.tunnel.listener import send_at_once
+from walle.access.access import Access, Identity, Role
+from walle.base.asgi import ASGIApp
+from walle.deploy.git import git_http, git_push, quarantine
+from walle.deploy.git.repo import TaskRepos
+from walle.pipeline.tunnel.server.listener import send_at_once
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from walle import plain
-from walle.clock import SystemClock
-from walle.cloud.home import CloudHome
+from walle.base import plain
+from walle.base.clock import SystemClock
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference.engine import EngineState, ProcessState, ReleasedVersion
 from walle.cloud.inference.request import PhaseRequest
-from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
-from walle.deploy.cloud.large_file import LargeFile
-from walle.deploy.cloud.task_tree import TaskTree
-from walle.deploy.signing import Signer
 from walle.protocol import CloudPolicy, Manifest, TriggerCondition
+from walle.task.format.bundle import Bundle, TaskVersion, build_bundle
+from walle.task.format.large_file import LargeFile
+from walle.task.format.tree import TaskTree
+from walle.trust.signing import Signer
 
 CONFIG = '[task]\nname = "NAME"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "auto"\n'
 

@@ -22,7 +22,7 @@ from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_cloud import TunnelCloud
 from walle import protocol
 from walle.pipeline.tunnel.frames import Decoder, Encoder
-from walle.pipeline.tunnel.server import ServerLimits
+from walle.pipeline.tunnel.server.server import ServerLimits
 
 _AT_ONCE = 256  # handshakes that the devices have under way, as many as fit into the server's backlog with room
 _PAYLOAD_BYTES = 1000

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from walle.pipeline.checksums import first_link, next_link, row_checksum
+from walle.pipeline.features.checksums import first_link, next_link, row_checksum
 from walle.protocol import Origin, OutboxMark, Upload
 
 

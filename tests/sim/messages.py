@@ -21,10 +21,11 @@ from walle.actors.node import Raised
 from walle.actors.nodes import NodesActor
 from walle.actors.service import Place
 from walle.actors.tunnel import TunnelActor
-from walle.cloud import CloudConfig, peers
+from walle.cloud import CloudConfig
+from walle.cloud.api import interfaces as peers
 from walle.cloud.inference.request import PhaseRequest
-from walle.cloud.tunnel_node import TunnelGatewayPeer
-from walle.deploy.cloud.release_table import TaskRow
+from walle.cloud.nodes.tunnel_node import TunnelGatewayPeer
+from walle.deploy.releases.table import TaskRow
 
 _ACTORS = (EdgeActor, GatewayActor, InferenceActor, NodesActor, TunnelActor)
 _ALWAYS = (CloudConfig, Place, Raised, TaskRow)  # arguments of actors, errors, and rows of a release table

@@ -11,27 +11,27 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from walle.clock import Clock
-from walle.deploy.cloud.attribute_schema import ColumnType, Schema
-from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
-from walle.deploy.cloud.exclusive_groups import GroupPart
-from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.large_file import LargeFile
-from walle.deploy.cloud.monitor_service import MonitorService
-from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import Answerer
-from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_service import ReleaseService
-from walle.deploy.cloud.release_table import ReleaseTable, plan_row
-from walle.deploy.cloud.release_world import World
-from walle.deploy.cloud.repo import RepoError
-from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
-from walle.deploy.cloud.simulation_result import SimulationResult
-from walle.deploy.cloud.task_config import TaskConfig
-from walle.deploy.cloud.task_tree import TaskTree
-from walle.deploy.signing import Signer
+from walle.base.clock import Clock
+from walle.deploy.exclusive_files.groups import GroupPart
+from walle.deploy.git.repo import RepoError
+from walle.deploy.monitor.service import MonitorService
+from walle.deploy.policies.attribute_schema import ColumnType, Schema
+from walle.deploy.policies.policy import Policy
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.releases.effects import World
+from walle.deploy.releases.journal import Journal
+from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.service import ReleaseService
+from walle.deploy.releases.signatures import SignatureAwaitedError, SigningState
+from walle.deploy.releases.simulation_result import SimulationResult
+from walle.deploy.releases.table import ReleaseTable, plan_row
+from walle.deploy.shared_files.folder_store import FolderStore
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind
+from walle.task.format.bundle import Bundle, TaskVersion, build_bundle
+from walle.task.format.config import TaskConfig
+from walle.task.format.large_file import LargeFile
+from walle.task.format.tree import TaskTree
+from walle.trust.signing import Signer
 
 CDN_URL = "http://cdn.test/cdn"
 BUNDLE_SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(b"b" * 32))  # the same in every process of a test

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from walle.cloud.config import CloudConfig
+from walle.cloud.folder.config import CloudConfig
 from walle.cloud.inference.replica_server import ReplicaServer
 
 

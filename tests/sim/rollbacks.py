@@ -19,11 +19,11 @@ from typing import Any
 
 from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_cloud import TunnelCloud
-from walle import plain
-from walle.pipeline.losses import LOSS_TOPIC, Loss
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.tunnel.client import TunnelClient
+from walle.base import plain
+from walle.pipeline.features.losses import LOSS_TOPIC, Loss
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.tunnel.client.client import TunnelClient
 
 _STEPS = 14
 _SUFFIXES = ("", "-wal")

@@ -10,8 +10,8 @@ import httpx
 
 from tests.sim.git_host import address, git
 from tests.sim.visits import EVENTS, TASK_CONFIG, TASK_MAIN, event_at
+from walle.client.release_client import ReleaseClient, ReleaseJson
 from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayAddress
-from walle.deploy.release_client import ReleaseClient, ReleaseJson
 from walle.device import Device, DeviceConfig
 
 # Decided after some five reports: these tests are about what follows from a verdict.

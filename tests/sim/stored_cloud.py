@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.sim.release_world import BUNDLE_SIGNER, CDN_URL
-from walle.clock import ManualClock
-from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
-from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.cloud.reachability import Reachable, find_reachable
-from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_table import plan_row
-from walle.deploy.cloud.retention import Marks, sweep_files
-from walle.deploy.cloud.task_tree import TaskTree
+from walle.base.clock import ManualClock
+from walle.deploy.releases.reachability import Reachable, find_reachable
+from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.table import plan_row
+from walle.deploy.shared_files.folder_store import FolderStore
+from walle.deploy.shared_files.retention import Marks, sweep_files
 from walle.protocol import Envelope, Manifest
+from walle.task.format.bundle import Bundle, TaskVersion, build_bundle
+from walle.task.format.tree import TaskTree
 
 _TOML = """
 [task]

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from tests.sim.tasks import task_version
-from walle.deploy.cloud.bundle import build_bundle, unpack
-from walle.deploy.signing import Signer
-from walle.pipeline.events import Event
-from walle.pipeline.task_queue import Trigger
+from walle.pipeline.events.event import Event
+from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import Manifest
+from walle.task.format.bundle import build_bundle, unpack
+from walle.trust.signing import Signer
 
 CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
 EVENT = Event("page_exit", "item/1", 5, {"n": 1})

@@ -1,7 +1,7 @@
 """A small task, as files."""
 
-from walle.deploy.cloud.bundle import TaskVersion
-from walle.deploy.cloud.task_tree import TaskTree
+from walle.task.format.bundle import TaskVersion
+from walle.task.format.tree import TaskTree
 
 CONFIG = b'[task]\nname = "ipv"\n[trigger]\nsequence = ["page_exit"]\n'
 MAIN = b"import math\n\n\ndef execute(ctx, x):\n    return math.sqrt(x)\n"

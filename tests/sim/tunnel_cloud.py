@@ -7,8 +7,9 @@ import ssl
 from pathlib import Path
 from typing import Any, Self
 
-from walle.pipeline.tunnel.ingest import Ingest, pump
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
+from walle.pipeline.ingest.pump import pump
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+from walle.pipeline.tunnel.server.server import ServerLimits, TunnelServer
 
 
 async def echo(device_id: str, topic: str, payload: bytes) -> bytes:

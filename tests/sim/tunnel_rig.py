@@ -10,14 +10,14 @@ from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import echo
 from walle import protocol
-from walle.pipeline.checksums import first_link
-from walle.pipeline.tunnel.client import (
+from walle.pipeline.features.checksums import first_link
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+from walle.pipeline.tunnel.client.client import (
     TunnelClient,
 )
 from walle.pipeline.tunnel.frames import Decoder, Encoder
-from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.received import ResumePoint
-from walle.pipeline.tunnel.server import TunnelServer
+from walle.pipeline.tunnel.server.server import TunnelServer
 
 type MakeClient = Callable[..., TunnelClient]
 

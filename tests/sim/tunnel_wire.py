@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from walle import protocol
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
+from walle.pipeline.tunnel.client.link import Link
 from walle.pipeline.tunnel.frames import Decoder, Encoder
-from walle.pipeline.tunnel.link import Link
 
 
 class _Transport(asyncio.Transport):

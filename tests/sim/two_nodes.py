@@ -57,15 +57,15 @@ async def main(folder: Path) -> dict[str, Any]:
     from ray.cluster_utils import Cluster
 
     from tests.sim.shop_cloud import device_config, push, until
-    from walle import plain
     from walle.actors import replicas
     from walle.actors.node import Remote, ask
     from walle.actors.wiring import ActorCloud, close_ray, start_ray
+    from walle.base import plain
+    from walle.client.release_client import ReleaseClient
     from walle.cloud import CloudConfig
-    from walle.deploy.release_client import ReleaseClient
     from walle.device import Device
-    from walle.pipeline.tunnel.client import RequestError
-    from walle.task_runner import PHASE_TOPIC
+    from walle.pipeline.tunnel.client.client import RequestError
+    from walle.task.run.runner import PHASE_TOPIC
 
     begin_s = time.monotonic()
     node: dict[str, Any] = {

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from walle.device import Device, DeviceConfig
-from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events.event import CLICK, PAGE_ENTER, PAGE_EXIT, Event
 
 EVENTS = (PAGE_ENTER, CLICK, PAGE_EXIT)
 TASK_CONFIG = '[task]\nname = "count"\n[trigger]\nsequence = ["page_exit"]\n'

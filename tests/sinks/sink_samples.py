@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from walle import plain
+from walle.base import plain
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.tunnel.received import Received
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.sim.kafka_server import KafkaServer, program
 from tests.sinks.sink_samples import command, keys_of, kill_at_random, run_once, running, store_uploads, uploads_of
-from walle import plain
-from walle.address import parse_address
+from walle.base import plain
+from walle.base.address import parse_address
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.tunnel.received import Received
 from walle.sinks import AsideFolder, RunnerConfig, SinkError, SinkRunner

@@ -12,9 +12,9 @@ import pytest
 
 from tests.sinks.sink_samples import keys_of, uploads_of
 from tests.sinks.test_parquet import keys_in
-from walle.clock import SystemClock
+from walle.base.clock import SystemClock
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.pipeline.ingest.stores import open_uploads
-from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.received import Received
 from walle.sinks import RunnerConfig, Sink, SinkError, SinkRow, SinkRunner
 from walle.sinks.object_folder import DiskFolder

@@ -24,9 +24,9 @@ from tests.sinks.sink_samples import (
     uploads_of,
     wait_until,
 )
-from walle import plain
-from walle.address import parse_address
-from walle.mqtt import MqttConnection
+from walle.base import plain
+from walle.base.address import parse_address
+from walle.client.mqtt import MqttConnection
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.tunnel.received import Received
 from walle.sinks import AsideFolder, RunnerConfig, SinkRunner

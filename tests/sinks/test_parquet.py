@@ -24,10 +24,10 @@ from tests.sinks.sink_samples import (
     uploads_of,
     wait_until,
 )
-from walle import durable_file
-from walle.deploy.cloud.s3_store import S3Place
-from walle.pipeline.ingest.feature_reader import FeatureFilter
-from walle.pipeline.ingest.partitions import partition
+from walle.base import durable_file
+from walle.deploy.shared_files.s3_store import S3Place
+from walle.pipeline.ingest.store.feature_reader import FeatureFilter
+from walle.pipeline.ingest.store.partitions import partition
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.tunnel.received import Received
 from walle.sinks import RunnerConfig, SinkError, SinkRow, SinkRunner

@@ -15,10 +15,10 @@ import pytest
 
 from tests.sinks.hook import Hook
 from tests.sinks.sink_samples import keys_of, kill_at_random, run_once, running, store_uploads, uploads_of
-from walle.durable_file import write_file
-from walle.pipeline.ingest.partitions import partition
+from walle.base.durable_file import write_file
+from walle.pipeline.ingest.store.partitions import partition
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.pipeline.ingest.stores import open_uploads
-from walle.pipeline.ingest.upload_store import UploadStore
 from walle.sinks import AsideFolder, Refusal, RunnerConfig, SinkError, SinkRow, SinkRunner
 from walle.sinks.webhook import WebhookSink
 

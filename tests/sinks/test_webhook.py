@@ -22,7 +22,7 @@ from tests.sinks.sink_samples import (
     uploads_of,
     wait_until,
 )
-from walle.pipeline.ingest.feature_reader import FeatureFilter
+from walle.pipeline.ingest.store.feature_reader import FeatureFilter
 from walle.pipeline.ingest.stores import open_uploads
 from walle.sinks import RunnerConfig, SinkError, SinkRunner
 from walle.sinks.webhook import WebhookSink

@@ -24,7 +24,7 @@ async def test_a_cloud_of_actors_whose_monitor_lost_its_lease_to_another_cloud_s
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     """Else each cloud would have one of the two leases, and wait for the other one."""
-    from walle.deploy.cloud.postgres_database import PostgresDatabase
+    from walle.store.postgres_database import PostgresDatabase
 
     dsn = postgres.make_database()
     start_ray(import_root=ROOT)

@@ -22,7 +22,6 @@ import ray
 
 from tests.sim.processes import MARKER, processes_with, wait_until_gone
 from tests.sim.shop_cloud import GATE, device_config, push, until
-from walle import plain
 from walle.actors import process as process_module
 from walle.actors import replicas as replicas_module
 from walle.actors.inference import InferenceActor
@@ -30,16 +29,17 @@ from walle.actors.node import NodeLostError, Remote, ask
 from walle.actors.process import spawn
 from walle.actors.replicas import Replicas
 from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
+from walle.base import plain
+from walle.client.cloud_client import CloudRefusedError
+from walle.client.release_client import ReleaseClient
 from walle.cloud import CloudConfig
-from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.release import ReleaseRequest, TransitionError
-from walle.deploy.cloud.release_errors import UnknownReleaseError
-from walle.deploy.cloud.repo import RepoError
-from walle.deploy.cloud_client import CloudRefusedError
-from walle.deploy.release_client import ReleaseClient
+from walle.deploy.git.repo import RepoError
+from walle.deploy.policies.policy import Policy
+from walle.deploy.releases.errors import UnknownReleaseError
+from walle.deploy.releases.release import ReleaseRequest, TransitionError
 from walle.device import Device
-from walle.pipeline.tunnel.client import RequestError
-from walle.task_runner import PHASE_TOPIC
+from walle.pipeline.tunnel.client.client import RequestError
+from walle.task.run.runner import PHASE_TOPIC
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60.0

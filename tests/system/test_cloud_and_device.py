@@ -11,8 +11,8 @@ import pytest
 
 from tests.sim.engineer import Engineer
 from tests.sim.program import Program, Programs, walle
-from walle import plain
-from walle.pipeline.tunnel.ingest import Ingest
+from walle.base import plain
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 
 VISITS = 200
 VISIT_MS = 1000

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tests.sim.shop_cloud import User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle.cli import app
-from walle.cloud.simulation import Simulator
-from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.cloud.simulation.simulation import Simulator
+from walle.deploy.releases.simulation_result import SimulationResult
 
 TOLERANT = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01, "trial_runs": 1_000}
 CONFIG = f"{TASK_CONFIG}[limits]\ndeadline_ms = 300\noutput_kb = 64\n"

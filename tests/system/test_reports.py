@@ -12,8 +12,8 @@ import pytest
 from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import LIMIT_S, push, until
 from walle.actors.wiring import ActorCloud, close_ray, start_ray
+from walle.client.release_client import ReleaseClient
 from walle.cloud import CloudConfig
-from walle.deploy.release_client import ReleaseClient
 
 ROOT = Path(__file__).parents[2]
 _DEVICES = 24

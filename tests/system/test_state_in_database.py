@@ -16,7 +16,7 @@ from tests.sim.visits import TASK_CONFIG
 from walle.cli import app
 from walle.cli.join import Join
 from walle.cloud import CloudHome
-from walle.cloud.state_place import choose_database
+from walle.cloud.folder.state_place import choose_database
 from walle.device import Device
 from walle.protocol import PROFILE_HEADER, ExclusiveList, Profile
 

@@ -19,7 +19,7 @@ from walle.actors.node import Remote, ask
 from walle.actors.process import find
 from walle.actors.wiring import ActorCloud, close_ray, start_ray
 from walle.cloud import CloudConfig
-from walle.pipeline.tunnel.client import TunnelClient
+from walle.pipeline.tunnel.client.client import TunnelClient
 
 ROOT = Path(__file__).parents[2]
 DEVICES = 8

@@ -11,8 +11,8 @@ from walle.actors.process import KEEPER, actor_names, end, find
 from walle.actors.service import Place
 from walle.actors.wiring import close_ray, start_ray
 from walle.cloud import CloudConfig, GatewayAddress
-from walle.cloud.node_plan import parse_member
-from walle.cloud.shared_folder import NOTES, read_cloud_id
+from walle.cloud.folder.shared_folder import NOTES, read_cloud_id
+from walle.cloud.nodes.node_plan import parse_member
 from walle.errors import ConfigError
 
 

@@ -12,9 +12,9 @@ from walle.actors.process import find_soon
 from walle.actors.processes import note_address
 from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig
-from walle.cloud.edge_gateway import EdgeAddress, EdgeGateway
-from walle.cloud.malloc import keep_what_is_loaded, map_tls_buffers
-from walle.cloud.reverse_proxy import GatewayAwayError
+from walle.cloud.edge.edge_gateway import EdgeAddress, EdgeGateway
+from walle.cloud.edge.reverse_proxy import GatewayAwayError
+from walle.cloud.http.malloc import keep_what_is_loaded, map_tls_buffers
 
 _ASK_S = 3.0
 

@@ -12,13 +12,13 @@ from walle.actors.node import ask, returns_errors
 from walle.actors.process import KEEPER, actor_names, end, find_soon
 from walle.actors.processes import ClusterProcesses
 from walle.actors.service import Place, ServiceActor
+from walle.base.durable_file import write_file
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress, GatewayNode
-from walle.cloud.inference.node import InferenceNode
+from walle.cloud.http.malloc import keep_what_is_loaded, map_tls_buffers
 from walle.cloud.inference.process_engine import ProcessEngine
 from walle.cloud.inference.replica_address import Connection, PeerKey, connect
 from walle.cloud.inference.version_source import HomeSource
-from walle.cloud.malloc import keep_what_is_loaded, map_tls_buffers
-from walle.durable_file import write_file
+from walle.cloud.nodes.inference import InferenceNode
 from walle.errors import WalleError
 
 _LOG = logging.getLogger(__name__)

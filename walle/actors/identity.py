@@ -1,7 +1,7 @@
 """The keys that make identities of devices, in a process of their own."""
 
 from walle.actors.service import ServiceActor
-from walle.cloud.identity.node import IdentityNode
+from walle.cloud.nodes.identity import IdentityNode
 
 
 class IdentityActor(ServiceActor):

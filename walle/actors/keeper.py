@@ -18,8 +18,8 @@ from walle.actors.process import KEEPER, actor_names, end, find, find_soon
 from walle.actors.processes import has_room, record_of
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
-from walle.cloud.config import parse_labels
-from walle.cloud.node_plan import (
+from walle.cloud.folder.config import parse_labels
+from walle.cloud.nodes.node_plan import (
     ID_CHARS,
     Action,
     Drained,
@@ -156,7 +156,7 @@ class NodeKeeper:
         return await self.progress()
 
     async def progress(self) -> dict[str, Any]:
-        """Return what is left of the plan; see `walle.cloud.node_plan.progress`."""
+        """Return what is left of the plan; see `walle.cloud.nodes.node_plan.progress`."""
         _, processes = await self._reading.ask()
         return progress(self._plan, self._rules, processes, self._doing, "; ".join(self._faults.values()))
 

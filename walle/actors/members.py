@@ -12,8 +12,8 @@ from walle.actors.process import spawn_in_place
 from walle.actors.service import Place, ServiceActor
 from walle.actors.tunnel import TunnelActor
 from walle.cloud import CloudConfig
-from walle.cloud.config import parse_labels
-from walle.cloud.node_plan import NodeKind
+from walle.cloud.folder.config import parse_labels
+from walle.cloud.nodes.node_plan import NodeKind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MemberKind:
 
     @property
     def rule(self) -> NodeKind:
-        """The kind as `walle.cloud.node_plan` knows it."""
+        """The kind as `walle.cloud.nodes.node_plan` knows it."""
         return NodeKind(self.name, self.count, self.labels)
 
     async def spawn(self, config: CloudConfig, place: Place, node: str, name: str) -> Any:

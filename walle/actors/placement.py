@@ -9,8 +9,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from walle.cloud import CloudConfig
-from walle.cloud.config import parse_labels, parse_resources
-from walle.cloud.shared_folder import read_cloud_id
+from walle.cloud.folder.config import parse_labels, parse_resources
+from walle.cloud.folder.shared_folder import read_cloud_id
 
 _LEAST_CPU = 0.001  # reserves no core: Ray places by turns what needs something, and anywhere what needs nothing
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}

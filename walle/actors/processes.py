@@ -14,8 +14,8 @@ import ray
 from walle.actors.head import SharedQuestion
 from walle.actors.node import NodeLostError, ask
 from walle.actors.process import actor_names, find
-from walle.cloud.status import NodeState, ProcessState
-from walle.durable_file import write_file
+from walle.base.durable_file import write_file
+from walle.cloud.telemetry.status import NodeState, ProcessState
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ import ray
 from walle.actors.node import WAIT_S, NodeActor, NodeLostError, Remote, returns_errors, touch
 from walle.actors.process import end_with_cloud, find
 from walle.actors.processes import note_process
-from walle.clock import SystemClock
+from walle.base.clock import SystemClock
 from walle.cloud import CloudConfig
-from walle.cloud.background import in_background
-from walle.cloud.shared_folder import check_cloud_id
-from walle.deploy.cloud.lease import LeaseLostError
+from walle.cloud.folder.shared_folder import check_cloud_id
 from walle.errors import ConfigError
+from walle.store.background import in_background
+from walle.store.lease import LeaseLostError
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import ray
 
 from walle.actors.node import returns_errors
 from walle.actors.service import Place, ServiceActor
+from walle.base.durable_file import write_file
 from walle.cloud import CloudConfig
-from walle.cloud.malloc import map_tls_buffers
-from walle.cloud.tunnel_node import TunnelNode
-from walle.durable_file import write_file
+from walle.cloud.http.malloc import map_tls_buffers
+from walle.cloud.nodes.tunnel_node import TunnelNode
 from walle.errors import ConfigError
-from walle.pipeline.tunnel.ring import RingMember
+from walle.pipeline.tunnel.server.ring import RingMember
 
 HOST_LABEL = "walle-tunnel-host"
 PORT_LABEL = "walle-tunnel-port"

@@ -25,9 +25,9 @@ from walle.actors.ray_token import warn_of_open_cluster
 from walle.actors.replicas import Replicas
 from walle.actors.service import Place
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
-from walle.cloud.node_plan import parse_member
-from walle.cloud.shared_folder import NOTES, make_cloud_id
-from walle.cloud.shared_listener import free_port
+from walle.cloud.edge.shared_listener import free_port
+from walle.cloud.folder.shared_folder import NOTES, make_cloud_id
+from walle.cloud.nodes.node_plan import parse_member
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
 

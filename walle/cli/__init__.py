@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from walle.base.extras import install_hint
 from walle.cli.help_text import show_help_as_written
 from walle.cli.output import fail
 from walle.cli.verbose import log_to_stderr
 from walle.cli.version import version_lines
 from walle.errors import ConfigError, WalleError
-from walle.extras import install_hint
 
 app = typer.Typer(
     name="walle",
@@ -52,8 +52,9 @@ def walle(
 # Each module registers its commands on `app`. A command imports what it needs when it runs, so that
 # `walle device run` works with the device's packages only.
 _COMMANDS = (
-    "demo", "task", "release", "sign", "trust", "cloud", "login",
-    "token", "group", "device", "attributes", "file", "files", "features", "model", "audit", "figures",
+    "demo", "task", "release", "access.sign", "access.trust", "cloud", "access.login",
+    "access.token", "access.group", "device", "release.attributes", "release.file", "cloud.files", "features", "model",
+    "access.audit", "figures",
 )  # fmt: skip
 for _name in _COMMANDS:
     importlib.import_module(f"walle.cli.{_name}").register(app)

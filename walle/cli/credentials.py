@@ -21,7 +21,7 @@ from typing import Annotated, NamedTuple, Self
 
 import typer
 
-from walle.durable_file import make_folders, write_file
+from walle.base.durable_file import make_folders, write_file
 from walle.errors import ConfigError
 
 _OTHERS = 0o077

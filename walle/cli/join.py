@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from walle.base.durable_file import write_file
 from walle.cli.credentials import fingerprint_of
-from walle.durable_file import write_file
 from walle.errors import ConfigError
 
 JOIN_FILE = "join.json"

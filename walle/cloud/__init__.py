@@ -11,23 +11,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from walle.cloud.config import CloudConfig
-    from walle.cloud.gateway import GatewayAddress, GatewayNode
-    from walle.cloud.home import CloudHome
-    from walle.cloud.inference.node import InferenceNode
-    from walle.cloud.monitor import MonitorNode
-    from walle.cloud.one_process import Cloud
-    from walle.cloud.release import ReleaseNode
+    from walle.cloud.folder.config import CloudConfig
+    from walle.cloud.folder.folder import CloudHome
+    from walle.cloud.nodes.gateway import GatewayAddress, GatewayNode
+    from walle.cloud.nodes.inference import InferenceNode
+    from walle.cloud.nodes.monitor import MonitorNode
+    from walle.cloud.nodes.one_process import Cloud
+    from walle.cloud.nodes.releases import ReleaseNode
 
 _MODULE_OF = {
-    "Cloud": "walle.cloud.one_process",
-    "CloudConfig": "walle.cloud.config",
-    "CloudHome": "walle.cloud.home",
-    "GatewayAddress": "walle.cloud.gateway",
-    "GatewayNode": "walle.cloud.gateway",
-    "InferenceNode": "walle.cloud.inference.node",
-    "MonitorNode": "walle.cloud.monitor",
-    "ReleaseNode": "walle.cloud.release",
+    "Cloud": "walle.cloud.nodes.one_process",
+    "CloudConfig": "walle.cloud.folder.config",
+    "CloudHome": "walle.cloud.folder.folder",
+    "GatewayAddress": "walle.cloud.nodes.gateway",
+    "GatewayNode": "walle.cloud.nodes.gateway",
+    "InferenceNode": "walle.cloud.nodes.inference",
+    "MonitorNode": "walle.cloud.nodes.monitor",
+    "ReleaseNode": "walle.cloud.nodes.releases",
 }
 
 __all__ = [

@@ -7,7 +7,7 @@ HTTP requests, and passes the answer's header to `handle_answer`. `walle device 
         await device.on_event(Event("page_enter", "item/7", ts_ms, {}))
 
 After a crash a new `Device` on the same folder continues: it replays the events from its own journal, and nothing is
-produced twice (ARCHITECTURE.md, "Exactly once"). An app that can send its events again, as from a log file, passes
+produced twice (ARCHITECTURE.md). An app that can send its events again, as from a log file, passes
 their positions instead, replays them from `device.resume_from`, and the device keeps no journal.
 
 `device.py` connects the parts, each with one noun: `event_intake.py`, `task_versions.py`, `task_runs.py`,

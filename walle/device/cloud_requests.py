@@ -9,11 +9,10 @@ from typing import Any
 
 import httpx
 
-from walle.backoff import Pace
-from walle.clock import Clock
-from walle.deploy.audience import is_named
-from walle.deploy.device.agent import Agent
-from walle.deploy.device.trust import CLOCK_TOLERANCE_S
+from walle.base.backoff import Pace
+from walle.base.clock import Clock
+from walle.deploy.agent.agent import Agent
+from walle.deploy.agent.trust import CLOCK_TOLERANCE_S
 from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials, asked_pause_s
 from walle.protocol import (
@@ -34,6 +33,7 @@ from walle.protocol import (
     printable,
 )
 from walle.protocol.traces import TRACE_HEADER
+from walle.trust.audience import is_named
 
 _LOG = logging.getLogger(__name__)
 

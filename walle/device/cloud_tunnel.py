@@ -5,14 +5,14 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from walle.clock import Clock
+from walle.base.clock import Clock
 from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials
 from walle.errors import PipelineError
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.tunnel.client import TunnelClient
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.tunnel.client.client import TunnelClient
+from walle.pipeline.tunnel.client.sessions import ResumingContext
 from walle.pipeline.tunnel.dictionaries import Dictionary
-from walle.pipeline.tunnel.sessions import ResumingContext
 
 _LOG = logging.getLogger(__name__)
 

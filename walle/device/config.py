@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from walle.pipeline.live_source import LivePolicy
+from walle.pipeline.events.live_source import LivePolicy
 from walle.protocol import Attribute
 
 

@@ -24,10 +24,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from walle.backoff import Backoff, retry_after_s
-from walle.clock import Clock
-from walle.durable_file import make_folders, remove_unfinished, write_file
-from walle.identity import DeviceIdentity
+from walle.base.backoff import Backoff, retry_after_s
+from walle.base.clock import Clock
+from walle.base.device_identity import DeviceIdentity
+from walle.base.durable_file import make_folders, remove_unfinished, write_file
 from walle.protocol import session_proof
 
 _LOG = logging.getLogger(__name__)

@@ -12,15 +12,15 @@ from typing import Self
 
 import httpx
 
-from walle.backoff import Pace
-from walle.clock import Clock, SystemClock
-from walle.deploy.device.agent import Agent
-from walle.deploy.device.exclusive import ExclusiveFiles
-from walle.deploy.device.fetch import HttpFetcher
-from walle.deploy.device.outcomes import OutcomeReport, device_groups
-from walle.deploy.device.trust import DeviceTrust
-from walle.deploy.http_roots import http_tls
-from walle.deploy.sealing import open_sealed
+from walle.base.backoff import Pace
+from walle.base.clock import Clock, SystemClock
+from walle.base.durable_file import remove_unfinished, write_file
+from walle.base.http_roots import http_tls
+from walle.deploy.agent.agent import Agent
+from walle.deploy.agent.exclusive import ExclusiveFiles
+from walle.deploy.agent.fetch import HttpFetcher
+from walle.deploy.agent.outcomes import OutcomeReport, device_groups
+from walle.deploy.agent.trust import DeviceTrust
 from walle.device.background import BackgroundWork
 from walle.device.cloud_requests import HTTP_LIMITS, CloudRequests
 from walle.device.cloud_tunnel import CloudTunnel
@@ -32,23 +32,23 @@ from walle.device.smoke_run import SmokeRun
 from walle.device.summary import DeviceCounts, DeviceSummary
 from walle.device.task_runs import TaskRuns
 from walle.device.task_versions import ActiveVersion, TaskVersions
-from walle.durable_file import remove_unfinished, write_file
 from walle.engine_ext.vm.host import shared_host
-from walle.pipeline.database import StoreError
-from walle.pipeline.event_batch import read_batch, rejected_message
-from walle.pipeline.event_history import EventHistory
-from walle.pipeline.events import Event, EventError
-from walle.pipeline.outbox import Outbox
-from walle.pipeline.rejected_events import RejectedEvents
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_counts import LossKind
-from walle.pipeline.stream_engine import StreamEngine, TakenEvent
-from walle.pipeline.task_results import ResultStream
-from walle.pipeline.ticks import Tick
-from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.pipeline.events.event import Event, EventError
+from walle.pipeline.events.event_batch import read_batch, rejected_message
+from walle.pipeline.events.rejected_events import RejectedEvents
+from walle.pipeline.events.ticks import Tick
+from walle.pipeline.features.database import StoreError
+from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.stream.event_history import EventHistory
+from walle.pipeline.trigger.stream_counts import LossKind
+from walle.pipeline.trigger.stream_engine import StreamEngine, TakenEvent
+from walle.pipeline.trigger.task_results import ResultStream
+from walle.pipeline.tunnel.client.client import TunnelClient, client_context
 from walle.protocol import Profile
-from walle.task_log import TaskLog
-from walle.task_runner import TaskRunner
+from walle.task.run.log import TaskLog
+from walle.task.run.runner import TaskRunner
+from walle.trust.sealing import open_sealed
 
 _HISTORY = "history.db"
 _MAX_CHECKINS = 4  # that one `checkin` sends
@@ -345,9 +345,10 @@ class Device:
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
         recorded it; the next call takes it then. Live events get the positions after those of earlier events.
 
-        An event whose contents hold arrays (`walle.pipeline.transient_events`) is recorded without them: a process that
-        is killed loses its triggers that are not done, and the app plays its stream on. Its arrays must not change
-        until this call returns; if it is cancelled, until the next call has returned, which may take the event.
+        An event whose contents hold arrays (`walle.pipeline.events.transient_events`) is recorded without them: a
+        process that is killed loses its triggers that are not done, and the app plays its stream on. Its arrays must
+        not change until this call returns; if it is cancelled, until the next call has returned, which may take the
+        event.
 
         Return the event's position and the tasks that it has triggered, None for an event that is dropped. Each of
         these tasks gives one result (`results`).

@@ -6,18 +6,18 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from walle.clock import Clock
+from walle.base.clock import Clock
 from walle.device.config import DeviceConfig
 from walle.device.live_time import LiveTime
-from walle.pipeline.database import StoreError
-from walle.pipeline.event_history import EventHistory
-from walle.pipeline.event_journal import EventJournal, EventJournalError, EventJournalFullError
-from walle.pipeline.events import Event, EventError
-from walle.pipeline.live_source import LiveCounts, LiveSource
-from walle.pipeline.store import FeatureStore, StoreClosedError
-from walle.pipeline.stream_engine import PositionError, StreamEngine, TakenEvent
-from walle.pipeline.ticks import Tick
-from walle.pipeline.transient_events import RecordedEvent, TransientEvent, transient
+from walle.pipeline.events.event import Event, EventError
+from walle.pipeline.events.event_journal import EventJournal, EventJournalError, EventJournalFullError
+from walle.pipeline.events.live_source import LiveCounts, LiveSource
+from walle.pipeline.events.ticks import Tick
+from walle.pipeline.events.transient_events import RecordedEvent, TransientEvent, transient
+from walle.pipeline.features.database import StoreError
+from walle.pipeline.features.store import FeatureStore, StoreClosedError
+from walle.pipeline.stream.event_history import EventHistory
+from walle.pipeline.trigger.stream_engine import PositionError, StreamEngine, TakenEvent
 
 _LOG = logging.getLogger(__name__)
 

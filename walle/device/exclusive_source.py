@@ -1,8 +1,8 @@
-"""The cloud's /cen over HTTP, with the session of the device (`walle.deploy.device.exclusive`)."""
+"""The cloud's /cen over HTTP, with the session of the device (`walle.deploy.agent.exclusive`)."""
 
 import httpx
 
-from walle.deploy.device.fetch import FetchError, WrongLengthError
+from walle.deploy.agent.fetch import FetchError, WrongLengthError
 from walle.device.credentials import DeviceCredentials
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from walle.clock import Clock
-from walle.pipeline.event_journal import EventJournalError
-from walle.pipeline.events import MAX_TS_MS, Event
-from walle.pipeline.store import StoreClosedError
-from walle.pipeline.stream_engine import StreamEngine
-from walle.pipeline.ticks import Tick
+from walle.base.clock import Clock
+from walle.pipeline.events.event import MAX_TS_MS, Event
+from walle.pipeline.events.event_journal import EventJournalError
+from walle.pipeline.events.ticks import Tick
+from walle.pipeline.features.store import StoreClosedError
+from walle.pipeline.trigger.stream_engine import StreamEngine
 
 _LOG = logging.getLogger(__name__)
 

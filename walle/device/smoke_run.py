@@ -18,18 +18,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from walle.deploy.device.agent_errors import CheckFailedError
-from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError
+from walle.deploy.agent.agent_errors import CheckFailedError
+from walle.deploy.agent.exclusive import ExclusiveFiles, ExclusiveMissingError
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import HostStartError, VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, HostLost
-from walle.event_play import EventPlay, PlayedRun, events_of_users
-from walle.image_decoder import ImageDecoder, resolve_apart
-from walle.pipeline.database import StoreError
-from walle.pipeline.event_files import EventFiles
-from walle.pipeline.event_history import EventHistoryError
-from walle.pipeline.event_log import EventLog, LoggedEvent
-from walle.pipeline.events import Event, EventError
+from walle.pipeline.events.event import Event, EventError
+from walle.pipeline.events.event_files import EventFiles
+from walle.pipeline.events.event_log import EventLog, LoggedEvent
+from walle.pipeline.features.database import StoreError
+from walle.pipeline.stream.event_history import EventHistoryError
 from walle.protocol import (
     MAX_SMOKE_BYTES,
     MAX_SMOKE_FILE_BYTES,
@@ -39,9 +37,11 @@ from walle.protocol import (
     Attribute,
     Manifest,
 )
-from walle.task_failure import failure_of
-from walle.task_log import LogLine, TaskLog, last_lines
-from walle.task_runner import TaskRunner, deadline_s
+from walle.task.format.failure import failure_of
+from walle.task.run.event_play import EventPlay, PlayedRun, events_of_users
+from walle.task.run.image_decoder import ImageDecoder, resolve_apart
+from walle.task.run.log import LogLine, TaskLog, last_lines
+from walle.task.run.runner import TaskRunner, deadline_s
 
 _LOG = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 
-from walle.pipeline.task_states import StateSize
+from walle.pipeline.features.task_states import StateSize
 
 _LATENCIES_KEPT = 10_000
 

@@ -5,10 +5,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from walle import plain
-from walle.clock import Clock
-from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError
-from walle.deploy.device.trace_log import TraceLog
+from walle.base import plain
+from walle.base.clock import Clock
+from walle.deploy.agent.exclusive import ExclusiveFiles, ExclusiveMissingError
+from walle.deploy.agent.trace_log import TraceLog
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.summary import DeviceCounts
@@ -16,20 +16,20 @@ from walle.device.task_versions import ActiveVersion
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import HostStartError
 from walle.errors import VMError
-from walle.pipeline.database import StoreError
-from walle.pipeline.event_history import EventHistory, EventHistoryError
-from walle.pipeline.state_entries import largest
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import TaskOutput
-from walle.pipeline.task_queries import query_payloads
-from walle.pipeline.task_queue import Trigger
-from walle.pipeline.task_states import TaskState
-from walle.pipeline.topics import PutTopics
-from walle.pipeline.tunnel.client import RequestError, TunnelClosedError
+from walle.pipeline.features.database import StoreError
+from walle.pipeline.features.state_entries import largest
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.features.task_queries import query_payloads
+from walle.pipeline.features.task_states import TaskState
+from walle.pipeline.features.topics import PutTopics
+from walle.pipeline.stream.event_history import EventHistory, EventHistoryError
+from walle.pipeline.trigger.stream_engine import TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
+from walle.pipeline.tunnel.client.client import RequestError, TunnelClosedError
 from walle.protocol import LATENCY_MS, Failure, StatePolicy
-from walle.task_failure import failure_of
-from walle.task_log import LogLine, TaskLog, last_lines
-from walle.task_runner import PHASE_TOPIC, TaskRunner, deadline_s
+from walle.task.format.failure import failure_of
+from walle.task.run.log import LogLine, TaskLog, last_lines
+from walle.task.run.runner import PHASE_TOPIC, TaskRunner, deadline_s
 
 _NEARLY_FULL = 0.8  # of a state's bound: a warning
 _KEPT_FOR_TASK = 0.1  # of a run's deadline: its time to go on after an escalation that got no answer

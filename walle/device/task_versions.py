@@ -7,17 +7,17 @@ import functools
 import logging
 from pathlib import Path
 
-from walle.deploy.device.agent_errors import ActivationPostponedError
+from walle.deploy.agent.agent_errors import ActivationPostponedError
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.errors import WalleError
-from walle.pipeline.database import StoreError
-from walle.pipeline.event_history import EventHistory
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine
-from walle.pipeline.task_states import StateSize, state_of_version
+from walle.pipeline.features.database import StoreError
+from walle.pipeline.features.store import FeatureStore
+from walle.pipeline.features.task_states import StateSize, state_of_version
+from walle.pipeline.stream.event_history import EventHistory
+from walle.pipeline.trigger.stream_engine import StreamEngine
 from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryError
 from walle.protocol import HistoryPolicy, Manifest, StatePolicy
-from walle.task_runner import TaskRunner, deadline_s
+from walle.task.run.runner import TaskRunner, deadline_s
 
 _LOG = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from walle.durable_file import fill_file, write_all
+from walle.base.durable_file import fill_file, write_all
 from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
 
 MAGIC = b"WALLE\r\n\x1a"

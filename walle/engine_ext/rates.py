@@ -111,7 +111,7 @@ def save(rates: Rates, path: Path) -> None:
     """
     import json
 
-    from walle.durable_file import write_file
+    from walle.base.durable_file import write_file
 
     try:
         known = _entries(path)

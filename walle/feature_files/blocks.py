@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from walle.base.plain_json import dumps, to_json
 from walle.feature_files.columns import (
     FIXED,
     MAX_COLUMNS,
@@ -22,7 +23,6 @@ from walle.feature_files.columns import (
     kind_of,
     subcolumn,
 )
-from walle.plain_json import dumps, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

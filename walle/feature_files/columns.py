@@ -8,7 +8,7 @@ has a backslash before it. Lists, and tables without fields, are JSON text. Any 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from walle.plain_json import BYTES_KEY, FLOAT_KEY, dumps
+from walle.base.plain_json import BYTES_KEY, FLOAT_KEY, dumps
 
 FIXED: "Mapping[str, Kind]" = {
     "position": "int",
@@ -110,7 +110,7 @@ def subcolumn(name: str, key: str) -> str:
 
 
 def is_scalar(value: Mapping[str, Any]) -> bool:
-    """Return whether an object stands for bytes or a float that is not finite (`walle.plain_json`)."""
+    """Return whether an object stands for bytes or a float that is not finite (`walle.base.plain_json`)."""
     if len(value) != 1:
         return False
     ((key, part),) = value.items()

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from walle.durable_file import sync_folder, write_all
+from walle.base.durable_file import sync_folder, write_all
+from walle.base.extras import install_hint
+from walle.base.plain_json import dumps
 from walle.errors import ConfigError
-from walle.extras import install_hint
 from walle.feature_files.block_spool import blocks, encoded
 from walle.feature_files.blocks import BlockColumns
 from walle.feature_files.columns import DISTINCT, FIXED, Columns
 from walle.feature_files.csv_cells import cell_of_json, cell_of_text
-from walle.plain_json import dumps
 
 type FileForm = Literal["jsonl", "csv", "parquet"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from walle.durable_file import make_folders
+from walle.base.durable_file import make_folders
 from walle.model_files.folder import ModelFolder
 from walle.model_files.manifest import ModelEntry, url_refusal
 from walle.model_files.package import take_from_package

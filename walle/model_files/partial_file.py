@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from walle.durable_file import sync_folder
+from walle.base.durable_file import sync_folder
 from walle.errors import WalleError
 from walle.model_files.folder import FOLDER_VARIABLE
 from walle.model_files.manifest import ModelEntry

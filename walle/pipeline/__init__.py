@@ -7,36 +7,35 @@ import importlib
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from walle.pipeline.event_journal import EventJournal
-    from walle.pipeline.event_log import EventLog
-    from walle.pipeline.events import Event
+    from walle.pipeline.events.event import Event
+    from walle.pipeline.events.event_journal import EventJournal
+    from walle.pipeline.events.event_log import EventLog
+    from walle.pipeline.features.outbox import Outbox
+    from walle.pipeline.features.store import FeatureStore
+    from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+    from walle.pipeline.ingest.store.upload_store import UploadStore
     from walle.pipeline.ingest.stores import open_uploads
-    from walle.pipeline.ingest.upload_store import UploadStore
-    from walle.pipeline.outbox import Outbox
-    from walle.pipeline.store import FeatureStore
-    from walle.pipeline.stream_engine import StreamEngine, TakenEvent
-    from walle.pipeline.task_results import ResultStream, TaskResult
-    from walle.pipeline.trie import TriggerTrie
-    from walle.pipeline.tunnel.client import TunnelClient
-    from walle.pipeline.tunnel.ingest import Ingest
-    from walle.pipeline.tunnel.server import TunnelServer
+    from walle.pipeline.trigger.stream_engine import StreamEngine, TakenEvent
+    from walle.pipeline.trigger.task_results import ResultStream, TaskResult
+    from walle.pipeline.trigger.trie import TriggerTrie
+    from walle.pipeline.tunnel.client.client import TunnelClient
+    from walle.pipeline.tunnel.server.server import TunnelServer
 
 _MODULES = {
-    "Event": "events",
-    "EventJournal": "event_journal",
-    "EventLog": "event_log",
-    "FeatureStore": "store",
-    "Ingest": "tunnel.ingest",
-    "Outbox": "outbox",
-    "ResultStream": "task_results",
-    "StreamEngine": "stream_engine",
-    "TakenEvent": "stream_engine",
-    "TaskResult": "task_results",
-    "TriggerTrie": "trie",
-    "TunnelClient": "tunnel.client",
-    "TunnelServer": "tunnel.server",
-    "UploadStore": "ingest.upload_store",
-    "open_uploads": "ingest.upload_store",
+    "Event": "events.event",
+    "EventJournal": "events.event_journal",
+    "EventLog": "events.event_log",
+    "FeatureStore": "features.store",
+    "Outbox": "features.outbox",
+    "ResultStream": "trigger.task_results",
+    "StreamEngine": "trigger.stream_engine",
+    "TakenEvent": "trigger.stream_engine",
+    "TaskResult": "trigger.task_results",
+    "TriggerTrie": "trigger.trie",
+    "TunnelClient": "tunnel.client.client",
+    "TunnelServer": "tunnel.server.server",
+    "UploadStore": "ingest.store.upload_store",
+    "open_uploads": "ingest.stores",
 }
 
 __all__ = [
@@ -59,6 +58,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "Ingest":  # the store of uploads without a database
+        return importlib.import_module("walle.pipeline.ingest.sqlite.store").SqliteUploadStore
     if name in _MODULES:
         return getattr(importlib.import_module(f"walle.pipeline.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'walle.pipeline' has no attribute {name!r}")

@@ -74,7 +74,7 @@ class ShortProfile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audience:
-    """The devices that a directive is for, as each of them can check by itself (`walle.deploy.audience`).
+    """The devices that a directive is for, as each of them can check by itself (`walle.trust.audience`).
 
     A device belongs to it if its app version is in `app_version` and in none of `but_not`, and its place in the
     directive's release is below `below` or begins with one of `devices`. The default takes every device.

@@ -7,7 +7,7 @@ from typing import Any
 from walle.protocol.fields import ProtocolError, shorten
 
 MAX_READS = 100
-# The name of a task, and of a topic that it puts; walle.pipeline.topics has the rule of the latter for VMs.
+# The name of a task, and of a topic that it puts; walle.pipeline.features.topics has the rule of the latter for VMs.
 _TOPIC = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}(/[A-Za-z0-9][A-Za-z0-9._-]{0,63})?")
 
 

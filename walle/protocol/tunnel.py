@@ -96,10 +96,10 @@ class Hello:
     """First frame of a connection. `epoch` is the id under which the device numbers its uploads from 1.
 
     `acked` is the highest number whose acknowledgement the device has recorded, `acked_chain` the chain value there
-    (`walle.pipeline.checksums`). A cloud whose file went back in time, so that it has less, continues after it.
-    `origins` names the epochs that this one continues, as `origins_to_text` writes them: the cloud drops uploads that
-    it has from them, and reports acknowledged ones that it lacks. `protocol` is the highest version that the device
-    speaks. `dictionaries` are the SHA-256 digests of the zstd dictionaries that it may use, separated by commas.
+    (`walle.pipeline.features.checksums`). A cloud whose file went back in time, so that it has less, continues after
+    it. `origins` names the epochs that this one continues, as `origins_to_text` writes them: the cloud drops uploads
+    that it has from them, and reports acknowledged ones that it lacks. `protocol` is the highest version that the
+    device speaks. `dictionaries` are the SHA-256 digests of the zstd dictionaries that it may use, separated by commas.
     """
 
     device_id: str

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from walle.address import Address, parse_address
-from walle.deploy.cloud.s3_store import S3Place
+from walle.base.address import Address, parse_address
+from walle.deploy.shared_files.s3_store import S3Place
 from walle.errors import ConfigError
 from walle.sinks.kafka import KafkaSink
 from walle.sinks.mqtt import MqttSink

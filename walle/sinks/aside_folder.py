@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from walle.durable_file import UNFINISHED, make_folders, write_file
-from walle.pipeline.ingest.feature_reader import iso_time
+from walle.base.durable_file import UNFINISHED, make_folders, write_file
+from walle.base.plain_json import dumps
+from walle.pipeline.ingest.store.feature_reader import iso_time
 from walle.pipeline.tunnel.received import Received
-from walle.plain_json import dumps
 from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow
 
 

@@ -10,9 +10,9 @@ import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from walle.address import Address
+from walle.base.address import Address
+from walle.base.extras import install_hint
 from walle.errors import ConfigError
-from walle.extras import install_hint
 from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow, rows_refused
 
 _PORT = 9092

@@ -10,8 +10,8 @@ import re
 import secrets
 from collections.abc import Sequence
 
-from walle.address import Address
-from walle.mqtt import MqttConnectionError, check_mqtt
+from walle.base.address import Address
+from walle.client.mqtt import MqttConnectionError, check_mqtt
 from walle.sinks.mqtt_publisher import MqttMessageError, MqttPublisher
 from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow, rows_refused
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from walle.mqtt import MqttConnection, MqttConnectionError
+from walle.client.mqtt import MqttConnection, MqttConnectionError
 
 # Reason codes of MQTT 5: malformed packet, protocol error, topic name, packet too large, payload format.
 _OF_CONTENT = {0x81, 0x82, 0x90, 0x95, 0x99}

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from walle.deploy.cloud.s3_store import S3Place, open_bucket, short_error
-from walle.durable_file import UNFINISHED, NoExclusiveNamesError, make_folders, remove_unfinished, write_new_file
+from walle.base.durable_file import UNFINISHED, NoExclusiveNamesError, make_folders, remove_unfinished, write_new_file
+from walle.base.extras import install_hint
+from walle.deploy.shared_files.s3_store import S3Place, open_bucket, short_error
 from walle.errors import ConfigError
-from walle.extras import install_hint
 from walle.sinks.sink import SinkError
 
 

@@ -15,9 +15,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from walle.base.extras import install_hint
+from walle.base.plain_json import dumps
 from walle.errors import ConfigError
-from walle.extras import install_hint
-from walle.plain_json import dumps
 from walle.sinks.object_folder import ObjectFolder
 from walle.sinks.sink import Sink, SinkError, SinkRow
 

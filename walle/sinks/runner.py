@@ -13,11 +13,11 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from walle.backoff import Backoff
-from walle.clock import Clock, SystemClock
-from walle.pipeline.ingest.consumer import Consumer, UploadBatch
-from walle.pipeline.ingest.feature_reader import FeatureFilter
-from walle.pipeline.ingest.upload_store import IngestError, Start, UploadStore
+from walle.base.backoff import Backoff
+from walle.base.clock import Clock, SystemClock
+from walle.pipeline.ingest.store.consumer import Consumer, UploadBatch
+from walle.pipeline.ingest.store.feature_reader import FeatureFilter
+from walle.pipeline.ingest.store.upload_store import IngestError, Start, UploadStore
 from walle.sinks.aside_folder import AsideFolder
 from walle.sinks.sink import Sink, SinkError, SinkRow
 

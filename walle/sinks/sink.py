@@ -4,11 +4,11 @@ import abc
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from walle.base.plain_json import dumps
 from walle.errors import PipelineError
-from walle.pipeline.ingest.feature_reader import feature_row, task_of
-from walle.pipeline.ingest.partitions import partition
+from walle.pipeline.ingest.store.feature_reader import feature_row, task_of
+from walle.pipeline.ingest.store.partitions import partition
 from walle.pipeline.tunnel.received import Received
-from walle.plain_json import dumps
 
 _SHOWN_CHARS = 200  # of each text of a device in an error
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import httpx
 
-from walle.backoff import retry_after_s
-from walle.plain_json import dumps
+from walle.base.backoff import retry_after_s
+from walle.base.plain_json import dumps
 from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow, rows_refused
 
 _TIMEOUT_S = 30.0

@@ -7,11 +7,11 @@ import httpx
 
 from apps.ipv.generator import ShoppingEvents, event_bytes
 from apps.ipv.shopper import Shopper
-from walle.clock import SystemClock
+from walle.base.clock import SystemClock
 from walle.device import Device
 from walle.errors import ConfigError
-from walle.pipeline.event_log import EventLog
-from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events.event import PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events.event_log import EventLog
 
 _ROUND_GAP_MS = 3_600_000  # between two rounds of a log
 

@@ -26,14 +26,14 @@ from apps.ipv.demo.record import DemoRecord, Sample, percentile
 from apps.ipv.demo.view import View, report_table
 from apps.ipv.ranking import EncodedVisit
 from apps.task_repo import TaskRepo
-from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
+from walle.base import plain
+from walle.client.release_client import ReleaseClient
 from walle.cloud import CloudConfig
-from walle.deploy.audience import share
-from walle.deploy.release_client import ReleaseClient
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError, WalleError
-from walle.pipeline.event_log import EventLog
+from walle.pipeline.events.event_log import EventLog
+from walle.trust.audience import share
 
 SCENARIO = "shop"
 TASK = "shop/ipv"

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from walle.durable_file import write_file
+from walle.base.durable_file import write_file
 from walle.errors import ConfigError
 
 MANIFEST = "files.json"

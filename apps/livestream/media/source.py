@@ -21,7 +21,7 @@ from apps.livestream.media.report import Gap, SourceReport
 from apps.livestream.media.sampling import FrameSampler
 from apps.livestream.media.sound import SoundFormat
 from apps.livestream.media.stop import StopSignal
-from walle.clock import Clock, SystemClock
+from walle.base.clock import Clock, SystemClock
 from walle.errors import ConfigError
 
 WhenBehind = Literal["wait", "drop"]

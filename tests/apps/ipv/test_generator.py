@@ -7,7 +7,7 @@ import pytest
 from apps.ipv import catalogue
 from apps.ipv.attributes import APP_VERSIONS, device_attributes
 from apps.ipv.generator import ShoppingEvents, event_bytes
-from walle.pipeline.events import BASIC_KINDS, PAGE_ENTER, PAGE_EXIT, Event
+from walle.pipeline.events.event import BASIC_KINDS, PAGE_ENTER, PAGE_EXIT, Event
 
 VISITS = 2000
 

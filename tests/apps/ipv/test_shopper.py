@@ -10,8 +10,8 @@ import uvicorn
 from apps.ipv.generator import ShoppingEvents
 from apps.ipv.shop import create_shop
 from apps.ipv.shopper import LONGEST_WAIT_S, Shopper
-from walle.clock import ManualClock, SystemClock
-from walle.pipeline.events import Event, EventError
+from walle.base.clock import ManualClock, SystemClock
+from walle.pipeline.events.event import Event, EventError
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER
 
 type Receive = Callable[[], Awaitable[dict[str, object]]]

@@ -19,13 +19,13 @@ from apps.ipv.make_encoder import CHUNK, STATE, WIDTH, build_encoder, trained_we
 from apps.ipv.make_simulation import simulation_visits
 from apps.ipv.training_data import task_module
 from tests.apps.ipv import slow_features
-from walle import plain
-from walle.deploy.cloud.bundle import TaskVersion, compile_version
-from walle.deploy.cloud.task_config import TaskConfig
-from walle.deploy.cloud.task_tree import TaskTree
-from walle.pipeline.event_log import EventLog
-from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event, EventError
-from walle.pipeline.stream import Events
+from walle.base import plain
+from walle.pipeline.events.event import BASIC_KINDS, PAGE_EXIT, Event, EventError
+from walle.pipeline.events.event_log import EventLog
+from walle.pipeline.stream.events import Events
+from walle.task.format.bundle import TaskVersion, compile_version
+from walle.task.format.config import TaskConfig
+from walle.task.format.tree import TaskTree
 
 APP = Path(__file__).parents[3] / "apps" / "ipv"
 TASK, TASK_BROKEN = APP / "task", APP / "task_broken"

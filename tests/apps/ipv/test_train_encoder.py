@@ -12,7 +12,7 @@ from apps.ipv.gru import backward, forward, softmax_loss
 from apps.ipv.logs import generated_visits
 from apps.ipv.make_encoder import STATE, WEIGHTS_PATH, WIDTH, random_weights, trained_weights
 from apps.ipv.training_data import NEXT_EVENTS, NEXT_VISITS, is_held_out, make_examples
-from walle.pipeline.events import Event
+from walle.pipeline.events.event import Event
 
 
 def small_batch(rng: np.random.Generator) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import walle.task_runner  # noqa: F401 -- it registers the modules that a VM in a host runs
+import walle.task.run.runner  # noqa: F401 -- it registers the modules that a VM in a host runs
 from apps.livestream.task_files import OPTIONAL, lacking_models, write_task
-from walle.deploy.cloud.task_config import TaskConfig
 from walle.model_files import ModelFolder, default_folder
+from walle.task.format.config import TaskConfig
 from walle.vm import VM, VmHost
 
 DATA = Path(__file__).parents[3].parent / "shared/data"
@@ -33,7 +33,9 @@ class TaskVm:
         trigger = {"event": event, "position": 1, "visit": "none"}
         arguments: tuple[Any, ...] = (f"live/{self._name}", trigger, [], {}, {}, self.state)
         callbacks = {"exclusive.read": self._read_exclusive}
-        result = await self._vm.call("walle.pipeline.context:run", *arguments, deadline=60.0, callbacks=callbacks)
+        result = await self._vm.call(
+            "walle.pipeline.stream.context:run", *arguments, deadline=60.0, callbacks=callbacks
+        )
         self.state = result.get("state")
         self.log = result["log"]
         output: dict[str, Any] = result["output"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from apps.livestream.task_files import TASKS
 from tests.apps.livestream import reference
 from tests.apps.livestream.conftest import running
-from walle.deploy.cloud.task_config import TaskConfig
+from walle.task.format.config import TaskConfig
 from walle.vm import VM, TaskError
 
 FOLDER = TASKS / "highlight"
@@ -31,7 +31,7 @@ RULE: dict[str, Any] = {
     "touch": 0.05,
 }
 SIZE = (100, 200)  # height, width
-RUN, PHASE = "walle.pipeline.context:run", "walle.pipeline.context:phase"
+RUN, PHASE = "walle.pipeline.stream.context:run", "walle.pipeline.stream.context:phase"
 
 type Folders = Callable[..., Path]
 type Escalate = Callable[[str, Any, int | None, float], Awaitable[tuple[str, Any]]]

@@ -20,7 +20,7 @@ from apps.livestream.media import ConnectionLostError, Frame, Item, MediaError, 
 from apps.livestream.player import Decision, Player
 from apps.livestream.studio import Studio
 from tests.apps.livestream.conftest import DATA
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.device import Device
 from walle.model_files import ModelFolder
 from walle.vm import shared_empty

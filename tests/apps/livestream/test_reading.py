@@ -13,7 +13,7 @@ import pytest
 from apps.livestream.media import Frame, MediaLimits, Sound, open_source
 from tests.apps.livestream.media_files import DATA, Movie, frames_of, joined, number_of, read, same, sound_of, until
 from walle import np as wnp
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.errors import ConfigError
 
 pytestmark = pytest.mark.asyncio

@@ -14,7 +14,7 @@ from apps.livestream.make_simulation import files
 from apps.livestream.task_files import NAMES, TASKS
 from tests.apps.livestream.conftest import running
 from walle.cli import app
-from walle.deploy.cloud.task_config import TaskConfig
+from walle.task.format.config import TaskConfig
 
 
 def contents(folder: Path, line: str) -> dict[str, Any]:

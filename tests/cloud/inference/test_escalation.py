@@ -10,9 +10,9 @@ import pytest
 
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from tests.sim.visits import TASK_CONFIG, event_at
-from walle import plain
-from walle.pipeline.tunnel.client import RequestError
-from walle.task_runner import PHASE_TOPIC
+from walle.base import plain
+from walle.pipeline.tunnel.client.client import RequestError
+from walle.task.run.runner import PHASE_TOPIC
 
 MAIN = """\
 import time

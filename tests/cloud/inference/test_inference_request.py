@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sim.inference_versions import request
-from walle import plain
+from walle.base import plain
 from walle.cloud.inference import InferenceError
 from walle.cloud.inference.request import MAX_PART_BYTES, MAX_VALUES, PhaseRequest
 from walle.cloud.inference.request_queue import MAX_BATCH_BYTES, RequestQueue, Waiting

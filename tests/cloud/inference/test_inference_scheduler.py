@@ -14,8 +14,8 @@ import pytest_asyncio
 from hypothesis import strategies as st
 
 from tests.sim.inference_versions import HeldEngine, home_in, policy_version, released, request
-from walle import plain
-from walle.clock import ManualClock
+from walle.base import plain
+from walle.base.clock import ManualClock
 from walle.cloud.inference import InferenceError, InferenceFullError, InferenceLateError, ReplicaLostError
 from walle.cloud.inference import counts as counts_module
 from walle.cloud.inference.counts import VersionCounts

@@ -15,10 +15,10 @@ import pytest
 
 from tests.sim.inference_versions import home_in, released, request
 from tests.sim.shop_cloud import until
-from walle import plain
-from walle.clock import SystemClock
-from walle.cloud.config import CloudConfig
-from walle.cloud.home import CloudHome
+from walle.base import plain
+from walle.base.clock import SystemClock
+from walle.cloud.folder.config import CloudConfig
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference import process_engine as process_engine_module
 from walle.cloud.inference.process_engine import ProcessEngine

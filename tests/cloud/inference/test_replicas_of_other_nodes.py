@@ -13,9 +13,9 @@ import pytest
 
 from tests.sim.inference_versions import home_in, released, request
 from tests.sim.shop_cloud import until
-from walle import plain
-from walle.cloud.config import CloudConfig
-from walle.cloud.home import CloudHome
+from walle.base import plain
+from walle.cloud.folder.config import CloudConfig
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference import InferenceError, ReplicaLostError
 from walle.cloud.inference.node_cache import NodeCache, default_folder
 from walle.cloud.inference.process_engine import ProcessEngine
@@ -24,8 +24,8 @@ from walle.cloud.inference.replica_server import ReplicaServer
 from walle.cloud.inference.replica_wire import FrameStream
 from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.version_source import PART_BYTES, HomeSource
-from walle.deploy.cloud.large_file import LargeFile
 from walle.errors import ConfigError
+from walle.task.format.large_file import LargeFile
 
 MAIN = """\
 def execute(ctx, x):

@@ -11,7 +11,7 @@ from tests.sim.shop_cloud import until
 from walle.cloud.inference.engine import ReleasedVersion
 from walle.cloud.inference.served_versions import ServedVersions
 from walle.cloud.inference.versions import Versions
-from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.shared_files.folder_store import FolderStore
 
 
 class Engine:

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from tests.sim.inference_versions import released
-from walle.cloud.home import CloudHome
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference import version_files
 from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.version_source import HomeSource
-from walle.deploy.cloud.bundle import BundleError
+from walle.task.format.bundle import BundleError
 
 CONFIG = '[files]\n"resources/big.bin" = "shared"\n"resources/mine.bin" = "cloud"\n'
 FILES = {"resources/big.bin": bytes(5000), "resources/mine.bin": b"m" * 6000}

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.sim.inference_versions import home_in, released, request
-from walle import plain
-from walle.clock import Clock, ManualClock, SystemClock
-from walle.cloud.home import CloudHome
+from walle.base import plain
+from walle.base.clock import Clock, ManualClock, SystemClock
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError
 from walle.cloud.inference import vm_engine as vm_engine_module
 from walle.cloud.inference.failures import InferenceRefusedError
@@ -27,7 +27,7 @@ from walle.cloud.inference.vm_engine import RECENT_S, UNUSED_S, VmEngine
 from walle.cloud.inference.watch import InferenceWatch
 from walle.engine_ext.vm.host import shared_host
 from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
-from walle.task_runner import PhasePlaceError
+from walle.task.run.runner import PhasePlaceError
 
 BATCHES = "[cloud]\nmax_batch = 8\n"
 MAIN = """\

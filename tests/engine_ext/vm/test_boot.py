@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import walle.task_runner  # noqa: F401 -- registers the modules of a run
+import walle.task.run.runner  # noqa: F401 -- registers the modules of a run
 from tests.sim.vm_task import in_fresh_interpreter, write_task
 from walle.engine_ext.model import GraphBuilder
 
@@ -44,10 +44,10 @@ async def test_walles_modules_come_as_bytecode_and_bring_nothing_heavy(tmp_path:
     (tmp_path / "resources").mkdir()
     (tmp_path / "resources" / "found.walle").write_bytes(graph.to_bytes())
     async with in_fresh_interpreter(tmp_path) as vm:
-        run = await vm.call("walle.pipeline.context:run", "shop/ipv", {}, [], {})
+        run = await vm.call("walle.pipeline.stream.context:run", "shop/ipv", {}, [], {})
         assert run["output"] == ([[1, 3]], 4)
         loaders = await vm.call("loaders")
-        assert {"walle.np", "walle.engine_ext.cv.sizes", "walle.pipeline.stream"} <= set(loaders)
+        assert {"walle.np", "walle.engine_ext.cv.sizes", "walle.pipeline.stream.events"} <= set(loaders)
         assert set(loaders.values()) == {"Registered"}
         assert await vm.call("kept") == []
         assert HEAVY.intersection(await vm.call("names")) == set()

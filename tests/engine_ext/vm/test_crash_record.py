@@ -15,8 +15,8 @@ from tests.sim.vm_hosts import CRASHES, HONEST
 from tests.sim.vm_task import write_task
 from walle.engine_ext.vm.pool import MAX_LOST_ALONE, MAX_STRIKES
 from walle.protocol import Manifest, TriggerCondition
-from walle.task_failure import failure_of
-from walle.task_runner import TaskRunner
+from walle.task.format.failure import failure_of
+from walle.task.run.runner import TaskRunner
 from walle.vm import VM, HostCrashed, HostLost, TaskQuarantined, VmHost, VMPool
 
 CRASHES_BELOW = CRASHES.replace("run", "wild") + "\ndef run():\n    return wild()\n"
@@ -112,7 +112,7 @@ async def test_an_end_from_outside_names_the_phase_and_what_the_task_entered_las
     files = write_task(tmp_path, main)
     others = _records()
     vm = VM(files, host=host)
-    running = asyncio.ensure_future(vm.call("walle.pipeline.context:phase", "a/b", "execute", 1, {}))
+    running = asyncio.ensure_future(vm.call("walle.pipeline.stream.context:phase", "a/b", "execute", 1, {}))
     (record,) = _records() - others
     await _entered(record, b" in execute")
     os.kill(host.report().pid, by)
@@ -129,7 +129,7 @@ async def test_an_end_while_a_module_is_loaded_names_the_module(tmp_path: Path, 
     folder = write_task(tmp_path, HONEST + "import slow\n")
     (folder / "slow.py").write_text(HONEST + "\nwait(30.0)\n")
     others = _records()
-    running = asyncio.ensure_future(VM(folder, host=host).call("walle.pipeline.context:load"))
+    running = asyncio.ensure_future(VM(folder, host=host).call("walle.pipeline.stream.context:load"))
     await asyncio.sleep(0)
     (record,) = _records() - others
     await _entered(record, b"slow.py")

@@ -50,7 +50,7 @@ from tests.sim.fake_host import (
 )
 from tests.sim.vm_hosts import HONEST, descriptors
 from tests.sim.vm_task import write_task
-from walle import plain
+from walle.base import plain
 from walle.engine_ext import _core
 from walle.errors import VMError
 from walle.vm import (

@@ -135,7 +135,7 @@ async def test_an_escape_through_the_objects_of_the_interpreter_finds_nothing(tm
 
 SANDBOXED = """
 import ctypes, errno, fcntl, json, os, resource, signal, socket, sys, threading
-from walle import plain
+from walle.base import plain
 from walle.engine_ext import _core
 libc = ctypes.CDLL(None, use_errno=True)
 read_end, write_end = os.pipe()

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.pipeline.ingest.upload_samples import MakeStore, chain_of, received, stored
-from walle.pipeline.ingest.receipt import Accepted
-from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.ingest.store.receipt import Accepted
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.protocol import Hello
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from tests.pipeline.ingest.upload_samples import as_read, came_compressed, moved, received, stored
-from walle.pipeline.checksums import first_link
-from walle.pipeline.ingest import receipt
-from walle.pipeline.ingest.receipt import Place, StoredStream, StreamKey
-from walle.pipeline.ingest.upload_store import UploadStore
-from walle.pipeline.losses import Loss, LossCause
+from walle.pipeline.features.checksums import first_link
+from walle.pipeline.features.losses import Loss, LossCause
+from walle.pipeline.ingest.store import receipt
+from walle.pipeline.ingest.store.receipt import Place, StoredStream, StreamKey
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello, Origin, ProtocolError, origins_to_text
 
@@ -245,7 +245,7 @@ class EpochsContract:
     async def test_epochs_that_are_left_at_once_are_all_recorded_over_several_hellos(
         self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for name in (type(store).__module__, "walle.pipeline.ingest.sqlite_streams"):
+        for name in (type(store).__module__, "walle.pipeline.ingest.sqlite.streams"):
             monkeypatch.setattr(sys.modules[name], "MAX_ABANDONED", 3, raising=False)
         names = [f"epoch-{number}" for number in range(9)]
         for number, name in enumerate(names):

@@ -6,10 +6,10 @@ import collections
 import pytest
 
 from tests.pipeline.ingest.upload_samples import MakeStore, received
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.errors import ConfigError
-from walle.pipeline.ingest.partitions import PARTITIONS, partition
-from walle.pipeline.ingest.upload_store import GroupLag, UploadStore
+from walle.pipeline.ingest.store.partitions import PARTITIONS, partition
+from walle.pipeline.ingest.store.upload_store import GroupLag, UploadStore
 
 
 class GroupsContract:

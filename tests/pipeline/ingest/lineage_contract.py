@@ -3,9 +3,9 @@
 import pytest
 
 from tests.pipeline.ingest.upload_samples import as_read, came_compressed, moved, received, stored
-from walle import plain
-from walle.pipeline.ingest.feature_reader import FeatureFilter, FeatureReader, feature_row
-from walle.pipeline.ingest.upload_store import UploadStore
+from walle.base import plain
+from walle.pipeline.ingest.store.feature_reader import FeatureFilter, FeatureReader, feature_row
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.protocol import UNKNOWN_VERSION, Hello, Origin, origins_to_text
 
 _VERSIONS = ["v1", "v1", "", "v2", "v1", "v999999999"]

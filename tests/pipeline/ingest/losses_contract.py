@@ -5,11 +5,11 @@ import random
 import pytest
 
 from tests.pipeline.ingest.upload_samples import chain_of, received
-from walle.pipeline.checksums import first_link, next_link, row_checksum
-from walle.pipeline.ingest import receipt
-from walle.pipeline.ingest.receipt import Accepted, LossTotal
-from walle.pipeline.ingest.upload_store import UploadStore
-from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.features.checksums import first_link, next_link, row_checksum
+from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.ingest.store import receipt
+from walle.pipeline.ingest.store.receipt import Accepted, LossTotal
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.protocol import Hello, Origin, ProtocolError, origins_to_text
 
 

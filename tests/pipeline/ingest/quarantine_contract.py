@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from tests.pipeline.ingest.upload_samples import Batches, RefuseTopic, chain_of, received, stored
-from walle import plain
+from walle.base import plain
+from walle.pipeline.features.losses import LossCause
 from walle.pipeline.ingest.pump import PumpStatus, pump
-from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE
-from walle.pipeline.ingest.receipt import Accepted, LossTotal
-from walle.pipeline.ingest.upload_store import IngestError, UploadStore
-from walle.pipeline.losses import LossCause
+from walle.pipeline.ingest.store.quarantine import MAX_OF_DEVICE
+from walle.pipeline.ingest.store.receipt import Accepted, LossTotal
+from walle.pipeline.ingest.store.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello
 
@@ -122,7 +122,7 @@ class QuarantineContract:
     async def test_a_read_of_the_quarantine_is_bounded_in_bytes_and_has_whole_devices(
         self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("walle.pipeline.ingest.quarantine.MAX_READ_BYTES", 100_000)
+        monkeypatch.setattr("walle.pipeline.ingest.store.quarantine.MAX_READ_BYTES", 100_000)
         for seq in (1, 2, 3):
             for device in ("d1", "d2", "d3", "d4"):
                 size_bytes = 60_000 if device == "d2" else 15_000

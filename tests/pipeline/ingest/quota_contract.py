@@ -6,10 +6,10 @@ import pytest
 
 from tests.pipeline.ingest.upload_samples import Batches, SetClock, is_measuring, received, stored, until
 from walle.pipeline.ingest.pump import pump
-from walle.pipeline.ingest.quota import DeviceQuota
-from walle.pipeline.ingest.receipt import Accepted
-from walle.pipeline.ingest.retention import Retention, RetentionRule
-from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.ingest.store.quota import DeviceQuota
+from walle.pipeline.ingest.store.receipt import Accepted
+from walle.pipeline.ingest.store.retention import Retention, RetentionRule
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.pipeline.tunnel.received import Received
 
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from tests.pipeline.ingest.upload_samples import MakeStore, as_read, came_compressed, chain_of, received, stored
-from walle.pipeline.ingest.receipt import Accepted
-from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
-from walle.pipeline.losses import Loss, LossCause
+from walle.pipeline.features.losses import Loss, LossCause
+from walle.pipeline.ingest.store.receipt import Accepted
+from walle.pipeline.ingest.store.upload_store import IngestError, TopicSize, UploadStore
 from walle.pipeline.tunnel.received import Received
 from walle.protocol import Hello
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.pipeline.ingest.upload_samples import SetClock, received, stored
-from walle.clock import ManualClock
-from walle.pipeline.ingest.retention import Retention, RetentionRule
-from walle.pipeline.ingest.upload_store import TopicSize, UploadStore
+from walle.base.clock import ManualClock
+from walle.pipeline.ingest.store.retention import Retention, RetentionRule
+from walle.pipeline.ingest.store.upload_store import TopicSize, UploadStore
 from walle.pipeline.tunnel.received import Received
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.pipeline.ingest.upload_samples import received
 from tests.sim.postgres_server import PostgresServer
 from walle.pipeline import open_uploads
-from walle.pipeline.ingest.upload_store import IngestError
+from walle.pipeline.ingest.store.upload_store import IngestError
 
 
 def list_names(folder: Path) -> list[str]:

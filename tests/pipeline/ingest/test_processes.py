@@ -21,15 +21,15 @@ from tests.pipeline.ingest.upload_samples import until
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.tunnel_rig import fill, running
-from walle.clock import SystemClock
+from walle.base.clock import SystemClock
 from walle.errors import ConfigError, PipelineError, WalleError
+from walle.pipeline.ingest import processes as processes_module
+from walle.pipeline.ingest.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
+from walle.pipeline.ingest.service import DrainTarget, TunnelService
 from walle.pipeline.ingest.stores import open_uploads
-from walle.pipeline.tunnel import processes as processes_module
-from walle.pipeline.tunnel.client import RequestError, TunnelClient
-from walle.pipeline.tunnel.deadline import request_due_s
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
-from walle.pipeline.tunnel.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
-from walle.pipeline.tunnel.service import DrainTarget, TunnelService
+from walle.pipeline.tunnel.client.client import RequestError, TunnelClient
+from walle.pipeline.tunnel.server.deadline import request_due_s
+from walle.pipeline.tunnel.server.handlers import RequestBusyError, RequestExpiredError
 
 _DEVICES = 8
 
@@ -337,7 +337,7 @@ async def test_no_process_counts_as_hung_while_the_main_process_was_stopped(
 _OTHER_VERSION = """\
 #!{python}
 import asyncio, dataclasses, types
-from walle.pipeline.tunnel import worker
+from walle.pipeline.ingest import worker
 
 worker.dataclasses = types.SimpleNamespace(asdict=lambda state: {{**dataclasses.asdict(state), {change}}})
 asyncio.run(worker._main())

@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 
 from tests.pipeline.ingest.upload_samples import Batches, SetClock, received, until
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.engine_ext import _core
-from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
-from walle.pipeline.ingest.upload_store import IngestError
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore
+from walle.pipeline.ingest.store.upload_store import IngestError
+from walle.pipeline.ingest.supervisor import PumpSupervisor
 from walle.pipeline.tunnel.received import Received
-from walle.pipeline.tunnel.server import TunnelServer
-from walle.pipeline.tunnel.supervisor import PumpSupervisor
+from walle.pipeline.tunnel.server.server import TunnelServer
 from walle.protocol import Hello
 
 

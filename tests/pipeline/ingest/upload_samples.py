@@ -5,9 +5,9 @@ import collections
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from walle.clock import SystemClock
-from walle.pipeline.checksums import first_link, next_link, row_checksum
-from walle.pipeline.ingest.upload_store import UploadStore
+from walle.base.clock import SystemClock
+from walle.pipeline.features.checksums import first_link, next_link, row_checksum
+from walle.pipeline.ingest.store.upload_store import UploadStore
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.received import Received
 from walle.protocol import Upload

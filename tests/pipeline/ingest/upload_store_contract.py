@@ -14,7 +14,7 @@ from tests.pipeline.ingest.quota_contract import QuotaContract
 from tests.pipeline.ingest.receipt_contract import ReceiptContract
 from tests.pipeline.ingest.retention_contract import RetentionContract
 from tests.pipeline.ingest.upload_samples import MakeStore
-from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.ingest.store.upload_store import UploadStore
 
 
 class UploadStoreContract(

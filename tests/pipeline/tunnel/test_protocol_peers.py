@@ -13,7 +13,7 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.plain_tunnel import PlainCloud, PlainDevice, next_chain
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, fill, running, stored, until
-from walle.pipeline.tunnel.client import RequestError
+from walle.pipeline.tunnel.client.client import RequestError
 from walle.pipeline.tunnel.dictionaries import Dictionary
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_rig import MakeClient, running
-from walle.pipeline.tunnel.client import RequestError
+from walle.pipeline.tunnel.client.client import RequestError
 from walle.pipeline.tunnel.slots import PrioritySlots
 
 

@@ -12,9 +12,9 @@ from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, RawDevice, nothing_acked, running, until
 from tests.sim.tunnel_wire import TunnelWire
 from walle import protocol
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.pipeline.tunnel import sockets
-from walle.pipeline.tunnel.server import TunnelServer
+from walle.pipeline.tunnel.server.server import TunnelServer
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
 _TRIP_S = 0.1

@@ -26,13 +26,13 @@ from tests.sim.tunnel_rig import (
 )
 from walle import protocol
 from walle.errors import PipelineError
-from walle.pipeline.tunnel.client import (
+from walle.pipeline.tunnel.client.client import (
     RequestError,
     TunnelClosedError,
     TunnelError,
 )
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
-from walle.pipeline.tunnel.server import TunnelServerError
+from walle.pipeline.tunnel.server.server import TunnelServerError
 
 
 @pytest.mark.asyncio

@@ -21,9 +21,9 @@ from tests.sim.tunnel_rig import (
     upload,
 )
 from walle import protocol
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.pipeline.tunnel.frames import Decoder
-from walle.pipeline.tunnel.server import ServerLimits
+from walle.pipeline.tunnel.server.server import ServerLimits
 
 
 @pytest.mark.asyncio

@@ -14,7 +14,7 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud, echo
 from tests.sim.tunnel_rig import MakeClient, RawDevice, bare_server, fill, running, until, upload
 from walle import protocol
-from walle.pipeline.tunnel.server import TunnelServer
+from walle.pipeline.tunnel.server.server import TunnelServer
 
 
 @pytest.mark.asyncio

@@ -11,9 +11,9 @@ from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.mass_reconnect import Reconnects
 from tests.sim.tunnel_rig import RawDevice, bare_server, until, upload
 from walle import protocol
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.pipeline.tunnel.received import Received
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
+from walle.pipeline.tunnel.server.server import ServerLimits, TunnelServer
 
 _TURN_UPLOADS = 17  # of 8 KiB in 128 KiB, and one that is begun
 

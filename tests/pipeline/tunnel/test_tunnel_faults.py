@@ -19,8 +19,8 @@ from tests.sim.tunnel_rig import (
     stored,
     until,
 )
-from walle.clock import ManualClock, SystemClock
-from walle.pipeline.tunnel.client import (
+from walle.base.clock import ManualClock, SystemClock
+from walle.pipeline.tunnel.client.client import (
     TunnelClient,
     TunnelClosedError,
 )

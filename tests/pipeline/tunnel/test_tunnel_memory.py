@@ -15,7 +15,7 @@ from tests.sim.tunnel_process import TunnelProcess
 from tests.sim.tunnel_rig import MakeClient, RawDevice, fill, running, until, upload
 from walle import protocol
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
-from walle.pipeline.tunnel.server import ServerLimits
+from walle.pipeline.tunnel.server.server import ServerLimits
 
 _ADDED_BYTES = 100_000_000
 

@@ -22,20 +22,20 @@ from tests.sim.tunnel_rig import (
     upload,
 )
 from walle import protocol
-from walle.clock import ManualClock
+from walle.base.clock import ManualClock
 from walle.errors import ConfigError
-from walle.pipeline.checksums import first_link
-from walle.pipeline.losses import Loss, LossCause
-from walle.pipeline.tunnel.client import (
+from walle.pipeline.features.checksums import first_link
+from walle.pipeline.features.losses import Loss, LossCause
+from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
+from walle.pipeline.tunnel.client.client import (
     TunnelClosedError,
     TunnelRefusedError,
     client_context,
 )
+from walle.pipeline.tunnel.client.link import Link
 from walle.pipeline.tunnel.frames import Encoder
-from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.link import Link
 from walle.pipeline.tunnel.received import ResumePoint
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer, TunnelServerError
+from walle.pipeline.tunnel.server.server import ServerLimits, TunnelServer, TunnelServerError
 
 
 @pytest.mark.asyncio

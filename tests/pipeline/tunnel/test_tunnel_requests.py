@@ -11,12 +11,12 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import GatedHandler, MakeClient, RawDevice, bare_server, running, until
 from walle import protocol
-from walle.clock import ManualClock
-from walle.pipeline.tunnel.client import RequestError
-from walle.pipeline.tunnel.deadline import request_due_s
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestRefusedError
-from walle.pipeline.tunnel.refusal_pace import BURST, PER_S, RefusalPace
-from walle.pipeline.tunnel.server import ServerLimits
+from walle.base.clock import ManualClock
+from walle.pipeline.tunnel.client.client import RequestError
+from walle.pipeline.tunnel.server.deadline import request_due_s
+from walle.pipeline.tunnel.server.handlers import RequestBusyError, RequestRefusedError
+from walle.pipeline.tunnel.server.refusal_pace import BURST, PER_S, RefusalPace
+from walle.pipeline.tunnel.server.server import ServerLimits
 
 
 @pytest.mark.asyncio

@@ -10,7 +10,7 @@ from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, RawDevice, fill, running, until
-from walle.pipeline.tunnel.client import TunnelClient
+from walle.pipeline.tunnel.client.client import TunnelClient
 
 
 async def _reconnect(cloud: TunnelCloud, client: TunnelClient, times: int) -> list[bool]:

@@ -18,8 +18,8 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import RawDevice, fill, running, until, upload
 from walle import protocol
-from walle.pipeline.tunnel.client import TunnelClient
-from walle.pipeline.tunnel.server import ServerLimits
+from walle.pipeline.tunnel.client.client import TunnelClient
+from walle.pipeline.tunnel.server.server import ServerLimits
 
 
 def _run[T](loop: str, work: Coroutine[Any, Any, T]) -> T:

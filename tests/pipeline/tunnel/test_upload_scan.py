@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 import zstandard
 
-from walle import plain
+from walle.base import plain
 from walle.engine_ext import _core
-from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
+from walle.pipeline.features.checksums import CHAIN_MODULUS, next_link, row_checksum
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, FrameError, UploadFields
 from walle.pipeline.tunnel.layouts import split_version

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 from typing import ClassVar
 
-from walle.deploy.cloud.histogram import LATENCIES_S, Histogram
+from walle.metrics.histogram import LATENCIES_S, Histogram
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_COUNTED = 200  # versions

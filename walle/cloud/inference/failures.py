@@ -1,7 +1,7 @@
 """Errors of fallback inference. Their texts reach the device."""
 
 from walle.errors import DeployError
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
+from walle.pipeline.tunnel.server.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
 
 
 class InferenceError(DeployError):

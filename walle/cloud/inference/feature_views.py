@@ -3,11 +3,11 @@
 import contextlib
 from typing import Any
 
-from walle.cloud.background import in_background
-from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig
+from walle.pipeline.features.topics import check_readable
+from walle.pipeline.ingest.store.feature_view import FeatureView, FeatureViewError, ViewConfig
 from walle.pipeline.ingest.stores import open_uploads
-from walle.pipeline.topics import check_readable
 from walle.protocol import Manifest
+from walle.store.background import in_background
 
 
 class FeatureViews:

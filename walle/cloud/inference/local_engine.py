@@ -4,15 +4,15 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from walle.clock import Clock
-from walle.cloud.background import in_background
-from walle.cloud.config import CloudConfig
-from walle.cloud.home import CloudHome
+from walle.base.clock import Clock
+from walle.cloud.folder.config import CloudConfig
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.version_source import VersionSource
 from walle.cloud.inference.vm_engine import VmEngine
-from walle.cloud.isolation import check_layers, task_host
+from walle.cloud.simulation.isolation import check_layers, task_host
+from walle.store.background import in_background
 
 _UNLOAD_S = 60.0  # between two looks for versions that are not used any more
 

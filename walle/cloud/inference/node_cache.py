@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Buffer, Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from walle.base.durable_file import make_folders, remove_unfinished, write_file
 from walle.cloud.inference.failures import InferenceError
-from walle.durable_file import make_folders, remove_unfinished, write_file
 from walle.errors import ConfigError
 from walle.protocol import Envelope, Manifest, ProtocolError
 

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from walle.clock import Clock
+from walle.base.clock import Clock
 from walle.cloud.inference.request import PhaseRequest
-from walle.deploy.cloud.device_registry import UnknownDeviceError
-from walle.deploy.cloud.release import Release
-from walle.deploy.cloud.release_extent import may_have_reached, reaches
+from walle.deploy.fleet.registry import UnknownDeviceError
+from walle.deploy.releases.extent import may_have_reached, reaches
+from walle.deploy.releases.release import Release
 from walle.errors import WalleError
 from walle.protocol import Profile
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from walle.clock import Clock, SystemClock
+from walle.base.clock import Clock, SystemClock
 from walle.cloud.inference.engine import EngineState, LoadedVersion, ProcessState, ReleasedVersion
 from walle.cloud.inference.failures import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference.replica_address import Connection

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from walle.clock import Clock, SystemClock
+from walle.base.clock import Clock, SystemClock
 
 _CLOCK_SKEW = dt.timedelta(days=1)  # between nodes
 _LIFE = dt.timedelta(hours=1)  # in which the connection is to begin

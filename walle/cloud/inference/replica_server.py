@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from walle.clock import Clock, SystemClock
-from walle.cloud.config import CloudConfig
-from walle.cloud.home import CloudHome
+from walle.base.clock import Clock, SystemClock
+from walle.cloud.folder.config import CloudConfig
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference.engine import ReleasedVersion
 from walle.cloud.inference.failures import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference.local_engine import LocalEngine

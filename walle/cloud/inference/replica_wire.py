@@ -26,7 +26,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from walle import plain
+from walle.base import plain
 from walle.errors import DeployError
 
 _LENGTHS = struct.Struct("<II")

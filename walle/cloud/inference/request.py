@@ -7,11 +7,11 @@ from typing import Any
 
 import msgpack
 
-from walle import plain
+from walle.base import plain
 from walle.cloud.inference.failures import InferenceRefusedError
 from walle.engine_ext._core import packed_values
-from walle.pipeline.tunnel.deadline import request_due_s
-from walle.task_runner import PHASE_TOPIC
+from walle.pipeline.tunnel.server.deadline import request_due_s
+from walle.task.run.runner import PHASE_TOPIC
 
 MAX_VALUES = 1 << 19  # of a request or batch, with those in containers: an empty list is 1 byte here, 72 in Python
 MAX_PART_BYTES = 16 << 10  # of the device's attributes, and of each other part beside the payload

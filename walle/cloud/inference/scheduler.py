@@ -15,7 +15,7 @@ import collections
 import math
 from collections.abc import Iterator
 
-from walle.clock import Clock
+from walle.base.clock import Clock
 from walle.cloud.inference.counts import InferenceCounts, VersionCounts
 from walle.cloud.inference.engine import Engine, ReleasedVersion
 from walle.cloud.inference.failures import (

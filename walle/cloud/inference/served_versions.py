@@ -9,7 +9,7 @@ from walle.cloud.inference.engine import Engine, ReleasedVersion
 from walle.cloud.inference.failures import NoRoomError
 from walle.cloud.inference.versions import Versions
 from walle.errors import WalleError
-from walle.task_runner import runs_on_cloud
+from walle.task.run.runner import runs_on_cloud
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from walle.cloud.inference.version_source import VersionSource
-from walle.deploy.cloud.bundle import unpack
-from walle.deploy.cloud.large_file import LargeFile
 from walle.protocol import Manifest
+from walle.task.format.bundle import unpack
+from walle.task.format.large_file import LargeFile
 
 _LARGE_BYTES = 8 << 20  # of a file that is copied by pieces
 MAX_FOLDERS = 64  # of versions that nothing uses, the latest used ones

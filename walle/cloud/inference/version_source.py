@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Protocol
 
-from walle.cloud.home import CloudHome
-from walle.deploy.cloud.files import FileStore, FileStoreError
+from walle.cloud.folder.folder import CloudHome
+from walle.deploy.shared_files.store import FileStore, FileStoreError
 from walle.protocol import Manifest
 
 PART_BYTES = 256 << 10  # of a file that is sent to another node: a batch does not wait long for the part before it

@@ -5,11 +5,11 @@ import collections
 import functools
 from typing import Protocol
 
-from walle.cloud.home import CloudHome
+from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference.engine import ReleasedVersion
 from walle.cloud.inference.failures import InferenceError
 from walle.cloud.inference.version_source import HomeSource
-from walle.deploy.cloud.release import Release
+from walle.deploy.releases.release import Release
 
 MAX_VERSIONS = 256  # whose manifests are kept, those asked for last
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from walle import plain
-from walle.clock import Clock
+from walle.base import plain
+from walle.base.clock import Clock
 from walle.cloud.inference.engine import EngineState, LoadedVersion, ProcessState, ReleasedVersion
 from walle.cloud.inference.failures import InferenceError, InferenceLateError, NoRoomError
 from walle.cloud.inference.feature_views import FeatureViews
@@ -21,7 +21,7 @@ from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.errors import VMError, WalleError
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
-from walle.task_runner import TaskRunner, check_place
+from walle.task.run.runner import TaskRunner, check_place
 
 MAX_RESULT_BYTES = MAX_PAYLOAD_BYTES  # of one request: no device can be sent more
 MAX_RESULTS_BYTES = 256 << 20  # of one batch

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from walle.cloud.inference.counts import InferenceCounts
 from walle.cloud.inference.engine import Engine
 from walle.cloud.inference.scheduler import Scheduler
-from walle.deploy.cloud.metrics import counter, counter_of, gauge, histogram
+from walle.metrics.table import counter, counter_of, gauge, histogram
 
 _PREFIX = "walle_inference_"
 _TOTALS = ("requests", "failed", "repeated", "cancelled")

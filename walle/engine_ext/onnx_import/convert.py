@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from walle.durable_file import fill_file, write_all
+from walle.base.durable_file import fill_file, write_all
 from walle.engine_ext.errors import ModelError
 from walle.engine_ext.onnx_import.converter import Converter, has_onnx
 from walle.engine_ext.onnx_import.limits import ConvertLimits

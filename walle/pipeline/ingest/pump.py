@@ -6,10 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from walle.clock import Clock, SystemClock
-from walle.pipeline.ingest.receipt import Accepted, StreamKey
-from walle.pipeline.ingest.topic_check import DeviceTopic, TopicCheck
-from walle.pipeline.ingest.upload_store import IngestError, UploadStore
+from walle.base.clock import Clock, SystemClock
+from walle.pipeline.ingest.store.receipt import Accepted, StreamKey
+from walle.pipeline.ingest.store.topic_check import DeviceTopic, TopicCheck
+from walle.pipeline.ingest.store.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from walle.clock import Clock
-from walle.pipeline.ingest.quota import DeviceQuota
-from walle.pipeline.ingest.upload_store import IngestError, UploadStore
+from walle.base.clock import Clock
+from walle.pipeline.ingest.store.quota import DeviceQuota
+from walle.pipeline.ingest.store.upload_store import IngestError, UploadStore
 
 
 def open_uploads(
@@ -30,7 +30,7 @@ def open_uploads(
 
 def _make_store(location: str | Path, clock: Clock | None, *, create: bool) -> UploadStore:
     if isinstance(location, str) and location.startswith(("postgresql://", "postgres://")):
-        from walle.pipeline.ingest.postgres_store import PostgresUploadStore
+        from walle.pipeline.ingest.postgres.store import PostgresUploadStore
 
         return PostgresUploadStore(location, clock=clock, create=create)
     if isinstance(location, str) and "://" in location:
@@ -38,6 +38,6 @@ def _make_store(location: str | Path, clock: Clock | None, *, create: bool) -> U
         raise IngestError(
             f"{scheme}://", "this kind of URL is unknown; write postgresql://USER@HOST/DATABASE or a path"
         )
-    from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
+    from walle.pipeline.ingest.sqlite.store import SqliteUploadStore
 
     return SqliteUploadStore(Path(location), clock=clock, create=create)

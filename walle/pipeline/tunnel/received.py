@@ -7,7 +7,7 @@ class Received(NamedTuple):
     """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's.
 
     `packed` is the compressed body of its frame where a store may keep that in place of the payload; else empty: see
-    `walle.pipeline.ingest.packed_payload`. `version` is that of the task which made it, "" if that is unknown.
+    `walle.pipeline.ingest.store.packed_payload`. `version` is that of the task which made it, "" if that is unknown.
     """
 
     device_id: str

@@ -1,4 +1,4 @@
-// Chain over the uploads of a stream: walle/pipeline/checksums.py says what the values mean.
+// Chain over the uploads of a stream: walle/pipeline/features/checksums.py says what the values mean.
 #pragma once
 #include <cstdint>
 

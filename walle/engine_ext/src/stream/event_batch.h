@@ -9,7 +9,7 @@
 
 namespace walle::stream {
 
-inline constexpr std::size_t kMaxIdCharacters = 1024;              // walle.pipeline.events.MAX_EVENT_ID_CHARS
+inline constexpr std::size_t kMaxIdCharacters = 1024;              // walle.pipeline.events.event.MAX_EVENT_ID_CHARS
 inline constexpr std::int64_t kMaxTimeMs = std::int64_t{1} << 53;  // MAX_TS_MS
 inline constexpr std::size_t kMaxBatchBytes = std::size_t{1} << 30;
 

@@ -2,7 +2,7 @@
 //
 // It accepts what `json.loads` accepts, apart from NaN and Infinity and integers of more than 64 bits. A lone surrogate, which
 // plain data cannot hold, becomes U+FFFD. Of a key that occurs twice the last value counts, at the place of the first. The bytes
-// are those that walle.plain.encode makes of the same value.
+// are those that walle.base.plain.encode makes of the same value.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace walle::stream {
 
-inline constexpr int kMaxContentsDepth = 90;                           // walle.pipeline.events.MAX_CONTENTS_DEPTH
+inline constexpr int kMaxContentsDepth = 90;                           // walle.pipeline.events.event.MAX_CONTENTS_DEPTH
 inline constexpr std::size_t kMaxEventBytes = std::size_t{256} << 10;  // MAX_EVENT_BYTES
 
 // Reads events: a list of objects, or objects one after the other, as in JSON lines. Throws EventFault, which names the event by

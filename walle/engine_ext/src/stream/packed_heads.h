@@ -1,4 +1,4 @@
-// Heads of values in MessagePack: the one place that writes them, in the shortest form. walle.plain writes the same.
+// Heads of values in MessagePack: the one place that writes them, in the shortest form. walle.base.plain writes the same.
 #pragma once
 #include <bit>
 #include <cstddef>

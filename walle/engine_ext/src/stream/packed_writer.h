@@ -1,4 +1,4 @@
-// Writer of plain data in MessagePack, as walle.plain encodes it, whose containers learn their number of items at their end.
+// Writer of plain data in MessagePack, as walle.base.plain encodes it, whose containers learn their number of items at their end.
 #pragma once
 #include <string_view>
 
@@ -6,7 +6,7 @@
 
 namespace walle::stream {
 
-inline constexpr std::size_t kMaxEncodedBytes = std::size_t{1} << 20;  // MAX_FEATURE_BYTES of walle/pipeline/store.py
+inline constexpr std::size_t kMaxEncodedBytes = std::size_t{1} << 20;  // MAX_FEATURE_BYTES of walle/pipeline/features/store.py
 
 // All that it writes is plain data: texts are checked to be UTF-8, keys to be texts, depth and size to be within bounds. A value
 // that is not throws EventFault.

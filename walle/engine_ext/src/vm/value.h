@@ -88,7 +88,7 @@ struct ArrayPort {
   Encoded (*check_encoded)(std::string_view bytes);
 };
 
-// Converts under the GIL of the object's interpreter, by the rules of walle.plain. `root` is what an error calls the value, such
+// Converts under the GIL of the object's interpreter, by the rules of walle.base.plain. `root` is what an error calls the value, such
 // as "result". Throws NotPlain. Instances of subclasses of the plain types arrive as the plain type, arrays without axes (the
 // scalars of array libraries) as numbers.
 Value from_python(PyObject* object, const ArrayPort& port, const std::string& root, const Limits& limits = {});

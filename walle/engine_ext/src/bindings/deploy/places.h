@@ -7,7 +7,7 @@
 //     more for the last draw of a group. Returns a byte for each group: at which of its draws the device is covered first, or how
 //     many draws the group has. A group has 255 draws at most.
 //
-// The place is the first 53 bits of BLAKE2b("RELEASE NUL DEVICE"), as walle.deploy.audience says
+// The place is the first 53 bits of BLAKE2b("RELEASE NUL DEVICE"), as walle.trust.audience says
 // (docs/adr/0180-places-of-a-decision.md).
 #pragma once
 #include <Python.h>

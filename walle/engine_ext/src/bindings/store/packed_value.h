@@ -1,4 +1,4 @@
-// Encoding of plain data as walle.plain has it (MessagePack), for the values that need no decision in Python.
+// Encoding of plain data as walle.base.plain has it (MessagePack), for the values that need no decision in Python.
 #pragma once
 #include <Python.h>
 
@@ -6,7 +6,7 @@
 
 namespace walle {
 
-// Returns new bytes that equal walle.plain.encode(value). A null pointer without a Python error: walle.plain must decide (see
+// Returns new bytes that equal walle.base.plain.encode(value). A null pointer without a Python error: walle.base.plain must decide (see
 // packed_size.h).
 PyObject* packed_value(PyObject* value);
 // Writes the same into memory for `size` bytes, as packed_size has measured it; returns 0, or -1 with a Python error.

@@ -11,7 +11,7 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kRowOverheadBytes = 32;  // ROW_OVERHEAD_BYTES of walle/pipeline/store_schema.py
+constexpr std::int64_t kRowOverheadBytes = 32;  // ROW_OVERHEAD_BYTES of walle/pipeline/features/store_schema.py
 
 void put_big_endian(std::byte* to, std::uint64_t value, int size) {
   for (int i = 0; i < size; ++i) to[i] = static_cast<std::byte>(value >> 8 * (size - 1 - i));

@@ -44,9 +44,9 @@ PyObject* encoded_repr(PyObject* self) {
 
 PyMethodDef encoded_methods[] = {
     {"decode", encoded_decode, METH_NOARGS, "Return the value: None, bool, int, float, str, bytes, list or dict."},
-    {"__plain__", encoded_decode, METH_NOARGS, "Return the value, for walle.plain."},
+    {"__plain__", encoded_decode, METH_NOARGS, "Return the value, for walle.base.plain."},
     {nullptr, nullptr, 0, nullptr}};
-PyGetSetDef encoded_properties[] = {{"data", encoded_data, nullptr, "The bytes, as walle.plain encodes the value.", nullptr},
+PyGetSetDef encoded_properties[] = {{"data", encoded_data, nullptr, "The bytes, as walle.base.plain encodes the value.", nullptr},
                                     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot encoded_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(encoded_dealloc)},
                                {Py_tp_methods, encoded_methods},

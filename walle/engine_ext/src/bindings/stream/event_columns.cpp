@@ -100,11 +100,11 @@ PyObject* encode(PyObject* given, bool lenient) {
   return result;
 }
 
-// encode_events(events): the bytes of a list of events, None where walle.plain must decide. An event with an attribute `encoded`
+// encode_events(events): the bytes of a list of events, None where walle.base.plain must decide. An event with an attribute `encoded`
 // is copied from there.
 PyObject* encode_events(PyObject*, PyObject* events) { return encode(events, false); }
 
-// encode_columns(events): as encode_events, but columns do not have the values in contents on which walle.plain must decide.
+// encode_columns(events): as encode_events, but columns do not have the values in contents on which walle.base.plain must decide.
 PyObject* encode_columns(PyObject*, PyObject* events) { return encode(events, true); }
 
 // unpack_event(bytes): the four fields of an encoded event.

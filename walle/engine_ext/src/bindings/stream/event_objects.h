@@ -99,7 +99,7 @@ void dealloc(PyObject* self) {
 PyObject* refuse(const EventFault& fault);
 
 // Calls `body`, which returns an object or a null pointer with a Python error. No C++ exception may leave it. Faults become
-// ValueError(field, what), of which walle.pipeline.stream makes EventError.
+// ValueError(field, what), of which walle.pipeline.stream.events makes EventError.
 template <typename Body>
 PyObject* call_checked(Body body) noexcept {
   try {

@@ -1,4 +1,4 @@
-// Size of plain data in the encoding of walle.plain (MessagePack), without encoding it.
+// Size of plain data in the encoding of walle.base.plain (MessagePack), without encoding it.
 #pragma once
 #include <Python.h>
 
@@ -6,7 +6,7 @@
 
 namespace walle {
 
-// Returns -1 for a value that walle.plain must decide on: an array, a subclass, deep nesting, or no
+// Returns -1 for a value that walle.base.plain must decide on: an array, a subclass, deep nesting, or no
 // plain data. Sets no Python error.
 std::int64_t packed_size(PyObject* value);
 

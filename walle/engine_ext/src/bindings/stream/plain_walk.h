@@ -1,4 +1,4 @@
-// Plain data, as C++ writes it: the one walk over Python objects, for sinks that measure, write or append. walle.plain is the
+// Plain data, as C++ writes it: the one walk over Python objects, for sinks that measure, write or append. walle.base.plain is the
 // same in Python, and decides on what this leaves to it: arrays, subclasses, and what must be refused.
 #pragma once
 #include <Python.h>
@@ -44,14 +44,14 @@ inline std::uint8_t* write_utf8(PyObject* text, std::uint8_t* to) noexcept {
 }
 
 // A Sink has nil, boolean, integer, large, real, text(object, bytes), binary(data, bytes), list(items), map(pairs), copy(data,
-// bytes), and mark() with substitute(mark), which puts something in the place of a value that walle.plain must decide on, or
+// bytes), and mark() with substitute(mark), which puts something in the place of a value that walle.base.plain must decide on, or
 // returns false.
 template <class Sink>
 class PlainWalk {
  public:
   explicit PlainWalk(Sink& sink) : sink_(sink) {}
 
-  // Writes the object, of at most `levels` containers in containers. Returns false where walle.plain must decide. Runs no Python
+  // Writes the object, of at most `levels` containers in containers. Returns false where walle.base.plain must decide. Runs no Python
   // code and sets no Python error.
   bool write(PyObject* object, int levels) {
     const auto mark = sink_.mark();

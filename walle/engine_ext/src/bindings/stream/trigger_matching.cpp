@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kMaxTimeMs = std::int64_t{1} << 53;  // walle.pipeline.events.MAX_TS_MS
+constexpr std::int64_t kMaxTimeMs = std::int64_t{1} << 53;  // walle.pipeline.events.event.MAX_TS_MS
 
 // New references, which are released at the end of the scope.
 template <std::size_t kCount>

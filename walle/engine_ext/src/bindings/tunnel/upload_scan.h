@@ -4,7 +4,7 @@
 
 namespace walle {
 
-// (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed, version): walle.pipeline.tunnel.connection.Received
+// (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed, version): walle.pipeline.tunnel.server.connection.Received
 inline constexpr Py_ssize_t kRecordFields = 9;
 inline constexpr Py_ssize_t kPackedField = 7;
 inline constexpr Py_ssize_t kVersionField = 8;
@@ -67,7 +67,7 @@ struct UploadScan {
 //   has_versions   whether uploads may have versions: the connection has protocol 4
 PyObject* scan_uploads(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
 
-// next_upload_link(chain, topic, payload, sent_ms) -> chain value after that upload (walle/pipeline/checksums.py)
+// next_upload_link(chain, topic, payload, sent_ms) -> chain value after that upload (walle/pipeline/features/checksums.py)
 PyObject* next_upload_link(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
 
 // Adds the functions to the module; returns 0, or -1 with a Python error.

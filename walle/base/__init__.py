@@ -1,0 +1,1 @@
+"""Clock, backoff, durable files, plain data, names, version ranges, codings of files, types of ASGI."""

@@ -1,0 +1,1 @@
+"""Commands of access: who may do what in a cloud."""

@@ -1,0 +1,213 @@
+"""`walle.toml`: the options of `walle cloud up` in a file, and `walle cloud config`, which prints what it says."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from walle.cli.output import JsonFlag, emit
+from walle.errors import ConfigError
+
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "gateways": {
+        "host": "host",
+        "port": "http_port",
+        "on_each_node": "gateways",
+        "inner_port": "gateway_port",
+        "labels": "gateway_label",
+        "resources": "gateway_resource",
+        "plain_http": "plain_http",
+        "tls_cert": "tls_cert",
+        "tls_key": "tls_key",
+        "trust_proxy": "trust_proxy",
+        "names": "name",
+        "business_app": "business_app",
+        "pulls_per_s": "pulls_per_s",
+        "pull_mb_s": "pull_mb_s",
+        "reports_per_s": "reports_per_s",
+        "timestamp_life": "timestamp_life",
+        "accel_redirect": "accel_redirect",
+    },
+    "tunnel": {
+        "port": "tunnel_port",
+        "processes": "tunnel_processes",
+        "servers": "tunnel_servers",
+        "server_port": "tunnel_server_port",
+        "server_labels": "tunnel_server_label",
+        "server_resources": "tunnel_server_resource",
+        "drain": "drain",
+        "drain_to": "drain_to",
+    },
+    "uploads": {
+        "place": "uploads",
+        "retain": "retain",
+        "device_quota": "device_quota",
+        "features": "features",
+    },
+    "inference": {
+        "processes": "inference_processes",
+        "vms": "inference_vms",
+        "mb": "inference_mb",
+    },
+    "files": {
+        "place": "files",
+        "s3_endpoint": "s3_endpoint",
+        "s3_region": "s3_region",
+        "s3_public": "s3_public",
+        "scrub_mb_s": "scrub_mb_s",
+        "large_files_gb": "large_files_gb",
+        "git_gb": "git_gb",
+        "git_token_gb": "git_token_gb",
+    },
+    "services": {
+        "database": "database",
+        "scenarios": "scenario",
+        "python": "python",
+        "untrusted_authors": "untrusted_authors",
+        "join_devices": "join_devices",
+    },
+    "traces": {
+        "receiver": "traces",
+        "ratio": "trace_ratio",
+    },
+    "cluster": {
+        "shared_folder": "shared_folder",
+        "service_labels": "service_label",
+        "service_resources": "service_resource",
+        "detach": "detach",
+    },
+    "placement": {
+        "ray": "ray",
+        "address": "address",
+        "resources": "inference_resource",
+        "labels": "inference_label",
+    },
+}
+"""Keys by section, each with the name of the option's parameter in `walle.cli.cloud.commands.up`."""
+
+NOT_IN_FILE = frozenset({"folder", "config", "as_json", "help"})
+_PATHS = frozenset({"tls_cert", "tls_key"})  # relative to the file
+
+
+class CloudConfigError(ConfigError):
+    """A walle.toml that cannot be used. `line` is from 1, 0 where none is known."""
+
+    def __init__(self, path: Path, line: int, why: str) -> None:
+        super().__init__(f"{path}:{line}: {why}" if line else f"{path}: {why}")
+        self.path = path
+        self.line = line
+        self.why = why
+
+
+def read_config(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a file gives, by the names of their parameters.
+
+    `parameters` are the command's, by name: they say of which type and within which bounds each value is.
+
+    Raises:
+        CloudConfigError: the file cannot be read, a section or key is unknown, or a value is wrong.
+    """
+    from walle.task.format.toml_places import key_places
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CloudConfigError(path, 0, f"cannot be read: {getattr(error, 'strerror', error)}") from error
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CloudConfigError(path, 0, f"is not TOML: {error}") from error
+    places = key_places(text)
+    found = {}
+    for section, keys in document.items():
+        line = places.get((section,), (0, 0))[0]
+        if section not in SECTIONS or not isinstance(keys, dict):
+            raise CloudConfigError(path, line, f"unknown section {section!r}; there are {_listed(SECTIONS)}")
+        for key, value in keys.items():
+            line = places.get((section, key), (line, 0))[0]
+            name = SECTIONS[section].get(key)
+            if name is None:
+                what = f"unknown key {key!r} in [{section}]; there are {_listed(SECTIONS[section])}"
+                raise CloudConfigError(path, line, what)
+            why = _fault(value, parameters[name])
+            if why:
+                raise CloudConfigError(path, line, f"{key} in [{section}] {why}")
+            if name not in _PATHS:
+                found[name] = value
+            elif value:
+                found[name] = str(path.parent / value)
+    return found
+
+
+def load(context: typer.Context, path: Path | None) -> Path | None:
+    """Make a file's values the defaults of this command's options (a callback of its option --config)."""
+    if path is not None:
+        parameters = {one.name: one for one in context.command.params if one.name}
+        context.default_map = read_config(path, parameters)
+    return path
+
+
+def config(
+    file: Annotated[Path, typer.Argument(help="The walle.toml to read.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Check a walle.toml, and print every key with its value: the file's, or else the default."""
+    parameters = up_parameters()
+    given = read_config(file, parameters)
+    values = {
+        section: {key: given.get(name, _default(parameters[name])) for key, name in keys.items()}
+        for section, keys in SECTIONS.items()
+    }
+    emit(values, as_json=as_json, text="\n".join(_toml_lines(values, given)).rstrip())
+
+
+def up_parameters() -> dict[str, Any]:
+    """Return the parameters of `walle cloud up` by name."""
+    import typer.main
+
+    from walle.cli.cloud.commands import up
+
+    alone = typer.Typer(add_completion=False)
+    alone.command()(up)
+    return {one.name: one for one in typer.main.get_command(alone).params if one.name}
+
+
+def _default(parameter: Any) -> Any:
+    if parameter.multiple:
+        return []
+    return "" if parameter.default is None else parameter.default
+
+
+def _fault(value: Any, parameter: Any) -> str:
+    """Return why a value is not one of an option; empty if it is."""
+    default = _default(parameter)
+    if parameter.multiple:
+        is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        return "" if is_list else "must be a list of texts"
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "must be true or false"
+    if isinstance(default, int | float):
+        kinds = (int, float) if isinstance(default, float) else (int,)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            return "must be a number" if isinstance(default, float) else "must be a whole number"
+        least, most = parameter.min, parameter.max
+        if (least is not None and value < least) or (most is not None and value > most):
+            return f"must be at least {least}" if most is None else f"must be from {least} to {most}"
+        return ""
+    return "" if isinstance(value, str) else "must be a text"
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names)
+
+
+def _toml_lines(values: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> Iterator[str]:
+    for section, keys in values.items():
+        yield f"\\[{section}]"  # as text, not as a style of the terminal
+        for key, value in keys.items():
+            text = json.dumps(value).replace("[", "\\[")
+            yield f"{key} = {text}" if SECTIONS[section][key] in given else f"{key} = {text}  # default"
+        yield ""

@@ -1,0 +1,5 @@
+"""Commands of `walle device`."""
+
+from walle.cli.device.commands import register
+
+__all__ = ["register"]

@@ -1,0 +1,5 @@
+"""Commands of `walle features`."""
+
+from walle.cli.features.commands import register
+
+__all__ = ["register"]

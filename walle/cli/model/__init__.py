@@ -1,0 +1,5 @@
+"""Commands of `walle model`."""
+
+from walle.cli.model.commands import register
+
+__all__ = ["register"]

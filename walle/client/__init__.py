@@ -1,0 +1,1 @@
+"""Clients of a cloud over HTTP, and of MQTT brokers, for commands and programs."""

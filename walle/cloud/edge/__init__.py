@@ -1,0 +1,1 @@
+"""Push gateway and edge gateway: answers from a followed table, reverse proxy, queue of reports."""

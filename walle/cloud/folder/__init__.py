@@ -1,0 +1,1 @@
+"""A cloud's folder, or its database and bucket: configuration, paths, keys, state."""

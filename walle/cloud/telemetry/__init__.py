@@ -1,0 +1,1 @@
+"""State of the cloud for people and monitors: /healthz, /metrics, traces."""

@@ -1,0 +1,1 @@
+"""Devices that the cloud has heard of, and their groups."""

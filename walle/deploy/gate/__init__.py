@@ -1,0 +1,1 @@
+"""Failure rate (§6): a release's gate, its guards and sequential tests, samples of devices."""

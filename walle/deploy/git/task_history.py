@@ -1,0 +1,168 @@
+"""History of tasks: their versions as git has them, and what changed between two of them, in bounded size."""
+
+import dataclasses
+import difflib
+import hashlib
+from collections.abc import Iterator
+
+from dulwich.diff_tree import tree_changes
+from dulwich.object_store import BaseObjectStore
+from dulwich.objects import Blob, Commit, ObjectID
+from dulwich.refs import Ref
+
+from walle.deploy.git.repo import TAG_PREFIX, RepoError, TaskRepos, peel
+from walle.task.format.tree import MAX_TREE_FILES
+
+MAX_VERSIONS = 200  # of a task that are shown, the newest
+MAX_TEXT_BYTES = 200_000  # of a file that is compared by lines
+MAX_FILE_LINES = 2_000  # of a file, since a comparison of hostile lines takes their square
+MAX_LINES = 4_000  # of one comparison, over all its files
+_MAX_MESSAGE = 2_000
+_CONTEXT = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskCommit:
+    """A version of a task: its commit, who made it and when (by their clock), and its message."""
+
+    version: str
+    commit: str
+    author: str
+    at_s: float
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileSide:
+    """A file before or after a change. `sha256` is in hex."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileChange:
+    """A file that differs: `what` is added, removed or changed. `lines` are those of a unified diff.
+
+    Without `lines`, `why` says why there are none.
+    """
+
+    path: str
+    what: str
+    before: FileSide | None
+    after: FileSide | None
+    lines: tuple[str, ...] = ()
+    why: str = ""
+
+
+class TaskHistory:
+    """Versions and differences of the tasks in `repos`. Every method blocks, and raises RepoError as `repos` does."""
+
+    def __init__(self, repos: TaskRepos) -> None:
+        self._repos = repos
+
+    def scenarios(self) -> list[str]:
+        return self._repos.scenarios()
+
+    def tasks(self, scenario: str) -> list[tuple[str, list[str]]]:
+        """Return each task of a scenario with its versions, the newest first."""
+        return [(task, self._repos.versions(scenario, task)[::-1]) for task in self._repos.tasks(scenario)]
+
+    def versions(self, scenario: str, task: str) -> list[TaskCommit]:
+        """Return the latest versions, newest first."""
+        names = self._repos.versions(scenario, task)[::-1][:MAX_VERSIONS]
+        with self._repos.open(scenario) as repo:
+            found = []
+            for name in names:
+                commit = _commit(repo.object_store, repo.refs[Ref(_tag(task, name))], scenario, task, name)
+                found.append(
+                    TaskCommit(
+                        version=name,
+                        commit=commit.id.decode(),
+                        author=commit.author.decode("utf-8", "replace")[:200],
+                        at_s=float(commit.commit_time),
+                        message=commit.message.decode("utf-8", "replace")[:_MAX_MESSAGE].strip(),
+                    )
+                )
+        return found
+
+    def changes(self, scenario: str, task: str, old: str, new: str) -> list[FileChange]:
+        """Return the files that differ between two versions, by path; of `old` "", all files of `new`."""
+        for version in filter(None, (old, new)):
+            self._repos.check_version(scenario, task, version)
+        with self._repos.open(scenario) as repo:
+            store = repo.object_store
+            trees = [
+                _commit(store, repo.refs[Ref(_tag(task, name))], scenario, task, name).tree if name else None
+                for name in (old, new)
+            ]
+            found: list[FileChange] = []
+            left = MAX_LINES
+            for change in tree_changes(store, trees[0], trees[1]):
+                if len(found) >= MAX_TREE_FILES:
+                    break
+                sides = [_blob(store, side.sha if side is not None else None) for side in (change.old, change.new)]
+                path = next(side.path for side in (change.new, change.old) if side is not None and side.path)
+                made = _change(path.decode("utf-8", "replace"), sides[0], sides[1], left)
+                left -= len(made.lines)
+                found.append(made)
+        return sorted(found, key=lambda one: one.path)
+
+
+def _change(path: str, before: bytes | None, after: bytes | None, left: int) -> FileChange:
+    what = "added" if before is None else "removed" if after is None else "changed"
+    lines: list[str] = []
+    why = ""
+    texts = [_text(side) for side in (before, after)]
+    if any(text is None for text in texts):
+        why = "not a text, or too long to compare"
+    elif left <= 0:
+        why = f"more than {MAX_LINES} lines differ in all"
+    else:
+        lines = list(_differing(texts[0] or "", texts[1] or ""))
+        if len(lines) > left:
+            lines, why = lines[:left], f"and {len(lines) - left} more lines"
+    return FileChange(path=path, what=what, before=_side(before), after=_side(after), lines=tuple(lines), why=why)
+
+
+def _differing(before: str, after: str) -> Iterator[str]:
+    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), n=_CONTEXT, lineterm="")
+    for number, line in enumerate(diff):
+        if number >= 2:  # after the names of the files
+            yield line
+
+
+def _text(data: bytes | None) -> str | None:
+    """Return a file's text, "" of one that is absent; None of what is not compared by lines."""
+    if data is None:
+        return ""
+    if len(data) > MAX_TEXT_BYTES or b"\0" in data:
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.count("\n") <= MAX_FILE_LINES else None
+
+
+def _side(data: bytes | None) -> FileSide | None:
+    return None if data is None else FileSide(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _blob(store: BaseObjectStore, sha: ObjectID | None) -> bytes | None:
+    if sha is None:
+        return None
+    found = store[sha]
+    return found.data if isinstance(found, Blob) else b""
+
+
+def _commit(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, version: str) -> Commit:
+    what = f"version {scenario}/{task}/{version}"
+    try:
+        return peel(store, sha, what)
+    except KeyError as error:
+        raise RepoError(what, "its commit is missing") from error
+
+
+def _tag(task: str, version: str) -> bytes:
+    return TAG_PREFIX + f"{task}/{version}".encode()

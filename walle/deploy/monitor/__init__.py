@@ -1,0 +1,1 @@
+"""Exception handling (§6): reports of outcomes, groups of failures, a verdict on each step."""

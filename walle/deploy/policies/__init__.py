@@ -1,0 +1,1 @@
+"""Policies of deployment (§6): app version, rules over attributes of devices."""

@@ -1,0 +1,1 @@
+"""Shared files (§6): content-addressed stores, /cdn, codings, retention."""

@@ -1,0 +1,1 @@
+"""Table of all metrics, histograms, durations of requests, queue of spans."""

@@ -1,0 +1,1 @@
+"""Events of a device: logs, mappings, journal, live source."""

@@ -1,0 +1,1 @@
+"""Collective storage (§5.1): feature store, outbox, states of tasks, topics."""

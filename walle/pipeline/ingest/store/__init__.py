@@ -1,0 +1,1 @@
+"""Interface and rules of the stores of uploads: consumer groups, retention, quota, readers."""

@@ -1,0 +1,1 @@
+"""Stream processing in a task (§5.1): filter, group, window, aggregate; `ctx`."""

@@ -1,0 +1,385 @@
+"""Bundles: task versions as devices get them, compiled, named by hashes, signed (§4.3 "Functionality Tailoring").
+
+Included: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
+versions of Python, as `main.cpython-313.pyc` and so on), the files that task.toml lists, and the first events of the
+simulation, which a device plays before it activates the version (`smoke_events`). Excluded: sources, task.toml (its
+content is in the manifest), the rest of `simulation/`, and anything else at the root. Files with the route `cloud` are
+beside it: the manifest lists them apart, and devices get none of them.
+Builds are reproducible: the same tree gives the same bytes in any process.
+"""
+
+import dataclasses
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from walle.engine_ext.vm.bytecode import TAG, BytecodeError
+from walle.errors import DeployError
+from walle.protocol import (
+    DICTIONARY_MARK,
+    MAX_DICTIONARY_BYTES,
+    SMOKE_FILE,
+    SMOKE_FOLDER,
+    Envelope,
+    FileEntry,
+    Manifest,
+)
+from walle.task.format.compilers import Compile, OtherPython, compile_here
+from walle.task.format.config import TaskConfig
+from walle.task.format.imports import own_modules, refusal
+from walle.task.format.large_file import MAX_LARGE_FILE_BYTES, LargeFile
+from walle.task.format.smoke_events import smoke_files
+from walle.task.format.source_facts import SourceFacts
+from walle.task.format.tree import TaskTree
+from walle.trust.signing import Signer
+
+CONFIG_FILE = "task.toml"
+MAIN_FILE = "main.py"
+RESOURCES = "resources/"
+SIMULATION = "simulation/"
+MAX_SOURCE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_BUNDLE_BYTES = 128 * 1024 * 1024  # without large files
+MAX_LARGE_BYTES = 2 * MAX_LARGE_FILE_BYTES  # of all large files of a version
+_CHUNK_BYTES = 1 << 20
+
+
+class BundleError(DeployError):
+    """A task version that cannot be built. `path` is the wrong file; `line` is 0 where it is unknown."""
+
+    def __init__(self, path: str, reason: str, line: int = 0) -> None:
+        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskVersion:
+    """A task version as committed, with its parsed task.toml."""
+
+    tree: TaskTree
+    config: TaskConfig
+
+    @classmethod
+    def parse(cls, tree: TaskTree) -> Self:
+        """Return the version in `tree`.
+
+        Raises:
+            TaskConfigError: task.toml is wrong.
+            BundleError: task.toml, main.py or the simulation's events are missing, or task.toml names another task.
+        """
+        if CONFIG_FILE not in tree.files:
+            raise BundleError(CONFIG_FILE, "is missing; a task's files lie at the root of its branch")
+        config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
+        if config.name != tree.task:
+            raise BundleError(CONFIG_FILE, f"[task] name is {config.name!r}, but the version is one of {tree.task!r}")
+        for path in tree.large:
+            if is_source(path) or path == CONFIG_FILE or path.startswith(SIMULATION):
+                what = f"is a Git LFS pointer, which only files that [files] of {CONFIG_FILE} lists may be"
+                raise BundleError(path, what)
+        if MAIN_FILE not in tree.files:
+            raise BundleError(MAIN_FILE, "is missing; it holds preprocess, execute and postprocess")
+        if config.simulation_events and config.simulation_events not in tree.files:
+            raise BundleError(CONFIG_FILE, f"[simulation] events: file {config.simulation_events!r} does not exist")
+        return cls(tree, config)
+
+    @property
+    def simulation_events(self) -> bytes | None:
+        """The events that the author pushed for the simulation, as JSON lines; None without any."""
+        path = self.config.simulation_events
+        return self.tree.files[path] if path else None
+
+    @property
+    def simulation_files(self) -> dict[str, bytes]:
+        """The files in the folder of these events, by their paths in it: images and arrays that events name."""
+        folder, slash, _ = self.config.simulation_events.rpartition("/")
+        return {
+            path.removeprefix(folder + slash): data
+            for path, data in self.tree.files.items()
+            if path.startswith(folder + slash)
+        }
+
+    @property
+    def smoke_files(self) -> dict[str, bytes]:
+        """The first of these events, which devices get, with the files that they name, by their paths in the bundle."""
+        return smoke_files(self.simulation_events or b"", self.simulation_files, self.config.smoke_events)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """A signed task version. `envelope` is what devices fetch first; `blobs` holds each file under its sha256.
+
+    `cloud_blobs` holds those that only the cloud has. Large files are not in memory, but in `large` and `cloud_large`.
+    """
+
+    manifest: Manifest
+    envelope: bytes
+    blobs: Mapping[str, bytes]
+    cloud_blobs: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    large: Mapping[str, LargeFile] = dataclasses.field(default_factory=dict)
+    cloud_large: Mapping[str, LargeFile] = dataclasses.field(default_factory=dict)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the envelope: the name of the version in a directive, and on the CDN."""
+        return hashlib.sha256(self.envelope).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class UnsignedBundle:
+    """A built task version. Its files as in `Bundle`."""
+
+    manifest: Manifest
+    blobs: Mapping[str, bytes]
+    cloud_blobs: Mapping[str, bytes]
+    large: Mapping[str, LargeFile]
+    cloud_large: Mapping[str, LargeFile]
+
+    def signed(self, envelope: Envelope) -> Bundle:
+        """Return the bundle with an envelope of its manifest."""
+        data = envelope.to_bytes()
+        return Bundle(self.manifest, data, self.blobs, self.cloud_blobs, self.large, self.cloud_large)
+
+
+def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPython] = ()) -> Bundle:
+    """Return the bundle of a task version, signed by `signer`; raises as `build_unsigned`."""
+    built = build_unsigned(version, others)
+    return built.signed(signer.sign_manifest(built.manifest))
+
+
+def build_unsigned(
+    version: TaskVersion, others: Sequence[OtherPython] = (), compile_sources: Compile = compile_here
+) -> UnsignedBundle:
+    """Return the build of a task version; `others` compile for devices that have them.
+
+    `compile_sources` compiles for this Python: a cloud, whose authors are others, gives `compile_apart`.
+
+    Raises:
+        BundleError: a file is missing, too large, not listed, does not compile, or imports what a task may not.
+    """
+    tree, config = version.tree, version.config
+    files = compile_version(version, others, compile_sources)
+    large, cloud_large = large_files(version), large_files(version, on_cloud=True)
+    entries, blobs = _entries(files, large, "shared")
+    cloud_entries, cloud_blobs = _entries(_listed_files(tree, config, on_cloud=True), cloud_large, "cloud")
+    manifest = Manifest(
+        scenario=tree.scenario,
+        task=tree.task,
+        version=tree.version,
+        commit=tree.commit,
+        bytecode=(str(TAG), *(other.tag for other in others)),
+        trigger=config.trigger,
+        phases=config.phases,
+        limits=config.limits,
+        policies=config.policies,
+        history=config.history,
+        state=config.state,
+        dictionary=config.dictionary,
+        output=config.output,
+        reads=config.reads,
+        cloud=config.cloud,
+        files=entries,
+        cloud_files=cloud_entries,
+        exclusive=config.exclusive,
+    )
+    return UnsignedBundle(
+        manifest,
+        blobs,
+        cloud_blobs,
+        {file.sha256: file for file in large.values()},
+        {file.sha256: file for file in cloud_large.values()},
+    )
+
+
+def _entries(
+    files: Mapping[str, bytes], large: Mapping[str, LargeFile], route: str
+) -> tuple[tuple[FileEntry, ...], dict[str, bytes]]:
+    """Return the entries of a manifest, in the order of their paths, and the files that are not large by sha256."""
+    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
+    entries = [FileEntry(path, sha256, len(files[path]), route) for path, sha256 in hashes.items()]
+    entries += (FileEntry(path, file.sha256, file.size_bytes, route) for path, file in large.items())
+    return tuple(sorted(entries, key=lambda entry: entry.path)), {hashes[path]: data for path, data in files.items()}
+
+
+def compile_version(
+    version: TaskVersion, others: Sequence[OtherPython] = (), compile_sources: Compile = compile_here
+) -> dict[str, bytes]:
+    """Return the files of a task version that travel to devices, without large ones.
+
+    Arguments and errors are those of `build_unsigned`.
+    """
+    tree, config = version.tree, version.config
+    files = _listed_files(tree, config)
+    _listed_files(tree, config, on_cloud=True)  # checked here too
+    large = [*large_files(version).values(), *large_files(version, on_cloud=True).values()]
+    if (large_bytes := sum(file.size_bytes for file in large)) > MAX_LARGE_BYTES:
+        raise BundleError(CONFIG_FILE, f"its large files have {large_bytes} bytes, more than {MAX_LARGE_BYTES}")
+    sources = {path: data for path, data in tree.files.items() if is_source(path)}
+    own = own_modules(sources)
+    for path, source in sources.items():
+        compiled = _compiled_path(path, str(TAG) if others else "")
+        if any(listed.startswith(f"{compiled}/") for listed in files):
+            raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
+        if len(source) > MAX_SOURCE_BYTES:
+            raise BundleError(path, f"has {len(source)} bytes, more than {MAX_SOURCE_BYTES} for a source file")
+    prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
+    named = {f"{prefix}{path}": source for path, source in sources.items()}
+    try:
+        for file, facts in compile_sources(named).items():
+            path = file.removeprefix(prefix)
+            files[_compiled_path(path, str(TAG) if others else "")] = facts.pyc
+            _check_facts(facts, path, own, config.reads)
+        for other in others:
+            done = other.compile(named)
+            files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
+    except BytecodeError as error:
+        raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
+    files |= version.smoke_files
+    size_bytes = sum(map(len, files.values()))
+    if size_bytes > MAX_BUNDLE_BYTES:
+        raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
+    return files
+
+
+def _compiled_path(path: str, tag: str) -> str:
+    return f"{path.removesuffix('.py')}.{tag}.pyc" if tag else f"{path}c"
+
+
+def unpack(
+    manifest: Manifest,
+    blobs: Mapping[str, bytes],
+    folder: Path,
+    *,
+    large: Mapping[str, LargeFile] | None = None,
+    on_cloud: bool = False,
+) -> None:
+    """Write a bundle's files to `folder`, which must not exist, in the layout of a device; with the cloud's `on_cloud`.
+
+    Large files are copied, so that a task that runs there cannot change them. `folder` is created atomically. The
+    manifest must be built here or verified: its paths are not checked again.
+
+    Raises:
+        BundleError: a blob is missing, or differs from the manifest.
+    """
+    if folder.exists():
+        raise BundleError(str(folder), "is there already; lay a bundle out in a new folder")
+    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
+    try:
+        for entry in (*manifest.files, *(manifest.cloud_files if on_cloud else ())):
+            path = staging / entry.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if large is not None and entry.sha256 in large:
+                _copy_large(entry, large[entry.sha256], path)
+            else:
+                path.write_bytes(_checked_blob(entry, blobs))
+        staging.chmod(0o755)
+        staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _checked_blob(entry: FileEntry, blobs: Mapping[str, bytes]) -> bytes:
+    if entry.sha256 not in blobs:
+        raise BundleError(entry.path, f"its blob {entry.sha256} is missing")
+    data = blobs[entry.sha256]
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise BundleError(entry.path, f"its blob does not have the sha256 {entry.sha256}")
+    return data
+
+
+def _copy_large(entry: FileEntry, file: LargeFile, path: Path) -> None:
+    if file.path is None:
+        raise BundleError(entry.path, f"its file {entry.sha256} is missing")
+    digest = hashlib.sha256()
+    with file.path.open("rb") as source, path.open("wb") as target:
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            target.write(chunk)
+    if digest.hexdigest() != entry.sha256:
+        what = f"{file.path} is damaged: its sha256 is another one"
+        raise BundleError(entry.path, f"{what}; walle files check repairs it, or sets it aside to be pushed again")
+
+
+def is_source(path: str) -> bool:
+    """Return whether a file of a task's tree is a module of its."""
+    return path.endswith(".py") and not path.startswith(SIMULATION)
+
+
+def _listed_files(tree: TaskTree, config: TaskConfig, *, on_cloud: bool = False) -> dict[str, bytes]:
+    """Return the listed files that travel to devices, or those that only the cloud has; large ones are only checked."""
+    files = {}
+    for path, route in config.files.items():
+        if (route == "cloud") is not on_cloud:
+            continue
+        if path in tree.large:
+            _check_large(path, tree.large[path], config, on_cloud=on_cloud)
+            continue
+        if path not in tree.files:
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} is not in the tree")
+        _check_listed(path, on_cloud=on_cloud)
+        if path == config.dictionary:
+            _check_dictionary(path, tree.files[path])
+        if len(tree.files[path]) > MAX_FILE_BYTES and not on_cloud:
+            reason = f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES} for a file in git"
+            raise BundleError(path, f"{reason}; keep it in Git LFS, or use: walle task add-file")
+        files[path] = tree.files[path]
+    for path in (*tree.files, *tree.large):
+        if path.startswith(RESOURCES) and path not in config.files and not is_source(path):
+            raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
+    return files
+
+
+def large_files(version: TaskVersion, *, on_cloud: bool = False) -> dict[str, LargeFile]:
+    """Return the large files that travel to devices, or those that only the cloud has, by their paths."""
+    routes = version.config.files
+    listed = {path: file for path, file in version.tree.large.items() if path in routes}
+    return {path: file for path, file in listed.items() if (routes[path] == "cloud") is on_cloud}
+
+
+def _check_listed(path: str, *, on_cloud: bool) -> None:
+    if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
+    if path.startswith(SIMULATION):
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
+    if path in (SMOKE_FILE, SMOKE_FOLDER.rstrip("/")) or path.startswith(SMOKE_FOLDER):
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: the cloud makes it of the events")
+    if on_cloud and not path.startswith(RESOURCES):
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} is a file of the cloud, which must be in {RESOURCES}")
+
+
+def _check_large(path: str, file: LargeFile, config: TaskConfig, *, on_cloud: bool) -> None:
+    """Check a large file. One without a path is that of an author's checkout, which need not have its bytes."""
+    _check_listed(path, on_cloud=on_cloud)
+    if path == config.dictionary:
+        raise BundleError(path, "is a Git LFS pointer, which a dictionary may not be; commit the file itself")
+    if file.size_bytes > MAX_LARGE_FILE_BYTES:
+        raise BundleError(path, f"has {file.size_bytes} bytes, more than {MAX_LARGE_FILE_BYTES} for a large file")
+    if file.path is not None and not file.is_here:
+        what = f"is a Git LFS pointer to {file.size_bytes} bytes that are not here"
+        raise BundleError(path, f"{what}; send them: git lfs push --all origin, or walle task add-file")
+
+
+def _check_dictionary(path: str, data: bytes) -> None:
+    if not data.startswith(DICTIONARY_MARK):
+        raise BundleError(path, "is not a zstd dictionary; train one with: walle task dictionary FOLDER")
+    if len(data) > MAX_DICTIONARY_BYTES:
+        raise BundleError(path, f"has {len(data)} bytes, more than {MAX_DICTIONARY_BYTES} for a dictionary")
+
+
+def _check_facts(facts: SourceFacts, path: str, own: Collection[str], reads: Collection[str]) -> None:
+    """Refuse imports that a task may not make, and topics of other tasks that are not under [reads].
+
+    A device checks each query; this is for an error before the release.
+    """
+    for one in facts.imports:
+        if reason := refusal(one.module, own):
+            raise BundleError(path, reason, one.line)
+    for query in facts.queries:
+        if query.topic not in reads:
+            what = f"reads topic {query.topic!r} of another task; add it to topics under [reads] in {CONFIG_FILE}"
+            raise BundleError(path, what, query.line)

@@ -1,0 +1,1 @@
+"""Runs of a version in task VMs, on device and cloud."""

@@ -1,0 +1,570 @@
+"""Runner of installed task versions in VMs: on a device at a trigger, on the cloud in simulation and fallback."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import math
+import re
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from walle.engine_ext.vm import boot
+from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.discards import Discarded
+from walle.engine_ext.vm.host import VmHost
+from walle.engine_ext.vm.imports import ForbiddenImport
+from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainError, TaskError
+from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
+from walle.engine_ext.vm.vm import VM
+from walle.errors import ConfigError, VMError
+from walle.pipeline.features.topics import TopicError, own_topic
+from walle.pipeline.stream.context import MAX_METRICS
+from walle.pipeline.stream.events import encode_events
+from walle.pipeline.trigger.sequences import RecentEvents
+from walle.pipeline.trigger.stream_engine import TaskOutput
+from walle.pipeline.trigger.task_queue import Trigger
+from walle.protocol import LATENCY_MS, PHASES, Attribute, Manifest, StatePolicy, is_metric_name
+from walle.task.run.log import LogLine, OnLog, TaskLog, last_lines, parse_lines
+
+_LOG = logging.getLogger(__name__)
+
+_LOAD = "walle.pipeline.stream.context:load"
+_RUN = "walle.pipeline.stream.context:run"
+_RUN_TIMED = "walle.pipeline.stream.context:run_timed"
+_PHASE = "walle.pipeline.stream.context:phase"
+_PHASE_BATCH = "walle.pipeline.stream.context:phase_batch"
+_LOAD_MIGRATING = "walle.pipeline.stream.context:load_migrating"
+_MIGRATE = "walle.pipeline.stream.context:migrate"
+_TAKE_FAILURE = "walle.pipeline.stream.context:take_failure"
+_DEFAULT_DEADLINE_MS = 500
+# Of a call whose VM host ends: a task that ends hosts is quarantined before the last one.
+_ATTEMPTS = MAX_STRIKES + 1
+_STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, before its task may run again
+_LOOK_S = 0.02  # between two looks at that thread
+_SPARE_S = 0.2  # that it has to stop before another host is started: most calls that stop late stop soon
+_BATCH_OUTPUT_KB = 64 << 10  # of all results of a batch: a task may return one object for each payload
+_MAX_WARM = 8  # tasks whose libraries are loaded in that host before it takes over
+_LOAD_S = 2.0  # the minimum time that a version has for loading
+PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
+_PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
+_RESOURCES = "resources/"
+_MODELS = (".walle", ".onnx")
+_NO_STATE = StatePolicy()
+_ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
+
+boot.register_modules(
+    "walle.pipeline",
+    "walle.pipeline.events",
+    "walle.pipeline.events.event",
+    "walle.pipeline.features",
+    "walle.pipeline.features.topics",
+    "walle.pipeline.stream",
+    "walle.pipeline.stream.context",
+    "walle.pipeline.stream.events",
+    "walle.pipeline.stream.task_files",
+)
+
+
+class TaskOutputError(VMError):
+    """A run returned another value than the runtime does: the task has changed the runtime of its VM."""
+
+
+class PhasePlaceError(VMError):
+    """A phase was sent to the cloud that task.toml does not allow there."""
+
+    def __init__(self, manifest: Manifest, phase: str) -> None:
+        super().__init__(
+            f"task.toml of {manifest.name} {manifest.version} does not allow {phase[:100]!r} on the cloud;"
+            ' put it under [phases] as "auto" or "cloud"'
+        )
+        self.task = manifest.name
+        self.version = manifest.version
+        self.phase = phase
+
+
+def _place_in_task(message: str) -> str:
+    """Return a refusal with its place as the task's author knows it: `output.prices[3]`, `puts[2].payload.a`."""
+    message = _PUT_PART.sub(lambda found: f"result.{found[1]}.{('topic', 'payload')[int(found[2])]}", message)
+    return message.removeprefix("result.")
+
+
+def _output_error(version: str, result: object, error: Exception) -> TaskOutputError:
+    what = f"{version} returned a {type(result).__name__} from its runtime ({error!r})"
+    return TaskOutputError(what)
+
+
+def _task_error(version: "_Version", described: Mapping[str, Any]) -> TaskError:
+    """Return the error that a task gave in place of a payload's result."""
+    return TaskError(version.name, *(str(described[key]) for key in ("type", "message", "traceback", "place")))
+
+
+def check_place(manifest: Manifest, phase: str) -> None:
+    """Raise PhasePlaceError unless task.toml allows the phase on the cloud."""
+    if manifest.phases.get(phase) not in _ON_CLOUD:
+        raise PhasePlaceError(manifest, phase)
+
+
+def runs_on_cloud(manifest: Manifest) -> bool:
+    """Return whether a phase of the version may run on the cloud."""
+    return any(place in _ON_CLOUD for place in manifest.phases.values())
+
+
+def deadline_s(manifest: Manifest) -> float:
+    """Return the time limit of one run of the task, in seconds."""
+    return manifest.limits.get("deadline_ms", _DEFAULT_DEADLINE_MS) / 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Version:
+    """A version as the pool takes it: its task, its folder, its name in errors, and its limits.
+
+    On the cloud it has the cloud's files too, and several replicas.
+    """
+
+    owner: str
+    folder: Path
+    name: str
+    limits: Mapping[str, int]
+    manifest: Manifest
+    on_cloud: bool = False
+    replica: int = 0
+
+    @classmethod
+    def of(cls, files: Path, manifest: Manifest) -> "_Version":
+        return cls(manifest.name, files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
+
+    @classmethod
+    def in_cloud(cls, files: Path, manifest: Manifest, replica: int) -> "_Version":
+        """Return a replica, which has the cloud's memory limit.
+
+        The results of a batch may be as large as those of its members, up to _BATCH_OUTPUT_KB.
+        """
+        limits = dict(manifest.limits)
+        if "output_kb" in limits:
+            together = min(limits["output_kb"] * manifest.cloud.max_batch, _BATCH_OUTPUT_KB)
+            limits["output_kb"] = max(limits["output_kb"], together)
+        if manifest.cloud.memory_mb:
+            limits["memory_mb"] = manifest.cloud.memory_mb
+        return cls(manifest.name, files, f"{manifest.name} {manifest.version}", limits, manifest, True, replica)
+
+    @property
+    def load_s(self) -> float:
+        """The time limit of loading the version's modules, in seconds; libraries and models have one of their own."""
+        return max(_LOAD_S, deadline_s(self.manifest))
+
+    @property
+    def models(self) -> list[str]:
+        """Paths of the models that the version has here, below resources/."""
+        entries = (*self.manifest.files, *(self.manifest.cloud_files if self.on_cloud else ()))
+        paths = [entry.path for entry in entries if entry.path.startswith(_RESOURCES)]
+        return [path.removeprefix(_RESOURCES) for path in paths if path.endswith(_MODELS)]
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """Paths of the files that only the cloud has, below resources/, where this is not the cloud."""
+        entries = () if self.on_cloud else self.manifest.cloud_files
+        return [entry.path.removeprefix(_RESOURCES) for entry in entries]
+
+
+def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
+    """Return the time-level sequence for `ctx.recent`, a callback of the run."""
+    recent = trigger.recent
+    return recent.encode() if isinstance(recent, RecentEvents) else encode_events(recent)
+
+
+def _is_cpu_time(value: object) -> bool:
+    """Return whether a VM's time is one: what a task could falsify."""
+    return isinstance(value, float) and 0 <= value < math.inf
+
+
+def _metrics(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a run, which `ctx.metric` has checked; but a VM is not trusted. Raises ValueError."""
+    if not isinstance(found, dict) or len(found) > MAX_METRICS:
+        raise ValueError("metrics are not what ctx.metric makes")
+    for name, value in found.items():
+        known = isinstance(name, str) and is_metric_name(name) and name != LATENCY_MS
+        if not known or not isinstance(value, float) or not math.isfinite(value):
+            raise ValueError(f"the metric {str(name)[:80]!r} is {value!r}"[:200])
+    return found
+
+
+async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, run_id: int, log: OnLog) -> None:
+    """Take the log of a failed run out of its VM and pass it on; set what the error lacks: log, place and CPU time.
+
+    A VM that ends meanwhile loses its log.
+    """
+    try:
+        taken = await vm.call(_TAKE_FAILURE, run_id, deadline=_LOAD_S)
+    except VMError:
+        return
+    match taken:
+        case {"log": found, "place": str(place), "cpu_s": cpu_s}:
+            error.cpu_s = cpu_s if _is_cpu_time(cpu_s) else None
+        case _:  # the task has changed the runtime of its VM
+            found, place = taken, ""
+    lines = parse_lines(found)
+    error.log = last_lines(lines)
+    error.place = error.place or place
+    log(lines)
+
+
+class TaskRunner:
+    """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another.
+
+    A VM that is new to a version loads it before its first run, in a call with a limit of its own: the deadline of a
+    run does not cover the loading of modules, libraries and models. The VMs are in `host`, or in this process (see
+    `VM`).
+
+    A task whose call did not stop, or crashed the host, runs again only after its thread has stopped or the host was
+    replaced, and all other tasks that had a VM have one in the new host.
+    """
+
+    def __init__(self, vms: int, *, task_log: TaskLog | None = None, host: VmHost | None = None) -> None:
+        self._pool = VMPool(vms, host=host)
+        self._host = host
+        self._task_log = task_log or TaskLog("cloud")
+        self._loaded: weakref.WeakKeyDictionary[VM, _Version] = weakref.WeakKeyDictionary()  # that their VM has loaded
+        self._replacing: dict[str, asyncio.Task[None]] = {}  # by the task whose call did not stop
+        self._loading: weakref.WeakKeyDictionary[VM, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
+
+    async def load(self, files: Path, manifest: Manifest, *, on_log: OnLog | None = None) -> None:
+        """Load what a version's runs need, without running a phase: its modules, libraries and models.
+
+        `on_log` gets what the version logs, here and below; without it, the runner's `task_log` does.
+
+        Raises:
+            VMError: it does not load; the message contains the traceback.
+        """
+        log = self._log(manifest, on_log)
+        version = _Version.of(files, manifest)
+        function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
+
+        async def load(vm: VM) -> list[LogLine]:
+            async with self._loading.setdefault(vm, asyncio.Lock()):
+                return await self._load(vm, version, log, function)
+
+        log(await self._in_vm(version, load))
+
+    def drop(self, files: Path, manifest: Manifest) -> None:
+        """Close the VM of a version that is not to run here any more, unless a call uses it now."""
+        self._pool.discard(_Version.of(files, manifest))
+
+    async def run(
+        self,
+        files: Path,
+        manifest: Manifest,
+        trigger: Trigger,
+        device: Mapping[str, Attribute],
+        callbacks: Callbacks,
+        *,
+        state: Mapping[str, Any] | None = None,
+        on_log: OnLog | None = None,
+        timed: bool = False,
+    ) -> TaskOutput:
+        """Run the phases of a version on a trigger and return its output, its topics by their full names.
+
+        `state` is the task's, None for a task without [state]; the output has the new one, and the time of each phase
+        if `timed`. `on_log` is called before
+        this returns or raises; not for a run that is cancelled.
+
+        Raises:
+            TaskOutputError: the task has changed its runtime, and put features of other tasks, or nothing readable.
+            VMError: the task raised, exceeded a limit, or imported what is not allowed.
+        """
+        callbacks = {**callbacks, "events.recent": functools.partial(_encode_recent, trigger)}
+        plain = trigger.to_plain()
+        events = plain.pop("page_events")
+        version = _Version.of(files, manifest)
+        places = dict(manifest.phases)
+        log = self._log(manifest, on_log)
+        before = None if state is None else dict(state)
+        args = manifest.name, plain, events, dict(device), places, before
+        function = _RUN_TIMED if timed else _RUN
+        result = await self._call(version, log, function, *args, deadline=deadline_s(manifest), callbacks=callbacks)
+        try:
+            lines = parse_lines(result["log"])
+            # `ctx.store.put` has checked the topics, but a VM is not trusted.
+            puts, local = (
+                [(own_topic(manifest.name, topic), payload) for topic, payload in result[key]]
+                for key in ("puts", "local")
+            )
+            times = result["phase_ms"] if timed else {}
+            phase_ms = {phase: float(times[phase]) for phase in PHASES if phase in times}
+            cpu_s = result["cpu_s"]
+            if not _is_cpu_time(cpu_s):
+                raise ValueError(f"cpu_s is {cpu_s!r}")  # noqa: TRY301
+            run_ms, metrics = result["run_ms"], _metrics(result.get("metrics", {}))
+            if not _is_cpu_time(run_ms):
+                raise ValueError(f"run_ms is {run_ms!r}")  # noqa: TRY301
+            destination = manifest.output.destination
+            output = TaskOutput(
+                result["output"],
+                puts,
+                local,
+                result.get("state"),
+                phase_ms,
+                cpu_s,
+                destination,
+                run_ms,
+                metrics,
+                manifest.version,
+                manifest.state or _NO_STATE,
+            )
+        except (LookupError, TypeError, ValueError, TopicError) as error:
+            raise _output_error(version.name, result, error) from error
+        log(lines)
+        return output
+
+    async def migrate(self, files: Path, manifest: Manifest, old_version: int, state: Mapping[str, Any]) -> Any:
+        """Return what the version's `migrate` makes of an older version's state.
+
+        Raises:
+            VMError: as `run`.
+        """
+        version, log = _Version.of(files, manifest), self._log(manifest, None)
+        args = old_version, dict(state)
+        result = await self._call(version, log, _MIGRATE, *args, deadline=version.load_s, callbacks=None)
+        try:
+            lines, migrated = parse_lines(result["log"]), result["state"]
+        except (LookupError, TypeError) as error:
+            raise _output_error(version.name, result, error) from error
+        log(lines)
+        return migrated
+
+    async def phase(
+        self,
+        files: Path,
+        manifest: Manifest,
+        phase: str,
+        payload: Any,
+        device: Mapping[str, Attribute],
+        *,
+        callbacks: Callbacks | None = None,
+        on_log: OnLog | None = None,
+        replica: int = 0,
+    ) -> Any:
+        """Run one phase that a device sent, as fallback inference does, and return its result.
+
+        Each `replica` of a version has a VM of its own.
+
+        Raises:
+            PhasePlaceError: the phase may run on devices only.
+            VMError: as `run`.
+        """
+        check_place(manifest, phase)
+        version = _Version.in_cloud(files, manifest, replica)
+        log = self._log(manifest, on_log)
+        args = manifest.name, phase, payload, dict(device)
+        result = await self._call(version, log, _PHASE, *args, deadline=deadline_s(manifest), callbacks=callbacks)
+        try:
+            lines, output = parse_lines(result["log"]), result["output"]
+        except (LookupError, TypeError) as error:
+            raise _output_error(version.name, result, error) from error
+        log(lines)
+        return output
+
+    async def phase_batch(
+        self,
+        files: Path,
+        manifest: Manifest,
+        payloads: Sequence[Any],
+        devices: Sequence[Mapping[str, Attribute]],
+        *,
+        callbacks: Callbacks | None = None,
+        on_log: OnLog | None = None,
+        replica: int = 0,
+    ) -> list[Any] | None:
+        """Run `execute_batch` on payloads of `devices`; return a result, or the TaskError that stands for it, of each.
+
+        None if the task has no `execute_batch`. The limits are those of one run, but for the size of the results.
+
+        Raises:
+            PhasePlaceError: `execute` may run on devices only.
+            VMError: as `run`; all of the batch failed.
+        """
+        check_place(manifest, "execute")
+        version = _Version.in_cloud(files, manifest, replica)
+        log = self._log(manifest, on_log)
+        args = manifest.name, list(payloads), [dict(device) for device in devices]
+        result = await self._call(version, log, _PHASE_BATCH, *args, deadline=deadline_s(manifest), callbacks=callbacks)
+        try:
+            lines, outputs = parse_lines(result["log"]), result["outputs"]
+            if outputs is not None:
+                outputs = [output if error is None else _task_error(version, error) for error, output in outputs]
+                if len(outputs) != len(payloads):
+                    raise ValueError(f"{len(outputs)} results of {len(payloads)} payloads")  # noqa: TRY301
+        except (LookupError, TypeError, ValueError) as error:
+            raise _output_error(version.name, result, error) from error
+        log(lines)
+        return outputs  # type: ignore[no-any-return]
+
+    async def load_replica(self, files: Path, manifest: Manifest, replica: int = 0) -> None:
+        """Load what a replica that `phase` and `phase_batch` use needs, unless it has it.
+
+        Raises:
+            VMError: as `load`.
+        """
+        version, log = _Version.in_cloud(files, manifest, replica), self._log(manifest, None)
+
+        async def load(vm: VM) -> None:
+            await self._load_once(vm, version, log)
+
+        await self._in_vm(version, load)
+
+    def has_loaded(self, files: Path, manifest: Manifest, replica: int = 0) -> bool:
+        """Return whether a replica that `phase` and `phase_batch` use has a VM that has loaded the version."""
+        version = _Version.in_cloud(files, manifest, replica)
+        return any(vm.alive and one == version for vm, one in self._loaded.items())
+
+    def unload(self, files: Path, manifest: Manifest, replica: int = 0) -> None:
+        """Close the VM of a replica that `phase` and `phase_batch` use, unless a call uses it now."""
+        self._pool.discard(_Version.in_cloud(files, manifest, replica))
+
+    def _log(self, manifest: Manifest, on_log: OnLog | None) -> OnLog:
+        return on_log or functools.partial(self._task_log.write, manifest.name, manifest.version)
+
+    async def _call(
+        self, version: _Version, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
+    ) -> Any:
+        """Call a function in the version's VM, which has loaded the version first; see `_call_held`."""
+
+        async def call(vm: VM) -> Any:
+            if vm not in self._loaded:
+                await self._load_once(vm, version, log)
+            return await self._call_held(vm, log, function, *args, deadline=deadline, callbacks=callbacks)
+
+        return await self._in_vm(version, call)
+
+    async def _in_vm[T](self, version: _Version, work: Callable[[VM], Awaitable[T]]) -> T:
+        """Return the result of `work` in the version's VM. What was lost with the VM host is done again.
+
+        The device takes a run's outputs and state only from its result, and callbacks read, or have the cloud compute,
+        which may be repeated.
+        """
+        for attempt in range(_ATTEMPTS):
+            if (replacing := self._replacing.get(version.owner)) is not None:
+                await asyncio.wait([replacing])
+            async with self._pool.hold(version) as vm:
+                try:
+                    return await work(vm)
+                except HostLost:
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+                finally:
+                    if vm.abandoned or vm.crashed:
+                        self._replace(version, vm)
+        raise AssertionError
+
+    def _replace(self, version: _Version, vm: VM) -> None:
+        """Hold the version's task back until its thread has stopped or other tasks have VMs in another host."""
+        if self._host is not None and version.owner not in self._replacing:
+            moving = self._move_others(self._host, version.owner, vm)
+            task = self._replacing[version.owner] = asyncio.create_task(moving)
+            task.add_done_callback(lambda _: self._replacing.pop(version.owner))
+
+    async def _move_others(self, host: VmHost, owner: str, stuck: VM) -> None:
+        """Wait until a thread has stopped or its host ends, and load other tasks, last used first, in a new host.
+
+        That host starts and is made warm meanwhile. Tasks with strikes of their own, or that run alone, are left out:
+        they get a VM at their next call.
+        """
+        spare_at_s = time.monotonic() + _SPARE_S
+        warming: asyncio.Task[None] | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                try:
+                    while not (lost := self._pool.lost_vms()) and not stuck.ended:
+                        if time.monotonic() >= spare_at_s:
+                            host.prepare_next()
+                            warming = warming or asyncio.create_task(self._warm(host, owner))
+                        await asyncio.sleep(_LOOK_S)
+                finally:
+                    if warming is not None:
+                        warming.cancel()
+                    if not self._pool.lost_vms():  # the thread has stopped
+                        host.drop_next()
+                for version in self._movable(lost or self._pool.lost_vms(), owner):
+                    log = self._log(version.manifest, None)
+                    try:
+                        async with self._pool.hold(version) as replacement:
+                            if replacement not in self._loaded:
+                                await self._load_once(replacement, version, log)
+                    except VMError as error:  # its next run meets and reports it
+                        _LOG.info("%s is not loaded in the new VM host: %s", version.name, error)
+
+    def _movable(self, vms: Iterable[VM], owner: str) -> list[_Version]:
+        """Return the versions of these VMs that are given VMs in a new host, in this order."""
+        found = [version for vm in vms if (version := self._loaded.get(vm)) is not None]
+        return [one for one in found if one.owner != owner and not self._pool.is_suspect(one.owner)]
+
+    async def _warm(self, host: VmHost, owner: str) -> None:
+        """Load the tasks, last used first, in the host that is to take over, and close their VMs there.
+
+        What stays are interpreters with the libraries of these tasks, of which the time without VMs mostly consists.
+        """
+        vms = []  # closed together: a VM takes the interpreter of one that was closed before
+        try:
+            for version in self._movable(self._pool.vms(), owner)[:_MAX_WARM]:
+                # The host has ended, the version was removed, or its next run meets the error and reports it.
+                with contextlib.suppress(VMError, ConfigError, OSError):
+                    vms.append(vm := VM(version, host=host.in_next()))
+                    await vm.call(_LOAD, version.models, deadline=version.load_s)
+        finally:
+            for vm in vms:
+                vm.close()
+
+    async def _load_once(self, vm: VM, version: _Version, log: OnLog) -> None:
+        """Load the version in its VM, unless another call does so meanwhile."""
+        async with self._loading.setdefault(vm, asyncio.Lock()):
+            if vm not in self._loaded and (lines := await self._load(vm, version, log, _LOAD)):
+                log(lines)
+
+    async def _load(self, vm: VM, version: _Version, log: OnLog, function: str) -> list[LogLine]:
+        """Load the version in its VM and return what it logged."""
+        args = version.models, version.elsewhere
+        result = await self._call_held(vm, log, function, *args, deadline=version.load_s, callbacks=None)
+        try:
+            lines = parse_lines(result["log"])
+        except (LookupError, TypeError) as error:
+            raise _output_error(version.name, result, error) from error
+        self._loaded[vm] = version
+        return lines
+
+    async def _call_held(
+        self, vm: VM, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
+    ) -> Any:
+        """Call a function in a VM, with a run id as its last argument; if it fails, pass its log on first.
+
+        The VM is held meanwhile: an abandoned one loses its log, and is not replaced by one that has no log.
+        """
+        run_id = next(self._run_ids)
+        try:
+            return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
+        except (TaskError, LimitExceeded, ForbiddenImport) as error:
+            if vm.alive:
+                await _complete(error, vm, run_id, log)
+            if isinstance(error, NotPlainError):
+                error.message = _place_in_task(error.message)
+            raise
+
+    def discarded(self) -> dict[str, Discarded]:
+        """Return the interpreters that tasks changed beyond repair, by version: see `VMPool.discarded`."""
+        return self._pool.discarded()
+
+    async def close(self, *, wait_s: float = 0.0) -> None:
+        """Stop every VM, and wait for the reset of their interpreters, `wait_s` at most."""
+        vms = self._pool.vms()
+        replacing = list(self._replacing.values())
+        for task in replacing:
+            task.cancel()
+        await asyncio.gather(*replacing, return_exceptions=True)
+        self._pool.close()
+        if wait_s > 0:
+            await asyncio.gather(*(vm.wait_closed(wait_s) for vm in vms))
