@@ -8,7 +8,7 @@ compared first.
 ipv: visits of the generator from JSON to the compressed feature (read, compute encoded, compress) as a share of
 `json.loads` of the same bytes. The steps are the device's and the task's own; zstd's level and contexts are those of
 the tunnel. Each way is done with a visit before the next one: results that are kept would cost `json.loads` half as
-much again. "with a dictionary" compresses as the tunnel does for a task that has one (ADR 111), trained on the features
+much again. "with a dictionary" compresses as the tunnel does for a task that has one (ADR 23), trained on the features
 of other visits. "through Python objects" makes the feature a dict, which is then encoded as the store does it.
 
 Rounds alternate between the ways, so that other load affects all; the best round counts, in CPU time.

@@ -6,7 +6,7 @@ the app passes the next frame when all tasks have run. Ways, in turns, so that o
 - none: the same events without the frame, VMs in a host: the cost of events, triggers, runs and results.
 - shared: frames of `walle.vm.shared_empty`, VMs in a host. They are not copied.
 - ordinary: NumPy arrays, VMs in a host. They are copied once, into memory that the host has mapped.
-- each: NumPy arrays, copied for each task into memory of its own: as before shared buffers (ADR 141).
+- each: NumPy arrays, copied for each task into memory of its own: as before shared buffers (ADR 20).
 - process: NumPy arrays, VMs in this process. They are not copied.
 
 Figures are CPU time of device and host together, in microseconds per frame, the median of the rounds; `over_none` is

@@ -6,7 +6,7 @@ Each release has a beta of two devices and gray steps of 25, 50 and 100 %; devic
 order, those of the old version too. A device's latency is that of its model (log-normal, σ 0.5), of itself (σ 0.25),
 and of each run (a Pareto tail of index 1.5, which has no variance), of which it reports the median; its confidence is
 normal (0.8, σ 0.04). Each second one device reports, and is heard again after half of the time within which it must be,
-unless it is silent. `--by-runs` judges the same reports by the sequential test of runs that Walle had before (ADR 22),
+unless it is silent. `--by-runs` judges the same reports by the sequential test of runs that Walle had before (ADR 7),
 for comparison.
 """
 
@@ -219,7 +219,7 @@ class ByDevices:
 
 
 class ByRuns:
-    """Wald's sequential test of runs, from zero at each step (ADR 22)."""
+    """Wald's sequential test of runs, from zero at each step (ADR 7)."""
 
     def __init__(self) -> None:
         self._ratio = 0.0

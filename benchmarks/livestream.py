@@ -8,7 +8,7 @@ its own small models:
   Ray actor, where the same tasks decide with the same settings: small models first, the closer look where they are
   unsure.
   `cloud only, all closer` is the same with a closer look at every second. CPU time is that of the cloud's processes
-  alone; Ray's own are counted apart. docs/adr/0147-figures-of-the-livestream-app.md says why it is a fair baseline.
+  alone; Ray's own are counted apart. docs/adr/0026-reference-apps.md says why it is a fair baseline.
 - streams: N streams at real pace, each a device of this process (they share its VM host), beside the cloud's process on
   the same machine. A frame that the source cannot deliver within half a second is dropped, and counted as late; each
   task drops its oldest frames or sounds when its queue is full.

@@ -1,4 +1,4 @@
-"""Configuration of the documentation site, which `make docs` writes to build/docs (docs/adr/0136-*)."""
+"""Configuration of the documentation site, which `make docs` writes to build/docs (docs/adr/0032-*)."""
 
 import tomllib
 from pathlib import Path

@@ -159,7 +159,7 @@ class DeployDevice:
                 return
         for error in await handling:
             if isinstance(error, DirectiveRefusedError) and self._went_back(error.task):
-                self._waits += 1  # for the next signing of its task's directives (docs/adr/0021-serials.md)
+                self._waits += 1  # for the next signing of its task's directives (docs/adr/0004-trust.md)
             elif not isinstance(error, FetchError):  # which the next check-in tries again
                 raise error
         self._checkins.append((began_s, self._agent.tasks))

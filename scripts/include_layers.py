@@ -1,4 +1,4 @@
-"""Check of the direction of C++ includes: which folder of the engine may include which (docs/adr/0080-folders.md).
+"""Check of the direction of C++ includes: which folder of the engine may include which (ADR 2).
 
 usage: include_layers.py [SOURCE_FOLDER]
 

@@ -21,7 +21,7 @@ CASES = Path(__file__).parents[2].parent / "shared/data/models/onnx_op_tests_a.z
 FLOOR = 447
 # These say opset 23 or 24 and follow a later correction of Attention, under the same numbers: scores are capped before
 # the mask is added, and a row without any key is 0. The definition as released, which the engine follows
-# (docs/adr/0054), adds the mask first, and such a row is NaN; a model does not say which of the two it means.
+# (docs/adr/0014), adds the mask first, and such a row is NaN; a model does not say which of the two it means.
 OTHER_DEFINITION = {
     "node/test_attention_23_fullymasked_qk_matmul_output_mode3_zero",
     "node/test_attention_24_qk_matmul_output_mode3_softmax_precision",

@@ -1,4 +1,4 @@
-"""Cases of python-tuf's own client tests, and random chains of roots, on a device's rules (table in ADR 164).
+"""Cases of python-tuf's own client tests, and random chains of roots, on a device's rules (table in ADR 4).
 
 The scenarios are those of its tests of top-level updates, key rotations, the trusted metadata set and delegations; the
 code is not.

@@ -1,4 +1,4 @@
-"""Identity of a device: its id, and the generation of its key (docs/adr/0154-identity-of-devices.md).
+"""Identity of a device: its id, and the generation of its key (docs/adr/0030-access-and-recovery.md).
 
 The certificate of a device and its session token have both. An id that is enrolled again, or revoked, has a higher
 generation from then on, so that one number for each such id says which keys are refused.

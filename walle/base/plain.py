@@ -4,7 +4,7 @@ Plain data is None, bool, int from -2^63 to 2^64 - 1, float (NaN and infinities 
 bytes, list, tuple, dict with str keys, and arrays: any object with the buffer protocol and a numeric format
 (`walle.np.ndarray`, `numpy.ndarray`, `array.array`). Containers are at most MAX_LEVELS deep. An array without axes, a
 scalar of NumPy's or of `walle.np`, is a number. Instances of subclasses count as the plain type. Everything else is
-refused with its place in the value. The rules are those of C++ too (docs/adr/0131-plain-data-has-one-definition.md).
+refused with its place in the value. The rules are those of C++ too (docs/adr/0002-folders-layers-and-plain-data.md).
 
 The encoding is MessagePack. Tuples are decoded as lists. An array is extension type 1; it is decoded as a shaped,
 read-only `memoryview` on the received bytes, which `walle.np.asarray` and `numpy.asarray` take without a copy. An array

@@ -1,8 +1,8 @@
 """The event loop of the programs: uvloop's where it is installed, asyncio's elsewhere.
 
-With its own transports uvloop holds a TLS connection in a sixth of the memory (docs/adr/0098-uvloop.md); the tunnel's
-server uses aiofastnet's on either loop (docs/adr/0113-transports-of-the-tunnel.md). Libraries do not choose: they run
-on whatever loop their program runs. Ray's async actors choose in the same way.
+With its own transports uvloop holds a TLS connection in a sixth of the memory (docs/adr/0029-gateway-http.md); the
+tunnel's server uses aiofastnet's on either loop (docs/adr/0023-tunnel.md). Libraries do not choose: they run on
+whatever loop their program runs. Ray's async actors choose in the same way.
 """
 
 import asyncio

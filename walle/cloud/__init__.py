@@ -2,7 +2,7 @@
 
 A node has `start(peers...)` and `close()`, and its service has async methods whose arguments and results are plain
 values or frozen dataclasses. `Cloud` holds all five nodes in one process. `walle.actors` puts each into an actor and
-passes handles with the same methods (docs/adr/0005-four-cloud-nodes.md).
+passes handles with the same methods (docs/adr/0027-cluster.md).
 
 Names are loaded on first use: `walle task simulate` needs the simulation, and not the packages of a cloud.
 """

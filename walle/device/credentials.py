@@ -6,7 +6,7 @@ Kept in `identity/` of the device's folder, readable by its owner only:
     certificate.pem   of the cloud's authority of devices
 
 The key is on disk before the enrolment token is used: a device that is killed before it has its certificate asks again
-with the same key, which needs no token any more (docs/adr/0154-identity-of-devices.md). Times are intervals that the
+with the same key, which needs no token any more (docs/adr/0030-access-and-recovery.md). Times are intervals that the
 cloud names, so that a wrong clock of the device changes nothing.
 """
 

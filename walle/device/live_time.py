@@ -1,4 +1,4 @@
-"""Time of a live stream between its events: when the next timer is due by the device's clock (ADR 218).
+"""Time of a live stream between its events: when the next timer is due by the device's clock (ADR 19).
 
 The time goes on from the latest event as the device's clock does. A clock that is set forward cannot be told from a
 suspended device: time has passed. One that is set back takes no time away. After a restart, event times are taken for

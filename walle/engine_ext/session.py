@@ -84,7 +84,7 @@ class Session(_Model):
     of input shapes are cached.
 
     A run, and the opening of a model, ends at its deadline, at `cancel()`, and at a signal whose handler raises an
-    exception (Ctrl-C), within 0.1 s of CPU time (docs/adr/0206). The session stays usable.
+    exception (Ctrl-C), within 0.1 s of CPU time (docs/adr/0015). The session stays usable.
 
     Raises:
         ModelError: the model is broken, or cannot be opened.

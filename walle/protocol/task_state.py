@@ -35,13 +35,13 @@ class StatePolicy:
     """The [state] table of task.toml, and `state` of a manifest.
 
     `version` is the version of the state's form, not the task's: versions of a task with the same number share one
-    state. Where it grows, `on_upgrade` and `features` say what the new version takes over. Where it is smaller than
-    the state's, after a rollback, the task has the state of that version again. docs/adr/0106-state-of-tasks.md has the
-    reasons.
+    state. Where it grows, `on_upgrade` and `features` say what the new version takes over. Where it is smaller than the
+    state's, after a rollback, the task has the state of that version again. docs/adr/0021-feature-store-and-state.md
+    has the reasons.
 
     `max_bytes` bounds the encoded state, `on_full` says what happens beyond it. An entry, which is a top-level key, is
     removed `ttl_s` after its last write, by the time of the stream; those whose keys begin with a key of `prefix_ttl_s`
-    after that time, of which the longest such key counts. 0: never. docs/adr/0219-entries-of-a-state.md has the
+    after that time, of which the longest such key counts. 0: never. docs/adr/0021-feature-store-and-state.md has the
     reasons.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Steps of a condition's sequence in task.toml: ids that occur several times, or need not occur (ADR 220)."""
+"""Steps of a condition's sequence in task.toml: ids that occur several times, or need not occur (ADR 19)."""
 
 from collections.abc import Collection, Mapping, Sequence
 

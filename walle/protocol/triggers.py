@@ -87,12 +87,12 @@ class TriggerCondition:
 
     A condition may also be one of time: `idle_s`, `every_s` and `window_s` each trigger the task by themselves, beside
     `sequence` or without it. Time is that of the stream: the largest time of an event so far, moved on by the device's
-    clock where no event comes (ADR 218).
+    clock where no event comes (ADR 19).
 
     Options:
         within_ms: at most this time passes from the first to the last event, by their own times. 0: no bound.
         skip_till_next: other events may come between those that match. A match waits until an event matches its next
-            trigger id, and takes the first that does; it survives a restart if its first event is recent (ADR 108).
+            trigger id, and takes the first that does; it survives a restart if its first event is recent (ADR 18).
         cooldown_ms: after the condition has triggered the task, it does not again until this time has passed. 0: none.
         where: the contents of the last event pass this test.
         key: a field of the contents, as in `where`. All events of a match have it, with equal values, and so has the
@@ -109,7 +109,7 @@ class TriggerCondition:
 
     An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
     task` and simulation pass the whole value on. `StreamEngine` applies the options that decide where a match ends,
-    `EventStream` the others. docs/adr/0101-options-of-a-condition.md has the reasons.
+    `EventStream` the others. docs/adr/0018-triggers.md has the reasons.
 
     Raises:
         ProtocolError: a field is wrong; `where` is its path, such as `trigger.sequence[1]`.

@@ -1,4 +1,4 @@
-"""Freshness of the cloud's answers (docs/adr/0153-signed-roots.md): signed timestamps, and alarms of devices."""
+"""Freshness of the cloud's answers (docs/adr/0004-trust.md): signed timestamps, and alarms of devices."""
 
 import dataclasses
 from collections.abc import Mapping

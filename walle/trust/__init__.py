@@ -1,1 +1,1 @@
-"""Who may sign what (TUF): metadata, signing, sealing, audience of a directive, TLS of the tunnel."""
+"""Trust: which keys may sign what (TUF), signing, sealing, the audience of a directive, TLS of the tunnel."""

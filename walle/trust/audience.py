@@ -1,6 +1,6 @@
 """Audience of a directive: made by the cloud from a release's admission, checked by each device for itself. Pure.
 
-The same functions choose on both sides (docs/adr/0164-audience-of-a-directive.md).
+The same functions choose on both sides (docs/adr/0004-trust.md).
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Verification of what devices act on: root and scenarios metadata, manifests, directives and timestamps. Pure.
 
 The metadata are in the format of The Update Framework (TUF), so that its tools can make, sign and check them; its roles
-are named here after what they sign (docs/adr/0153-signed-roots.md):
+are named here after what they sign (docs/adr/0004-trust.md):
 
     TUF name    here        kept     signs
     root        root        offline  root metadata: the keys and threshold of each role, and the id of the fleet

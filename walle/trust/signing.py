@@ -1,6 +1,6 @@
 """Signing keys (Ed25519) and what they sign: manifests, directives, lists of exclusive files, timestamps, metadata.
 
-The roles are in docs/adr/0153-signed-roots.md.
+The roles are in docs/adr/0004-trust.md.
 Each kind of signed bytes begins differently: manifests with `MANIFEST_DOMAIN`, directives, lists and timestamps with
 domains of their own, metadata with a brace. None is accepted as another, even where one key has several roles.
 Verification is in `walle.trust.metadata`.

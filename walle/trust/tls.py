@@ -1,4 +1,4 @@
-"""TLS contexts of the tunnel: the server shows its certificate, and so does each device (docs/adr/0154)."""
+"""TLS contexts of the tunnel: the server shows its certificate, and so does each device (docs/adr/0030)."""
 
 import _ssl
 import ctypes

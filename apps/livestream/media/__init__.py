@@ -1,4 +1,4 @@
-"""Frames and sound of a file, a webcam or a stream, for the models of a livestream (docs/adr/0143-reading-media.md)."""
+"""Frames and sound of a file, a webcam or a stream, for the models of a livestream (ADR 26)."""
 
 from apps.livestream.media.clip import clip, encode_jpeg, thumbnail
 from apps.livestream.media.errors import (

@@ -13,7 +13,7 @@ from walle.errors import ConfigError
 
 KINDS = ("highlight", "face")
 SETS = ("tuning", "judging", "test", "fresh", "unseen", "stills")
-FIT_SETS = ("tuning", "fresh")  # the fresh clips since ADR 161, after their only look
+FIT_SETS = ("tuning", "fresh")  # the fresh clips since ADR 26, after their only look
 LABELS = Path(__file__).parents[1] / "labels.json"
 
 

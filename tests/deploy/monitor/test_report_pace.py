@@ -18,7 +18,7 @@ from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 
 _TASK = "shop/ipv"
-_RUN_S = 6.0  # between two runs of a device, as in ADR 177
+_RUN_S = 6.0  # between two runs of a device, as in ADR 9
 _DEVICES = 400
 _OFTEN_S, _SELDOM_S = 10.0, 900.0
 

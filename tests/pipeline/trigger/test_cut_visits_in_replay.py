@@ -1,4 +1,4 @@
-"""Timers of pages whose visits were cut, after a crash: as without one (ADR 220)."""
+"""Timers of pages whose visits were cut, after a crash: as without one (ADR 19)."""
 
 import asyncio
 import functools

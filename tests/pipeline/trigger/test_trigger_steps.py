@@ -1,4 +1,4 @@
-"""Optional steps and repetition in a sequence: against regular expressions and the slow matcher (ADR 220)."""
+"""Optional steps and repetition in a sequence: against regular expressions and the slow matcher (ADR 19)."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Windows that close by the time of the stream: against a slow reference, with crashes, at their bounds (ADR 220)."""
+"""Windows that close by the time of the stream: against a slow reference, with crashes, at their bounds (ADR 19)."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""Certificate authority of a cloud's devices, apart from the authority of its servers (docs/adr/0154).
+"""Certificate authority of a cloud's devices, apart from the authority of its servers (docs/adr/0030).
 
 Kept in the identity node's folder, readable by its owner only:
 

@@ -195,7 +195,7 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("GET", "/docs/oauth2-redirect", Role.READER, Where.SOME, is_page=True),
     _person("GET HEAD", "/docs/assets/{path:path}", Role.READER, Where.SOME, is_page=True),
 )
-# A POST that changes nothing, or the same thing at most once: an edge gateway may send it again (docs/adr/0189).
+# A POST that changes nothing, or the same thing at most once: an edge gateway may send it again (docs/adr/0027).
 REPEATABLE_POSTS = frozenset(
     {
         *("/v1/outcomes", "/v1/checkin", "/v1/preview", "/v1/push-sightings", "/v1/identity/challenge"),

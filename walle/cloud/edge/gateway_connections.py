@@ -1,7 +1,7 @@
 """Connections of an edge gateway to the cloud's gateway: HTTP/1.1, kept and used again, on asyncio's streams and h11.
 
 httpcore's pool looks at each of its connections for each request, and takes its locks and streams from anyio: that is
-3.7 ms of CPU for a request of some bytes, where 32 are under way (docs/adr/0199-reports-in-batches.md). Errors are
+3.7 ms of CPU for a request of some bytes, where 32 are under way (docs/adr/0009-push-at-fleet-size.md). Errors are
 httpcore's.
 """
 

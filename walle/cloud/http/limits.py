@@ -1,7 +1,7 @@
 """Limits of the gateway's HTTP server.
 
 A client is refused with 408 (slow), 413 (body too large), 431 (header too large), 429 (too much of one address) or
-503 (the gateway is full); the last two say in Retry-After when to try again. docs/adr/0156-limits-of-the-gateway.md
+503 (the gateway is full); the last two say in Retry-After when to try again. docs/adr/0029-gateway-http.md
 says why these limits, and why most of them are not by address.
 """
 
@@ -50,7 +50,7 @@ class BodyRule:
 
 @dataclasses.dataclass(frozen=True)
 class RequestRules:
-    """What the server does by the path of a request, which it knows of no app by itself.
+    """Rules of an app for the server, by the path of a request.
 
     `bodies`: the first that fits a path; those of other paths are the business app's. `new_work`: POST of these begins
     work that a full disk would break off. `streams`: an answer to GET of these does not end by itself.

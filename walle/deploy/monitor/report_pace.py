@@ -1,7 +1,7 @@
 """Interval between two reports of a device, by which all devices together report a given number of times a second.
 
 It depends on how many devices report, and on nothing else: not on what they report, so that it changes no verdict
-(docs/adr/0199-reports-in-batches.md).
+(docs/adr/0009-push-at-fleet-size.md).
 """
 
 import math

@@ -2,7 +2,7 @@
 
 RE2 matches in time that is linear in the text, times the size of the program. A repetition multiplies that size:
 `(.{100}){10}` has twelve characters and eight thousand instructions. The estimate is never below RE2's own
-`ProgramSize`; `docs/adr/0208-cost-of-rules.md` says how that was checked.
+`ProgramSize`; `docs/adr/0008-targeting.md` says how that was checked.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Draws of a release table: for each release under way, the share of devices that it covers; all of a decision at once.
 
 What a draw means is `walle.trust.audience.share`, which devices compute too; the native core does the same for many
-releases in one call (docs/adr/0180-places-of-a-decision.md).
+releases in one call (docs/adr/0008-targeting.md).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""JPEG and PNG files, if the engine was built with libjpeg-turbo and libpng (docs/adr/0068-image-files.md)."""
+"""JPEG and PNG files, if the engine was built with libjpeg-turbo and libpng (docs/adr/0017-walle-cv.md)."""
 
 from __future__ import annotations
 

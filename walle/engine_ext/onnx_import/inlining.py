@@ -1,4 +1,4 @@
-"""Functions of an ONNX model, its own and those of ONNX's definitions, replaced by their bodies (docs/adr/0050)."""
+"""Functions of an ONNX model, its own and those of ONNX's definitions, replaced by their bodies (docs/adr/0014)."""
 
 from collections.abc import Collection, Iterator
 

@@ -1,6 +1,6 @@
 """`json.dumps`, `dump` and `JSONEncoder` as tasks get them: numbers of `walle.np` are numbers in JSON.
 
-What NumPy returns as a scalar is an array without dimensions here (ADR 135), which json does not know. The encoder asks
+What NumPy returns as a scalar is an array without dimensions here (ADR 16), which json does not know. The encoder asks
 `default` only for what it does not know, so that plain values take the same time as with the library's functions.
 """
 

@@ -1,4 +1,4 @@
-"""Arrays in memory that a device shares with its VM hosts, so that they reach every task without a copy (ADR 141)."""
+"""Arrays in memory that a device shares with its VM hosts, so that they reach every task without a copy (ADR 20)."""
 
 from collections.abc import Sequence
 

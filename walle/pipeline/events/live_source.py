@@ -1,4 +1,4 @@
-"""Policy for the events of a live source: late, out of order, duplicate, and from a clock that jumped (ADR 107, 216).
+"""Policy for the events of a live source: late, out of order, duplicate, and from a clock that jumped (ADR 19).
 
 Events are processed in the order of their arrival; nothing waits for an earlier one. Times are the events' own. An
 event is out of order if its time is before the latest one so far, and late if it is before that, and before the

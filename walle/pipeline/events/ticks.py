@@ -1,4 +1,4 @@
-"""Ticks: entries of the event stream that have a time and no event (ADR 218).
+"""Ticks: entries of the event stream that have a time and no event (ADR 19).
 
 A tick moves the time of the stream on where no event comes, so that timers become due. It enters no sequence and
 matches no trigger id. It has a position, so that a replay finds it where it was.

@@ -2,7 +2,7 @@
 
 `transient` splits such an event in two. Tasks get the whole event. The sequences and the event journal get its
 *recorded* form, which has None in the place of each array: a replay needs it to match the trigger conditions of later
-events as they were matched, and triggers no task by it. The longer history lacks both (ADR 141).
+events as they were matched, and triggers no task by it. The longer history lacks both (ADR 20).
 
 An array is an object with the buffer protocol and one axis or more, as `walle.base.plain` takes it; bytes are not one.
 """

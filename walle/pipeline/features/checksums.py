@@ -3,7 +3,7 @@
 A row's checksum is a CRC-32 over its topic, time and payload. The chain value at number n of an epoch is a polynomial
 hash of the checksums up to row n's: `chain(n) = (chain(n - 1) * CHAIN_FACTOR + checksum(n)) % CHAIN_MODULUS`, and
 chain(0) is the CRC-32 of the epoch. Two sides whose values at n agree had the same rows up to n, but for about one case
-in 2**32 (docs/adr/0094).
+in 2**32 (docs/adr/0022).
 """
 
 import struct

@@ -1,7 +1,7 @@
 """A new epoch of an outbox: its unsent uploads under new numbers, and the reports of what was lost.
 
 An epoch is the id under which a device numbers its uploads from 1. A device starts a new one where its numbers may no
-longer mean to the cloud what they mean to the device (docs/adr/0094).
+longer mean to the cloud what they mean to the device (docs/adr/0022).
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Entries of a task's state, its top-level keys: times of their last write, expiry, and eviction at a bound (ADR 219).
+"""Entries of a task's state, its top-level keys: times of their last write, expiry, and eviction at a bound (ADR 21).
 
 An entry is written by a run after which its encoding differs, so that a value that is changed in place counts. Time is
 that of the stream: the latest event that triggered a run whose state was stored, and an event that is more than JUMP_MS

@@ -1,4 +1,4 @@
-"""Statements that insert rows of a feature store, many with each (docs/adr/0109-rows-of-the-feature-store.md)."""
+"""Statements that insert rows of a feature store, many with each (docs/adr/0021-feature-store-and-state.md)."""
 
 from collections.abc import Iterator
 

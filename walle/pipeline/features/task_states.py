@@ -1,8 +1,8 @@
-"""States of tasks between their runs (`ctx.state`, §5.1), by version of their form (ADR 106).
+"""States of tasks between their runs (`ctx.state`, §5.1), by version of their form (ADR 21).
 
 A state is written in the transaction of the outputs and the position of the run that made it. A task has one active
 state, and keeps the one of the version before it for a rollback. `walle.pipeline.features.state_entries` has the rules
-of a state whose entries expire or are evicted (ADR 219).
+of a state whose entries expire or are evicted (ADR 21).
 """
 
 import dataclasses

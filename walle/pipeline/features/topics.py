@@ -1,4 +1,4 @@
-"""Names of topics: a topic names the task that owns it, and only that task puts features under it (ADR 130).
+"""Names of topics: a topic names the task that owns it, and only that task puts features under it (ADR 13).
 
 The output of task `shop/ipv` has the topic `shop/ipv`, and what the task puts as `clicks` has `shop/ipv/clicks`. VMs
 use this module for early and clear errors; the device checks again what they return, because a VM is not trusted.

@@ -1,6 +1,6 @@
 """A task's events (§5.1): filters, groups, windows of time and aggregations over columns, and KeyBy, Filter and Map.
 
-The columns are in C++ (`walle/engine_ext/src/stream`, ADR 104) and work on the encoded events. Python objects are made
+The columns are in C++ (`walle/engine_ext/src/stream`, ADR 20) and work on the encoded events. Python objects are made
 for events that a task iterates over or indexes. Runs in a task VM; imports only events and the native core.
 
 A *field* is `event_id`, `page_id`, `ts_ms`, or keys of the contents joined by dots, such as `item.price`;

@@ -1,7 +1,7 @@
 """The stream engine (§5.1, Fig. 7): event → sequences → trigger trie → queues of tasks → runs → collective storage.
 
-Each task has its own bounded queue of triggers and its own position in the stream (ADR 90). A task whose queue is full
-falls behind and reads its events again from the event journal, where there is one (ADR 217). After a crash the event
+Each task has its own bounded queue of triggers and its own position in the stream (ADR 18). A task whose queue is full
+falls behind and reads its events again from the event journal, where there is one (ADR 18). After a crash the event
 source starts again from `store.resume_from`. Up to `store.position` the engine feeds its sequences and the trie, and
 runs only tasks that lag, at the events after their own position; the other outputs are stored (ARCHITECTURE.md,
 "Exactly once").
@@ -446,7 +446,7 @@ class StreamEngine:
     def _cooled_down(self, tasks: list[str], ts_ms: int) -> list[str]:
         """Return the tasks that are not in their cool-down, and begin that of each.
 
-        The engine applies cool-downs itself, since they survive a restart. A clock that is set back ends one (ADR 101).
+        The engine applies cool-downs itself, since they survive a restart. A clock that is set back ends one (ADR 18).
         """
         conditions, found = self._conditions, []
         for task in tasks:

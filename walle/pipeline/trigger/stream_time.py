@@ -1,4 +1,4 @@
-"""Time conditions in the stream engine: timers and keyed matches, and what a restart needs to continue them (ADR 218).
+"""Time conditions in the stream engine: timers and keyed matches, and what a restart needs to continue them (ADR 19).
 
 A snapshot of the running timers is stored with the position of the stream that it belongs to. A replay begins at or
 before the next position, and continues the timers there. A snapshot is taken after `_SNAPSHOT_EVERY` entries and as
@@ -6,7 +6,7 @@ many more as it has timers and events of windows, so that its cost per entry is 
 entries since the latest one fill a share of the event journal, which keeps them until then. It replaces the stored one
 once no trigger up to its position waits for its run: a replay must make those triggers again. It has the pages whose
 visits are cut, too: events of such a page start timers, and a replay does not cut the visits that ended before it
-begins (ADR 220).
+begins (ADR 19).
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The bounded queue of one task's triggers, with the task's position in the stream (ADR 90, 214)."""
+"""The bounded queue of one task's triggers, with the task's position in the stream (ADR 18, 23)."""
 
 import asyncio
 import collections

@@ -1,4 +1,4 @@
-"""Queues of a stream's tasks: their common bound of bytes, and where the stream waits, defers or drops (ADR 217)."""
+"""Queues of a stream's tasks: their common bound of bytes, and where the stream waits, defers or drops (ADR 18)."""
 
 from collections.abc import Callable, Iterable, Mapping
 

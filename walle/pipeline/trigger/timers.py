@@ -1,4 +1,4 @@
-"""Timers of trigger conditions: quiet pages and streams, periods, events that do not come, windows (ADR 218, 220).
+"""Timers of trigger conditions: quiet pages and streams, periods, events that do not come, windows (ADR 19).
 
 The time of the stream is the largest time of an entry so far. Timers are due by it alone, so that a replay of the same
 entries decides as the first run did. A timer starts at the time of the stream when its event is taken. An entry more

@@ -1,4 +1,4 @@
-"""Windows of event time that close by the time of the stream: the events that wait for it (ADR 220).
+"""Windows of event time that close by the time of the stream: the events that wait for it (ADR 19).
 
 The windows of a task are `size_ms` long and begin at multiples of `every_ms` since the epoch, which divides the size. A
 window closes once the time of the stream has reached its end and the grace time after it. An event is late for a window

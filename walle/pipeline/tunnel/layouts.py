@@ -3,7 +3,7 @@
 A body holds a message's fields in their order in `walle.protocol`: first the fixed part, 8 bytes for each int (signed)
 and float and a 4-byte length for each text and byte string, then those strings one after the other. The body of an
 UploadBatch is the bodies of its uploads, one after the other. From protocol 4 on, a topic may be followed by a NUL and
-the version of the task (docs/adr/0215). docs/protocol.md is the full description.
+the version of the task (docs/adr/0022). docs/protocol.md is the full description.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 A lone upload or acknowledgement that is lost has no packet behind it whose acknowledgement shows the loss, so that TCP
 waits for its timer: the round trip plus at least 200 ms. The variance of the round trip, which is in the timer too, is
-the better bound. Every option is left out where the system does not have it (docs/adr/0118).
+the better bound. Every option is left out where the system does not have it (docs/adr/0022).
 """
 
 import contextlib

@@ -5,7 +5,7 @@ person and a face change what is taken for a presented article.
 
 There are two ways to see either, of which the decision's weights choose. With the item and face tasks alone, `held` is
 an article that a person's box touches, since a detector of COCO's classes has no hand but calls one a person, and
-`closeup` is an article of COCO's alone. With the tasks palm and article (ADR 161), `handled` is an article near a palm,
+`closeup` is an article of COCO's alone. With the tasks palm and article (ADR 26), `handled` is an article near a palm,
 and `shown` is how far the frame shows any article in its middle, with nobody there.
 """
 

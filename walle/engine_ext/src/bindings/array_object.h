@@ -1,5 +1,5 @@
 // Python objects of type walle.np.ndarray: a Tensor each, or a number without memory of its own. The type is a C type, final and
-// immutable, because pybind11's instances and calls cost several times what an operation on a small array does (ADR 135).
+// immutable, because pybind11's instances and calls cost several times what an operation on a small array does (ADR 16).
 #pragma once
 #include <pybind11/pybind11.h>
 

@@ -1,4 +1,4 @@
-// Values of plain data in MessagePack (docs/adr/0003-plain-data.md): read in place, without building objects.
+// Values of plain data in MessagePack (docs/adr/0002-folders-layers-and-plain-data.md): read in place, without building objects.
 #pragma once
 #include <array>
 #include <cstddef>

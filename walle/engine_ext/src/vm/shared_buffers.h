@@ -1,4 +1,4 @@
-// Arrays in memory that a device and its VM hosts share (ADR 141): a host maps a buffer once, and each array in it crosses as a
+// Arrays in memory that a device and its VM hosts share (ADR 20): a host maps a buffer once, and each array in it crosses as a
 // number and an offset. A buffer is used again once all arrays in it are released in the device, the arguments of calls that
 // have not ended included. A task that keeps an array keeps its buffer: the host says so, and the buffer is not used again.
 //

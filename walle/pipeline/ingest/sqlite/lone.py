@@ -1,7 +1,7 @@
 """Commit of the one upload that comes next in a stream that is in memory, in as few steps as SQLite takes.
 
 Between two lone uploads the processor's caches are another program's, and each step takes twice what it takes in a
-loop. So this leaves out what only batches need: docs/adr/0145.
+loop. So this leaves out what only batches need: docs/adr/0024.
 """
 
 import sqlite3

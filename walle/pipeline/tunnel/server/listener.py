@@ -1,7 +1,7 @@
 """The listening sockets of a tunnel server, and the transports of the connections that they accept.
 
 The transports are aiofastnet's where it is installed, and the event loop's own elsewhere: the same TLS library and the
-same protocol class, at less CPU time and memory (docs/adr/0113-transports-of-the-tunnel.md). Their own servers are not
+same protocol class, at less CPU time and memory (docs/adr/0023-tunnel.md). Their own servers are not
 used: they accept without a bound on the handshakes under way, and aiofastnet's stops accepting in a tight loop of
 errors when the process has no file descriptor left.
 """

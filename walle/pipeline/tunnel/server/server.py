@@ -6,7 +6,7 @@ Invariants:
 - Only `acknowledge` acknowledges. A device that reconnects repeats what was not acknowledged, so the consumer must drop
   numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
 - Devices have fair turns (deficit round robin by bytes), and each has a part of the queue, so that one that sends
-  little waits for one turn of each of the others at most (docs/adr/0214).
+  little waits for one turn of each of the others at most (docs/adr/0023).
 - Memory is bounded by `ByteBudget`: while a device's part of the queue is full, a request does not fit, or `ReadCredit`
   has no memory, its connection is not read, and TCP slows the device down. Only connections that hold too many bytes
   beyond their window, or do not read their answers, are closed and counted.

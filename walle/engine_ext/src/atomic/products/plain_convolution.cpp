@@ -2,7 +2,7 @@
 // product.
 //
 // Search weighs them where the layouts cannot be packed, and where packed algorithms multiply zeros between groups. Elsewhere a
-// plain algorithm would bring changes of layout along, which no sum counts (docs/adr/0074-search.md).
+// plain algorithm would bring changes of layout along, which no sum counts (docs/adr/0015-engine-search-and-kernels.md).
 #include <algorithm>
 #include <cstring>
 

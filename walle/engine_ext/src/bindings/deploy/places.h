@@ -8,7 +8,7 @@
 //     many draws the group has. A group has 255 draws at most.
 //
 // The place is the first 53 bits of BLAKE2b("RELEASE NUL DEVICE"), as walle.trust.audience says
-// (docs/adr/0180-places-of-a-decision.md).
+// (docs/adr/0008-targeting.md).
 #pragma once
 #include <Python.h>
 

@@ -1,5 +1,5 @@
 // The Python type RowBatch, and packed_value. One call for each output is what they are measured by, so they are written against
-// Python's C API (docs/adr/0100-matching-in-cpp.md).
+// Python's C API (docs/adr/0018-triggers.md).
 #include <memory>
 #include <new>
 

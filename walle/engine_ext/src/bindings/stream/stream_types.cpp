@@ -1,5 +1,5 @@
 // One call for each event is what these types are measured by, so they are written against Python's C API
-// (docs/adr/0100-matching-in-cpp.md).
+// (docs/adr/0018-triggers.md).
 #include "bindings/stream/stream_types.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // Uploads in the tunnel's server (§5.2): from the bytes that a connection received into one queue of all connections, and their
 // acknowledgement back. No Python code runs for an upload on this way but the transport's
-// (docs/adr/0137-uploads-queue-in-cpp.md).
+// (docs/adr/0023-tunnel.md).
 //
 // UploadQueue(record, buffer, time, monotonic, *, uploads, size_bytes, receiver_bytes, window, read_uploads, read_bytes,
 //             least_uploads, least_bytes, turn_bytes)

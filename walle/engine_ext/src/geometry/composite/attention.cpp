@@ -1,5 +1,5 @@
 // ONNX Attention (versions 23 to 25), by the text of onnx 1.23.2: soft cap before the mask, causality by the number of keys
-// before the queries, and zeros for a query with no visible key (docs/adr/0083-attributes-per-operator.md). Q, K and V are
+// before the queries, and zeros for a query with no visible key (docs/adr/0014-models-from-onnx.md). Q, K and V are
 // (batch, heads, length, size), or (batch, length, heads * size) with the numbers of heads as attributes. 16-bit floats are
 // computed in float32.
 #include <algorithm>
