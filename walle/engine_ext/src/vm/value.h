@@ -88,9 +88,9 @@ struct ArrayPort {
   Encoded (*check_encoded)(std::string_view bytes);
 };
 
-// Converts under the GIL of the object's interpreter, by the rules of walle.base.plain. `root` is what an error calls the value, such
-// as "result". Throws NotPlain. Instances of subclasses of the plain types arrive as the plain type, arrays without axes (the
-// scalars of array libraries) as numbers.
+// Converts under the GIL of the object's interpreter, by the rules of walle.base.plain. `root` is what an error calls the value,
+// such as "result". Throws NotPlain. Instances of subclasses of the plain types arrive as the plain type, arrays without axes
+// (the scalars of array libraries) as numbers.
 Value from_python(PyObject* object, const ArrayPort& port, const std::string& root, const Limits& limits = {});
 
 // Converts under the GIL of the interpreter that shall own the object. Returns a new reference, or null with a Python error set:

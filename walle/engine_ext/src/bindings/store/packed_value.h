@@ -6,8 +6,8 @@
 
 namespace walle {
 
-// Returns new bytes that equal walle.base.plain.encode(value). A null pointer without a Python error: walle.base.plain must decide (see
-// packed_size.h).
+// Returns new bytes that equal walle.base.plain.encode(value). A null pointer without a Python error: walle.base.plain must
+// decide (see packed_size.h).
 PyObject* packed_value(PyObject* value);
 // Writes the same into memory for `size` bytes, as packed_size has measured it; returns 0, or -1 with a Python error.
 int pack_value(PyObject* value, char* to, std::int64_t size);

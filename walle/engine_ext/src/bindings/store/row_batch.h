@@ -11,8 +11,8 @@
 
 namespace walle {
 
-// The checksums and the chain are those of walle/pipeline/features/checksums.py, which says what they mean. Methods that can fail return
-// -1 or a null pointer with a Python error, and have then changed nothing.
+// The checksums and the chain are those of walle/pipeline/features/checksums.py, which says what they mean. Methods that can fail
+// return -1 or a null pointer with a Python error, and have then changed nothing.
 class RowBatch {
  public:
   RowBatch() = default;

@@ -100,8 +100,8 @@ PyObject* encode(PyObject* given, bool lenient) {
   return result;
 }
 
-// encode_events(events): the bytes of a list of events, None where walle.base.plain must decide. An event with an attribute `encoded`
-// is copied from there.
+// encode_events(events): the bytes of a list of events, None where walle.base.plain must decide. An event with an attribute
+// `encoded` is copied from there.
 PyObject* encode_events(PyObject*, PyObject* events) { return encode(events, false); }
 
 // encode_columns(events): as encode_events, but columns do not have the values in contents on which walle.base.plain must decide.

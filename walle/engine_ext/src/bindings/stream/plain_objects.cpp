@@ -45,7 +45,8 @@ PyObject* container_of(stream::PackedReader& reader, const std::uint8_t* data, c
   return dict;
 }
 
-// Sink that appends. If it is lenient, an extension without bytes stands in place of each value that walle.base.plain must decide on.
+// Sink that appends. If it is lenient, an extension without bytes stands in place of each value that walle.base.plain must decide
+// on.
 class PlainVector {
  public:
   PlainVector(stream::Vector<std::uint8_t>& out, bool lenient) : out_(out), lenient_(lenient) {}

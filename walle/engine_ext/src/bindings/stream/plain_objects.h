@@ -14,9 +14,9 @@ PyObject* object_of(stream::PackedReader& reader, const std::uint8_t* data, int 
 // As above, of a value that was read: a container's items are read again from its place.
 PyObject* object_of(const stream::Value& value, const std::uint8_t* data, std::size_t size);
 
-// Appends the encoding of the object. Returns false for an object that walle.base.plain must decide on (an array, a subclass, deep
-// nesting, or no plain data), after which `out` is unusable. With `lenient`, an extension without bytes stands in place of each
-// such value, and the result is true.
+// Appends the encoding of the object. Returns false for an object that walle.base.plain must decide on (an array, a subclass,
+// deep nesting, or no plain data), after which `out` is unusable. With `lenient`, an extension without bytes stands in place of
+// each such value, and the result is true.
 bool append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenient);
 
 }  // namespace walle

@@ -1,5 +1,5 @@
-// Plain data, as C++ writes it: the one walk over Python objects, for sinks that measure, write or append. walle.base.plain is the
-// same in Python, and decides on what this leaves to it: arrays, subclasses, and what must be refused.
+// Plain data, as C++ writes it: the one walk over Python objects, for sinks that measure, write or append. walle.base.plain is
+// the same in Python, and decides on what this leaves to it: arrays, subclasses, and what must be refused.
 #pragma once
 #include <Python.h>
 
@@ -51,8 +51,8 @@ class PlainWalk {
  public:
   explicit PlainWalk(Sink& sink) : sink_(sink) {}
 
-  // Writes the object, of at most `levels` containers in containers. Returns false where walle.base.plain must decide. Runs no Python
-  // code and sets no Python error.
+  // Writes the object, of at most `levels` containers in containers. Returns false where walle.base.plain must decide. Runs no
+  // Python code and sets no Python error.
   bool write(PyObject* object, int levels) {
     const auto mark = sink_.mark();
     return write_exact(object, levels) || sink_.substitute(mark);

@@ -200,8 +200,8 @@ struct Fields {
   }
 };
 
-// Returns the bytes of the event as walle.pipeline.events.event.Event.size_bytes does, and asks that where it must decide; -1 with an
-// error.
+// Returns the bytes of the event as walle.pipeline.events.event.Event.size_bytes does, and asks that where it must decide; -1
+// with an error.
 std::int64_t event_size(const StreamState& state, PyObject* event, const Fields& fields) {
   std::int64_t size = 1;
   for (PyObject* value : fields.values) {

@@ -4,7 +4,8 @@
 
 namespace walle {
 
-// (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed, version): walle.pipeline.tunnel.server.connection.Received
+// (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed, version):
+// walle.pipeline.tunnel.server.connection.Received
 inline constexpr Py_ssize_t kRecordFields = 9;
 inline constexpr Py_ssize_t kPackedField = 7;
 inline constexpr Py_ssize_t kVersionField = 8;
