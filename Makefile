@@ -109,7 +109,6 @@ format: $(STAMP)  ## rewrite sources as lint wants them
 	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
 docs: $(STAMP)  ## write the documentation site to build/docs; it works without a server and the internet
-	@$(BIN)/python scripts/reference_pages.py
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/docs && echo "build/docs/index.html"
 
 soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM host, 2,000 stopped imports, and 10,000 loads and unloads of a task, in a process and in a Ray actor

@@ -1,7 +1,10 @@
 """Configuration of the documentation site, which `make docs` writes to build/docs (docs/adr/0032-*)."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).parents[1]
 _PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
@@ -27,3 +30,12 @@ html_show_sphinx = False
 html_show_copyright = False
 html_theme_options = {"navigation_with_keys": True}
 smartquotes = False  # --json in a sentence stays --json
+
+
+def _write_reference(_app: Any) -> None:
+    """Write the pages that are made from the code."""
+    subprocess.run([sys.executable, str(_ROOT / "scripts/reference_pages.py")], check=True, cwd=_ROOT)
+
+
+def setup(app: Any) -> None:
+    app.connect("builder-inited", _write_reference)

@@ -20,10 +20,21 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 
 
-def test_the_written_pages_are_as_the_code_says() -> None:
+def test_a_page_of_each_kind_is_made_from_the_code() -> None:
     script = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))
-    for name, make in script["PAGES"].items():
-        assert (REFERENCE / name).read_text() == make(), "write it again: python scripts/reference_pages.py"
+    pages = {name: make() for name, make in script["PAGES"].items()}
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert {f"docs/reference/{name}" for name in pages} <= set(ignored)
+    parts = {
+        "cli.md": "walle release start",
+        "http.md": "/v1/releases",
+        "metrics.md": "walle_releases",
+        "operators.md": "Conv",
+        "routes.md": "/v1/outcomes",
+        "walle-toml.md": "business_app",
+    }
+    assert pages.keys() == parts.keys()
+    assert [name for name, part in parts.items() if part not in pages[name]] == []
 
 
 def test_every_key_of_task_toml_has_a_row() -> None:

@@ -73,7 +73,7 @@ def workload(backends: int | None = None) -> Workload:
 
 
 def markdown() -> str:
-    """Return docs/operators.md."""
+    """Return the page of the operators, docs/reference/operators.md."""
     known = operators()
     lines = [
         "# Operators",

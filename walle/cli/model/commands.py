@@ -221,7 +221,7 @@ def convert(
 
 
 def operators(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/operators.md.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print them as a page.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the engine's operators: atomic, transform, composite, control-flow, and what each decomposes to.

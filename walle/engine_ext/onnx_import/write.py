@@ -9,7 +9,7 @@ from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import DTYPES, AttributeValue, GraphBuilder, Value
 from walle.engine_ext.onnx_import.graph import Array, Attribute, Graph, Node, TypeInfo
 
-# "walle" has the engine's own operators, by the names and attributes of docs/operators.md.
+# "walle" has the engine's own operators, by the names and attributes that `walle operators` shows.
 _DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "walle"})
 
 
