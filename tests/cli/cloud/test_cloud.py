@@ -85,7 +85,7 @@ def children(pid: int) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid and b"tunnel.worker" in (entry / "cmdline").read_bytes():
+            if parent == pid and b"ingest.worker" in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
     return found
 

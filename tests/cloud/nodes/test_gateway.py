@@ -224,7 +224,7 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
         await device.settled()
         received = await shop.received()
         with monkeypatch.context() as patch:
-            patch.setattr("walle.pipeline.tunnel.ingest.Ingest._accept", full)
+            patch.setattr("walle.pipeline.ingest.sqlite.store.SqliteUploadStore._accept", full)
             patch.setattr("walle.cloud.http.server._FAREWELL_S", 0.2)
             patch.setattr("walle.pipeline.ingest.service._FAREWELL_S", 0.2)
             await user.visit()

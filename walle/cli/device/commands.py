@@ -1,6 +1,6 @@
 """`walle device run`: a device on real hardware; `walle device doctor`: what protects it from its tasks.
 
-`walle device list|show|logs` are in `known_devices.py`, `enrol|revoke` in `device_identity.py`.
+`walle device list|show|logs` are in `known_devices.py`, `enrol|revoke` in `identity.py`.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 The file holds the features, each with its number in its (device, epoch) and the chain value there. A batch is stored in
 one transaction, so that uploads that a device repeats after a crash on either side are recognised and dropped. That
-transaction writes nothing else: the index follows (`sqlite_index`). A device that starts a new epoch repeats its unsent
+transaction writes nothing else: the index follows (`index.py`). A device that starts a new epoch repeats its unsent
 uploads in it: those that are stored already under the older epoch are dropped too. What was lost on either side is in
 `losses`.
 SQLite runs in its own thread; a batch costs one hop to it. A few uploads are committed on the event loop, while nothing
