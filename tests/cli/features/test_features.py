@@ -338,7 +338,7 @@ def test_wrong_uses_are_named(cloud: ServedFeatures, tmp_path: Path) -> None:
     for words in (["tail"], ["export", tmp_path / "f.csv"]):
         with pytest.raises(IngestError, match=r"none\.db: this file does not exist; name the uploads\.db of a cloud"):
             run(*words, "--uploads", tmp_path / "none.db")
-    assert {path.name for path in tmp_path.iterdir()} <= {"cloud", "uploads.db"}
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(("cloud", "uploads.db"))] == []
     with pytest.raises(ConfigError, match="cannot be read; write how long ago"):
         run("tail", "--since", "yesterday", env=cloud.environment)
     with pytest.raises(CloudRefusedError, match="SCENARIO/TASK"):
