@@ -25,6 +25,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # blocks of ADRs that show fo
 html_theme = "furo"  # its style sheets, scripts and search are in the site: nothing is fetched from elsewhere
 html_title = "Walle"
 html_static_path: list[str] = []
+html_search_scorer = str(_ROOT / "docs/search_scorer.js")
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
