@@ -118,7 +118,7 @@ def heavy():
 EMPTY = "def nothing(): return None\n"
 NP = f"import walle.np as np\nTOTAL = float(np.sum(np.full(8, 0.5)))\n{EMPTY}"
 SMALL = {"empty": EMPTY, "np": NP, "np_json": f"import json\n{NP}"}
-LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 1024, "recursion": 1000}  # as docs/vm.md has them
+LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 1024, "recursion": 1000}  # defaults of task.toml
 DEADLINE_S = 0.5
 FIRST_CALL_S = 30.0  # of each task in a new VM, which imports and plans; on a busy machine that is not yet measured
 NAMES = ("light", "middle", "heavy")
