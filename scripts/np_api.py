@@ -145,8 +145,22 @@ def _seconds(call: Callable[[], Any], times: int) -> float:
     return (time.thread_time() - start) / times
 
 
-def table(rows: Iterable[tuple[str, str, str]]) -> list[str]:
-    return ["| name | agrees | time |", "| --- | --- | --: |", *(f"| `{a}` | {b} | {c} |" for a, b, c in rows)]
+def name_lists(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Return the lists of names: compared ones with their times, then those with another name or tests of their own."""
+    compared, different, same, tested = [], [], [], []
+    for name, agreement, time_ratio in rows:
+        if agreement == "yes":
+            compared.append(f"`{name}` {time_ratio}")
+        elif agreement == "own tests":
+            tested.append(f"`{name}`")
+        elif time_ratio:
+            different.append(f"- `{name}` {time_ratio}: {agreement}")
+        else:
+            same.append(f"`{name}`")
+    lines = ["**Compared with NumPy**, with the time: " + ", ".join(compared) + "."]
+    lines += ["", "**Different from NumPy**:", "", *different] if different else []
+    lines += ["", "**Functions of the main module**: " + ", ".join(same) + "."]
+    return [*lines, "", "**Tests of their own**: " + ", ".join(tested) + "."]
 
 
 def section() -> str:
@@ -166,13 +180,13 @@ def section() -> str:
     lines = [
         BEGIN,
         "",
-        f"`walle.np` has {len(rows)} of the names of NumPy {numpy.__version__} and of MNN's `numpy` module. *Agrees*: the",
-        "results, shapes and dtypes were NumPy's on 24 draws of sizes, strides and dtypes (the tests draw more), except for",
-        "the differences below. Names without a unique result (decompositions, random numbers, writing",
-        f"functions, constants) have tests of their own. *Time*: over NumPy's in the same run, one thread, float32 of {SIZE[0]} x",
-        f"{SIZE[1]} x {SIZE[2]} or the smaller size of its case; the geometric mean is {mean:.2f}.",
+        f"`walle.np` has {len(rows)} of the names of NumPy {numpy.__version__} and of MNN's `numpy` module. Results, shapes and dtypes of",
+        "the compared ones are NumPy's, except for the differences below. *Time*: over NumPy's in the same run, one thread,",
+        f"float32 of {SIZE[0]} x {SIZE[1]} x {SIZE[2]} or the smaller size of its case; the geometric mean is {mean:.2f}.",
         "",
-        *table(rows),
+        "### Names",
+        "",
+        *name_lists(rows),
         "",
         "### Intended differences",
         "",
@@ -197,7 +211,8 @@ def problems(text: str) -> list[str]:
         return ["docs/api.md has no part for walle.np; write it with: python scripts/np_api.py"]
     part = text[text.index(BEGIN) : text.index(END)]
     lines = part.splitlines()
-    found = [line.split("`")[1] for line in lines[: lines.index("### Intended differences")] if line.startswith("| `")]
+    listed = lines[lines.index("### Names") : lines.index("### Intended differences")]
+    found = [name for line in listed for name in line.split("`")[1::2]]
     wrong = [f"{name} is not in docs/api.md" for name in present() if name not in found]
     wrong += [f"{name} is in docs/api.md but not in walle.np" for name in found if name not in present()]
     wrong += [

@@ -94,9 +94,9 @@ def outcomes(name: str, seconds: int) -> tuple[list[dict[str, str]], str]:
 
 
 def groups(rows: list[dict[str, str]], kind: str, count: int) -> list[tuple[str, int]]:
-    """Return the most frequent reasons of a kind, without the numbers and names in them."""
-    reasons = collections.Counter(re.sub(r"\d+", "N", row["why"]) for row in rows if row["kind"] == kind)
-    return reasons.most_common(count)
+    """Return the most frequent reasons of a kind, without the numbers and the lists of known names in them."""
+    whys = (row["why"].partition("; known are ")[0] for row in rows if row["kind"] == kind)
+    return collections.Counter(re.sub(r"\d+", "N", why) for why in whys).most_common(count)
 
 
 def main() -> None:
@@ -134,8 +134,8 @@ def document(table: list[tuple[str, list[int], str]], rows: list[dict[str, str]]
         f"Written by `make numpy-suite`: test files of NumPy {numpy.__version__} with `walle.np` in NumPy's place",
         "(`tests/numpy_suite`). *Refused*: the test uses what `walle.np` says clearly that it does not have (a name,",
         "an argument, a dtype). *Worded*: the error is NumPy's, its text is not. *Failed*: another result or class of",
-        "error than NumPy's. Arrays of Python floats and random numbers are float64 in these tests, because float32 is",
-        "the default. Tests that NumPy marks as slow are left out.",
+        "error than NumPy's. Arrays of Python floats and random numbers are float64 in these tests; the default is",
+        "float32. Tests that NumPy marks as slow are left out. `--failures` prints every failed test.",
         "",
         f"| file | {' | '.join(KINDS)} |",
         "| --- |" + " --: |" * len(KINDS),
@@ -145,9 +145,9 @@ def document(table: list[tuple[str, list[int], str]], rows: list[dict[str, str]]
         for name, counts, problem in table
     ]
     lines += [f"| all | {' | '.join(map(str, total))} |", ""]
-    for kind, title in (("failed", "Reasons of failures"), ("refused", "What is refused")):
+    for kind, title in (("failed", "Frequent reasons of failures"), ("refused", "What is refused most")):
         lines += [f"## {title}", "", "| tests | reason |", "| --: | --- |"]
-        for why, count in groups(rows, kind, 60):
+        for why, count in groups(rows, kind, 20):
             text = why.replace("|", "\\|").replace("<", "&lt;")
             lines.append(f"| {count} | {text} |")
         lines.append("")
