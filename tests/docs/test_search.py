@@ -9,7 +9,8 @@ import pytest_asyncio
 from tests.dashboard.chromium import Browser, chromium, chromium_path
 
 WORDS = (
-    "rollback", "trigger", "model", "token", "backup", "sign", "dashboard", "database", "cluster", "camera", "webhook", "rule",
+    "rollback", "trigger", "model", "token", "backup", "sign", "dashboard", "database", "cluster", "camera", "webhook",
+    "rule",
 )  # fmt: skip
 _RESULTS = "[...document.querySelectorAll('ul.search li > a')].map((a) => a.getAttribute('href'))"
 
