@@ -26,6 +26,7 @@ _MODULES = {
     "EventJournal": "events.event_journal",
     "EventLog": "events.event_log",
     "FeatureStore": "features.store",
+    "Ingest": "ingest.sqlite.store:SqliteUploadStore",
     "Outbox": "features.outbox",
     "ResultStream": "trigger.task_results",
     "StreamEngine": "trigger.stream_engine",
@@ -58,10 +59,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "Ingest":  # the store of uploads without a database
-        return importlib.import_module("walle.pipeline.ingest.sqlite.store").SqliteUploadStore
     if name in _MODULES:
-        return getattr(importlib.import_module(f"walle.pipeline.{_MODULES[name]}"), name)
+        module, _, attribute = _MODULES[name].partition(":")
+        return getattr(importlib.import_module(f"walle.pipeline.{module}"), attribute or name)
     raise AttributeError(f"module 'walle.pipeline' has no attribute {name!r}")
 
 
