@@ -169,7 +169,12 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     assert json.loads(written[0]).keys() == json.loads(shown[0]).keys()
 
     release = printed["terminal-4.txt"]
-    for text in ("visits-v1-1 beta", "visits-v1-1 gray", "visits-v1-1 full", "visits-v1-1 is rolled back"):
+    for text in (
+        "visits-v1-1 beta",
+        "visits-v1-1 percentage rollout",
+        "visits-v1-1 full",
+        "visits-v1-1 is rolled back",
+    ):
         assert text in release, release
     assert "0 failed" in release
     assert "last error" not in release

@@ -372,7 +372,7 @@ class ReleaseService:
         same = [release for release in under_way if release.request.policy == request.policy]
         if same or len(under_way) >= MAX_UNDER_WAY:
             first = (same or under_way)[0]
-            raise TaskBusyError(request.name, first.id, first.state.value)
+            raise TaskBusyError(request.name, first.id, first.state.value, not same)
         of_task = (release for release in self._releases.values() if release.request.name == request.name)
         groups = {entry.policy for entry in plan_row(request.name, of_task, "").entries}
         if request.policy not in groups and len(groups) >= MAX_GROUPS_OF_TASK:
