@@ -162,7 +162,10 @@ class CreateBody(_Strict):
     beta: int | list[str] = Field(
         default=DEFAULT_BETA_COUNT, description="how many beta devices, or their ids; 0: no beta"
     )
-    steps: list[float] = Field(default=list(DEFAULT_STEPS), description="shares of the gray steps, growing to 1")
+    steps: list[float] = Field(
+        default=list(DEFAULT_STEPS),
+        description="shares of the devices at the steps of the percentage rollout, growing to 1",
+    )
     gate: GateBody = GateBody()
 
     def to_request(self) -> ReleaseRequest:
