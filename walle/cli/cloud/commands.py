@@ -164,7 +164,7 @@ def up(
     files: Annotated[
         str,
         typer.Option(
-            help="Where files of versions lie: s3://BUCKET/PREFIX, or folder; as before if empty. See walle files."
+            help="Where files of versions lie: s3://BUCKET/PREFIX, or folder; as before if empty. See walle storage."
         ),
     ] = "",
     s3_endpoint: Annotated[str, typer.Option(help="URL of the S3 server; Amazon's if empty.")] = "",

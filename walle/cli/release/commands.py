@@ -228,7 +228,7 @@ def retire(
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Give up old full versions, so that `walle files gc` removes their files after its grace time.
+    """Give up old full versions, so that `walle storage gc` removes their files after its grace time.
 
     A version goes once --keep-versions full ones have taken its place: of the same group of devices, or for all. What
     devices get is unchanged, also of one that still has it; rollbacks lead to the versions that are left. A release

@@ -94,6 +94,6 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
         *([f"reads of other tasks: {', '.join(config.reads)}"] if config.reads else []),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
         *(f"{size:>12,} bytes  {escape(path)} (cloud only)" for path, size in cloud_sizes.items()),
-        f"{report['size_bytes']:>12,} bytes  travel to a device",
+        f"{report['size_bytes']:>12,} bytes  download size per device",
     ]
     return report, lines
