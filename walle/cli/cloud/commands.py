@@ -71,7 +71,8 @@ def up(
         bool, typer.Option("--plain-http", help="HTTP without TLS: on this machine only, or behind a proxy.")
     ] = False,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate chain of HTTPS; one of the cloud's own authority if not given.")
+        Path | None,
+        typer.Option(help="Certificate chain of HTTPS; one of the cloud's own self-signed CA if not given."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of that certificate.")] = None,
     trust_proxy: Annotated[

@@ -91,7 +91,7 @@ class UnknownFileError(DeployError):
 
     def __str__(self) -> str:
         device_id, task, name = self.args
-        return f"device {device_id[:100]!r} has no file {name[:100]!r} of {task[:200]}; list them with: walle device-file list"
+        return f"device {device_id[:100]!r} has no file {name[:100]!r} of {task[:200]}; list: walle device-file list"
 
 
 def exclusive_router(
