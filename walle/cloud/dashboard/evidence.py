@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeIs
 
 from walle.cloud.dashboard.pages import chart
 from walle.deploy.gate.evidence_text import decision_text, name_text
@@ -39,7 +39,7 @@ def _test(key: str, entry: Any) -> Iterator[dict[str, Any]]:
         return
     name = entry.get("test", entry.get("name"))
     value, limit = entry.get("value"), entry.get("boundary", entry.get("limit"))
-    if name is None or not _is_number(value) or not _is_number(limit):
+    if name is None or not (_is_number(value) and _is_number(limit)):
         return
     does = str(entry.get("does", _PURPOSES.get(key, key)))
     yield {
@@ -55,7 +55,7 @@ def _test(key: str, entry: Any) -> Iterator[dict[str, Any]]:
     }
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeIs[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
