@@ -77,7 +77,7 @@ def charts_of(
     ]
     failed = [{"label": "failed", "values": rates, "color": "bad"}]
     limits = [
-        {"label": f"{what}: {100 * gate[key]:.3g} %", "y": 100 * gate[key], "color": color}
+        {"label": f"{what} {100 * gate[key]:.3g} %", "y": 100 * gate[key], "color": color}
         for key, what, color in (("p_good", "accepted", "good"), ("p_bad", "unacceptable", "bad"))
         if key in gate
     ]
