@@ -204,9 +204,7 @@ async def test_charts_have_units_labels_that_do_not_overlap_and_the_latest_value
             texts = json.loads(await page.run("JSON.stringify(texts)"))
             assert any(one[1].endswith(" %") for one in texts if one[0] == -1), kind
             written = {(one[0], one[1], *one[2:]) for one in texts if one[0] >= 0}
-            assert {"paused" if kind == "paused" else "rolled back", "unacceptable 20 %"} <= {
-                one[1] for one in written
-            }
+            assert {"paused" if kind == "paused" else "rolled back", "unacceptable 20 %"} <= {one[1] for one in written}
             for chart, text, x, y, width, whole in written:
                 assert x + width <= whole, (kind, text)
                 for other, words, x2, y2, width2, _ in written:

@@ -82,6 +82,8 @@ def test_tests_over_time_are_drawn_by_how_far_they_are_on_the_way_to_their_bound
     assert against["summary"] == "50 % step, evidence that it fails too often: 5 (rolled back at 5)"
     assert json.loads(good["data"])["series"][0]["values"] == [50.0, None, 50.0, None]
     assert good["summary"] == "no evidence yet at the 50 % step"
+    over = [{"at_s": 6.0, "state": "rolled_back"}]
+    assert [one["title"] for one in charts_of({"points": [], "tests": steps}, over, {})] == [against["title"]]
     assert charts_of({"points": []}, [], {}) == []
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def check(
     folder: Folder,
     events: Annotated[
-        Path | None, typer.Option(help="Compare the events that start the task with this log, not with the simulation events.")
+        Path | None,
+        typer.Option(help="Compare the events that start the task with this log, not with the simulation events."),
     ] = None,
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     as_json: JsonFlag = False,

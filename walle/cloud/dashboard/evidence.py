@@ -6,6 +6,7 @@ from typing import Any, TypeIs
 
 from walle.cloud.dashboard.pages import chart
 from walle.deploy.gate.evidence_text import decision_text, name_text
+from walle.deploy.releases.release import ReleaseState
 from walle.deploy.releases.stage_text import stage_text, state_text
 
 _MARKS = 40  # of a chart, the latest
@@ -109,7 +110,11 @@ def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[s
     x = [round(point["at_s"], 1) for _, point in points]
     boundary = {(step["stage"], one["test"]): one["boundary"] for step in steps for one in step["tests"]}
     does = {one["test"]: one["does"] for step in steps for one in step["tests"]}
-    for title, accepts in (("Evidence against the version over time", False), ("Evidence for it over time", True)):
+    is_rejected = bool(history) and history[-1]["state"] == ReleaseState.ROLLED_BACK
+    titles = {False: "Evidence against the version over time", True: "Evidence for it over time"}
+    for accepts, title in titles.items():
+        if accepts and is_rejected:
+            continue
         names = [name for name, what in does.items() if (what == "accepts") is accepts]
         values = {
             name: [_way(point["values"].get(name), boundary.get((step["stage"], name))) for step, point in points]
