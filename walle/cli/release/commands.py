@@ -53,14 +53,14 @@ def start(
     only_device: Annotated[
         list[str] | None, typer.Option(help="Only this device's id; once for each. It goes before all other releases.")
     ] = None,
-    gate_p_good: Annotated[
-        float | None, typer.Option(help="Accepted failure rate: runs of a good version fail no more often.")
+    gate_p_good: Annotated[float | None, typer.Option(help="Accepted failure rate of runs, such as 0.01.")] = None,
+    gate_p_bad: Annotated[float | None, typer.Option(help="Unacceptable failure rate of runs, such as 0.2.")] = None,
+    gate_alpha: Annotated[
+        float | None, typer.Option(help="Probability of rejecting a version with the accepted failure rate.")
     ] = None,
-    gate_p_bad: Annotated[
-        float | None, typer.Option(help="Unacceptable failure rate: a version whose runs fail this often is bad.")
+    gate_beta: Annotated[
+        float | None, typer.Option(help="Probability of accepting one with the unacceptable failure rate.")
     ] = None,
-    gate_alpha: Annotated[float | None, typer.Option(help="Probability of rejecting a good version.")] = None,
-    gate_beta: Annotated[float | None, typer.Option(help="Probability of accepting a bad version.")] = None,
     gate_min_devices: Annotated[
         int | None, typer.Option(help="Devices that must report before a step is done.")
     ] = None,

@@ -122,7 +122,7 @@ def size_of(size_bytes: float) -> str:
 
 
 def _fails(totals: Mapping[str, Any], gate: Mapping[str, Any]) -> bool:
-    """Return whether runs fail more often than those of a good version, by the gate of the release."""
+    """Return whether runs fail more often than the accepted failure rate of the release's gate."""
     return bool(totals["failed"] and totals["failure_rate"] > gate.get("p_good", 0.0))
 
 
