@@ -63,7 +63,7 @@ def _is_number(value: Any) -> TypeIs[int | float]:
 def charts_of(
     course: Mapping[str, Any], history: Sequence[Mapping[str, Any]], gate: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the charts of a release: coverage, failure rate beside the accepted and the unacceptable one, and tests."""
+    """Return the charts of a release: coverage, failure rate beside the accepted and unacceptable ones, tests."""
     points = course.get("points", [])
     tests = list(_test_charts(course.get("tests", []), history))
     if len(points) < 2:
