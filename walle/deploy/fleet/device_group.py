@@ -99,6 +99,6 @@ def not_simulated_text(groups: int) -> str:
         else f"{groups} groups of devices were not simulated: each"
     )
     return (
-        f"{subject} has fewer than {_LEAST_DEVICES} devices, has less than {100 * _LEAST_SHARE:g} % of the release's devices,"
-        f" or is not among the {MAX_GROUPS} largest"
+        f"{subject} has fewer than {_LEAST_DEVICES} devices, has less than {100 * _LEAST_SHARE:g} % of the release's"
+        f" devices, or is not among the {MAX_GROUPS} largest"
     )
