@@ -24,6 +24,7 @@ ERRORS = [
     TransitionError("count-v1-1", "full", "Start", ("Rollback",)),
     UnknownReleaseError("count-v1-1"),
     TaskBusyError("shop/count", "count-v1-1", "beta"),
+    TaskBusyError("shop/count", "count-v1-1", "beta", True),
     TooManyGroupsError("shop/count"),
     PatternBudgetError("shop", "releases", 5_900, 220),
     ReleaseRequestError("beta", "too many"),

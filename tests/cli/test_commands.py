@@ -24,8 +24,8 @@ COMMANDS = {
     "device doctor", "device enrol", "device revoke",
     "device list", "device log", "device logs", "device run", "device show",
     "features export", "features made-by", "features resend", "features sink", "features tail",
-    "figures", "file list", "file put", "file remove",
-    "files check", "files gc", "files move",
+    "figures", "device-file list", "device-file put", "device-file remove",
+    "storage check", "storage gc", "storage move",
     "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release explain", "release pause", "release preview", "release resume", "release retire", "release retry",
@@ -135,7 +135,21 @@ def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["task", "release", "cloud", "demo", "device", "features", "file", "attributes", "model", "token", "audit"]
+    "group",
+    [
+        "task",
+        "release",
+        "cloud",
+        "demo",
+        "device",
+        "features",
+        "device-file",
+        "storage",
+        "attributes",
+        "model",
+        "token",
+        "audit",
+    ],
 )
 def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
     assert group in CliRunner().invoke(app, ["--help"]).output

@@ -86,7 +86,7 @@ async def test_a_release_is_rolled_back_by_keyboard_alone(world: World) -> None:
         await page.type(token)
         await page.press("Enter")
         await page.until("document.querySelector('#live h1')")
-        assert await page.run("document.querySelector('#live h1').innerText") == "shop/count v4 gray"
+        assert await page.run("document.querySelector('#live h1').innerText") == "shop/count v4 percentage rollout"
         await page.press("Tab")
         assert await page.run("document.activeElement.innerText") == "Skip to the content"
         await page.tab_to("Pause")
@@ -204,7 +204,7 @@ async def test_charts_have_units_labels_that_do_not_overlap_and_the_latest_value
             texts = json.loads(await page.run("JSON.stringify(texts)"))
             assert any(one[1].endswith(" %") for one in texts if one[0] == -1), kind
             written = {(one[0], one[1], *one[2:]) for one in texts if one[0] >= 0}
-            assert {"paused" if kind == "paused" else "rolled back", "bad 20 %"} <= {one[1] for one in written}
+            assert {"paused" if kind == "paused" else "rolled back", "unacceptable 20 %"} <= {one[1] for one in written}
             for chart, text, x, y, width, whole in written:
                 assert x + width <= whole, (kind, text)
                 for other, words, x2, y2, width2, _ in written:
@@ -234,7 +234,7 @@ async def test_two_people_see_what_the_other_does_at_once(world: World) -> None:
         await anna.run("document.querySelector('details.failure').open = true")
         await anna.run("document.querySelector('details.failure').isTheSame = true")
         await bert.run("document.querySelector('button.resume').click()")
-        await anna.until("document.querySelector('#live h1 .state').innerText === 'gray'")
+        await anna.until("document.querySelector('#live h1 .state').innerText === 'percentage rollout'")
         assert await anna.run("document.querySelector('details.failure').isTheSame")
         assert await anna.run("document.querySelector('details.failure').open")
 

@@ -25,6 +25,8 @@ def test_shown_tests_any_kind_are_shown_with_those_that_accept_last() -> None:
         ("failed runs", 0.0, "rolls back", None),
         ("runs are good", 1.0, "accepts", None),
     ]
+    assert (found[1]["text"], found[1]["decision"]) == ("evidence that it fails too often", "-1.5 (rolled back at 5)")
+    assert [one["does"] for one in shown_tests(EVIDENCE, is_rejected=True)] == ["pauses", "rolls back"]
     assert shown_tests({}) == []
 
 
@@ -71,13 +73,17 @@ def test_tests_over_time_are_drawn_by_how_far_they_are_on_the_way_to_their_bound
     against, good = charts_of({"points": [], "tests": steps}, [{"at_s": 5.0, "state": "gray"}], {})
     data = json.loads(against["data"])
     assert data["x"] == [1.0, 2.0, 5.0, 6.0]
-    assert [(one["label"], one["values"]) for one in data["series"]] == [("failed runs", [0.0, 0.0, 10.0, 100.0])]
+    assert [(one["label"], one["values"]) for one in data["series"]] == [
+        ("evidence that it fails too often", [0.0, 0.0, 10.0, 100.0])
+    ]
     assert [(one["label"], one["y"]) for one in data["limits"]] == [("decides", 100)]
     assert data["unit"] == " %"
-    assert data["marks"] == [{"x": 5.0, "label": "gray"}]
-    assert against["summary"] == "at gray 0.5, failed runs: 5.00 of 5.00, at which it rolls back"
+    assert data["marks"] == [{"x": 5.0, "label": "percentage rollout"}]
+    assert against["summary"] == "50 % step, evidence that it fails too often: 5 (rolled back at 5)"
     assert json.loads(good["data"])["series"][0]["values"] == [50.0, None, 50.0, None]
-    assert good["summary"] == "none is at work at gray 0.5"
+    assert good["summary"] == "no evidence yet at the 50 % step"
+    over = [{"at_s": 6.0, "state": "rolled_back"}]
+    assert [one["title"] for one in charts_of({"points": [], "tests": steps}, over, {})] == [against["title"]]
     assert charts_of({"points": []}, [], {}) == []
 
 

@@ -28,7 +28,7 @@ def test_numbers_have_the_unit_that_their_name_says() -> None:
     ]
 
 
-def test_a_histogram_says_how_many_and_within_what_they_were() -> None:
+def test_a_histogram_is_shown_by_its_count_p50_and_p99() -> None:
     metric = histogram("walle_http_duration_seconds")
     fast, slow = Histogram((0.005, 0.1)), Histogram((0.005, 0.1))
     for value in (0.001, 0.002, 0.05):
@@ -38,8 +38,8 @@ def test_a_histogram_says_how_many_and_within_what_they_were() -> None:
     metric.add_metric(["git"], slow.buckets(), slow.total)
     metric.add_metric(["cdn"], Histogram((0.005, 0.1)).buckets(), 0.0)
     assert [(row["labels"], row["value"]) for row in rows_of(metric)] == [
-        ("api", "3: half within 0.005 s, 99 % within 0.1 s"),
-        ("git", "1: half not within 0.1 s, 99 % not within 0.1 s"),
+        ("api", "3: p50 ≤ 0.005 s, p99 ≤ 0.1 s"),
+        ("git", "1: p50 > 0.1 s, p99 > 0.1 s"),
         ("cdn", "0"),
     ]
 

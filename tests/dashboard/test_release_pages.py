@@ -220,7 +220,10 @@ async def test_of_two_people_who_press_at_once_the_second_is_told(shop: ShopClou
         assert sorted(one.status_code for one in answers) == [303, 409]
         late = max(answers, key=lambda one: one.status_code)
         first = "anna" if answers[0].status_code == 303 else "bert"
-        assert f"Nothing was done: release {release_id} is paused and takes no Pause" in words_of(late.text)
+        assert (
+            f"Nothing was done: release {release_id} is already paused; it can be resumed or rolled back"
+            in words_of(late.text)
+        )
         assert f"The last to act was {first} (pause)" in words_of(late.text)
         assert f"{address}/confirm/resume" in late.text  # the page shows what can be done now
         # Who saw an earlier pause does not overrule a later one.

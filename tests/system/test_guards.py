@@ -46,7 +46,7 @@ async def test_a_slow_version_is_rolled_back_and_the_reason_names_the_guard(
         second = await shop.release("v2", beta=0, steps=[0.5, 1.0], gate=gate)
         shown = await shop.until(second, "rolled_back", "full", "paused", users=users)
         assert shown["state"] == "rolled_back", shown["reason"]
-        assert shown["reason"].startswith("gray 0.5: guard latency_ms < 2x: it is above that on most of ")
+        assert shown["reason"].startswith("50 % step: guard latency_ms < 2x: it is above that on most of ")
         slow, found = (await shop.releases.evidence(second))["guards"]
         assert slow["state"] == "bad"
         assert slow["new"] > 2 * slow["control"] > 0

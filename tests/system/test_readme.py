@@ -155,7 +155,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     for number, text in enumerate(shell_blocks()):
         scripts.append(tmp_path / f"script-{number}")
         scripts[-1].write_text(text)
-    command = [sys.executable, "-m", "tests.sim.terminals", str(folder), "no task yet", *map(str, scripts)]
+    command = [sys.executable, "-m", "tests.sim.terminals", str(folder), "visits v1 was removed", *map(str, scripts)]
     tour = subprocess.run(
         command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False
     )
@@ -169,7 +169,12 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     assert json.loads(written[0]).keys() == json.loads(shown[0]).keys()
 
     release = printed["terminal-4.txt"]
-    for text in ("visits-v1-1 beta", "visits-v1-1 gray", "visits-v1-1 full", "visits-v1-1 is rolled back"):
+    for text in (
+        "visits-v1-1 beta",
+        "visits-v1-1 percentage rollout",
+        "visits-v1-1 full",
+        "visits-v1-1 is rolled back",
+    ):
         assert text in release, release
     assert "0 failed" in release
     assert "last error" not in release
@@ -185,7 +190,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     assert "shop/visits v1" in device
     assert "runs failed" not in device
     (end,) = (line for line in device.splitlines() if ": stopped; " in line)
-    assert "no task yet" in end  # the rollback reached it
+    assert "no task (shop/visits v1 was removed)" in end  # the rollback reached it
     log = (folder / "phone" / "device.log").read_text()
     assert "shop/visits v1: item/2: 2 clicks" in log
     assert "WARNING" not in log

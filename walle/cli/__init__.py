@@ -53,8 +53,8 @@ def walle(
 # `walle device run` works with the device's packages only.
 _COMMANDS = (
     "demo", "task", "release", "access.sign", "access.trust", "cloud", "access.login",
-    "access.token", "access.group", "device", "release.attributes", "release.file", "cloud.files", "features", "model",
-    "access.audit", "figures",
+    "access.token", "access.group", "device", "release.attributes", "release.device_file", "cloud.storage",
+    "features", "model", "access.audit", "figures",
 )  # fmt: skip
 for _name in _COMMANDS:
     importlib.import_module(f"walle.cli.{_name}").register(app)

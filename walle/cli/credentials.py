@@ -4,7 +4,7 @@ They are in `~/.config/walle/credentials.toml` (or below XDG_CONFIG_HOME), which
 
     [clouds."https://127.0.0.1:8470"]
     token = "walle_..."
-    ca_file = "/home/me/.config/walle/127.0.0.1-8470.pem"    # for a cloud with an authority of its own
+    ca_file = "/home/me/.config/walle/127.0.0.1-8470.pem"    # for a cloud with its own CA
 """
 
 import hashlib
@@ -36,14 +36,14 @@ class CredentialsError(ConfigError):
 
 
 class KnownCloud(NamedTuple):
-    """Record of a cloud: the token, and the certificate authority by which it is trusted; "" without."""
+    """Record of a cloud: the token, and the CA by which it is trusted; "" without."""
 
     token: str = ""
     ca_file: str = ""
 
 
 class Credentials:
-    """Token and pinned authority of each cloud, by its address.
+    """Token and pinned CA of each cloud, by its address.
 
     Raises:
         CredentialsError: the file is not in its form, or others can read it.
@@ -83,7 +83,7 @@ class Credentials:
         return self._clouds.get(origin_of(url), KnownCloud())
 
     def ca_pem(self, url: str) -> str:
-        """Return the certificate authority that was pinned for `url`, "" without one. Raises CredentialsError."""
+        """Return the CA that was pinned for `url`, "" without one. Raises CredentialsError."""
         file = self.get(url).ca_file
         if not file:
             return ""
@@ -93,7 +93,7 @@ class Credentials:
             raise CredentialsError(Path(file), f"cannot be read ({error}); log in again") from error
 
     def put(self, url: str, token: str, ca_pem: str | None = None) -> None:
-        """Keep the token for the cloud at `url`, and its authority: None for the one that is kept, "" for none."""
+        """Keep the token for the cloud at `url`, and its CA: None for the one that is kept, "" for none."""
         ca_file = self.get(url).ca_file
         make_folders(self._path.parent, mode=0o700)
         if ca_pem is not None:
@@ -134,7 +134,7 @@ def fingerprint_of(ca_pem: str) -> str:
 
 
 def ca_of(url: str) -> str:
-    """Return the certificate authority for the cloud at `url`: the file of WALLE_CA_FILE, or what login pinned."""
+    """Return the CA for the cloud at `url`: the file of WALLE_CA_FILE, or what login pinned."""
     file = os.environ.get("WALLE_CA_FILE", "")
     if not file:
         return Credentials.load().ca_pem(url) if url.startswith("https://") else ""

@@ -28,10 +28,10 @@ class JoinFileError(ConfigError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Join:
-    """Address of a cloud, the authority and keys that the device trusts, and a token that enrols it (a secret).
+    """Address of a cloud, the CA and keys that the device trusts, and a token that enrols it (a secret).
 
     The token is "" in a file for devices that are enrolled; `device_id` is that of the one device that it admits, ""
-    where it admits any. The file holds the fingerprint of the authority too, which `walle cloud up` shows: a person can
+    where it admits any. The file holds the fingerprint of the CA too, which `walle cloud up` shows: a person can
     compare the two where the file came over a path that is not trusted.
     """
 
@@ -45,7 +45,7 @@ class Join:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the authority's certificate; raises as `fingerprint_of`."""
+        """Fingerprint of the CA's certificate; raises as `fingerprint_of`."""
         return fingerprint_of(self.ca_pem)
 
     def save(self, path: Path) -> None:

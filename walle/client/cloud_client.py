@@ -59,7 +59,7 @@ class CloudCertificateError(CloudUnreachableError):
 
 
 class CloudClient:
-    """A client of one cloud, within `async with`. `ca_pem` is the cloud's own authority, where it has one.
+    """A client of one cloud, within `async with`. `ca_pem` is the cloud's own CA, where it has one.
 
     Every call raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error.
 

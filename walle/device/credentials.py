@@ -139,8 +139,10 @@ class DeviceCredentials:
             try:
                 await self.session()
             except httpx.HTTPError as error:
-                log = _LOG.warning if isinstance(error, CloudRefusalError) else _LOG.info
-                log("%s: no session with the cloud: %s", self._device_id, error)
+                if isinstance(error, CloudRefusalError):
+                    _LOG.warning("%s: the cloud refuses this device: %s", self._device_id, error)
+                else:
+                    _LOG.info("%s: the cloud does not answer: %s", self._device_id, error)
                 delay_s = backoff.failed(asked_pause_s(error, self._clock.time()))
             else:
                 backoff.worked()

@@ -79,7 +79,7 @@ class Plan(NamedTuple):
         lines.append(
             f"backend {self.backend} (predicted: {costs}), {len(self.ops)} steps, rasters {self.rasters_made} before "
             f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
-            f"{self.search_ms:.2f} ms of it search"
+            f"of which search {self.search_ms:.2f} ms"
         )
         return "\n".join(lines)
 

@@ -80,8 +80,13 @@ _ALL = [
             "1 for each release that is under way, bakes, or is the latest full one of its task",
             {**_OF_RELEASE, "version": "such as v3", "state": "states of a release", "stage": "such as gray 0.25"},
         ),
-        (_GAUGE, "release_step", "Step: 0 before the beta, 1 in it, from 2 on gray steps, then full", _OF_RELEASE),
-        (_GAUGE, "release_coverage_ratio", "Share of the devices of its policy that may have the version", _OF_RELEASE),
+        (
+            _GAUGE,
+            "release_step",
+            "Step: 0 before the beta, 1 in it, from 2 on the steps of the percentage rollout, then full",
+            _OF_RELEASE,
+        ),
+        (_GAUGE, "release_coverage_ratio", "Share of the devices of its policy to which it is rolled out", _OF_RELEASE),
         (
             _GAUGE,
             "release_changed_timestamp_seconds",

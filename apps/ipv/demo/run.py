@@ -30,6 +30,7 @@ from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.base import plain
 from walle.client.release_client import ReleaseClient
 from walle.cloud import CloudConfig
+from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError, WalleError
 from walle.pipeline.events.event_log import EventLog
@@ -222,12 +223,12 @@ class _Demo:
                 if self._release["stage"] != stage:
                     stage = self._release["stage"]
                     reason = f": {self._release['reason']}" if self._release["reason"] else ""
-                    self._record.mark(self._now_s, f"{version} {stage.replace('_', ' ')}{reason[:160]}")
+                    self._record.mark(self._now_s, f"{version} {stage_text(stage)}{reason[:160]}")
                     self._view.update()
                 if self._release["state"] in until:
                     return {**self._release, "start_s": start_s}
                 if self._release["state"] in ("failed", "rolled_back"):
-                    raise WalleError(f"{version} is {self._release['state']}: {self._release['reason']}")
+                    raise WalleError(f"{version} is {state_text(self._release['state'])}: {self._release['reason']}")
                 await asyncio.sleep(0.1)
 
     async def _until_all_on(self, version: str) -> None:
@@ -244,8 +245,9 @@ class _Demo:
                 yield
         except TimeoutError:
             release, totals = self._release, self._release.get("totals", {})
+            stage = stage_text(release.get("stage", ""))
             raise DemoStalledError(
-                f"{what} took more than {_RELEASE_LIMIT_S:.0f} s: {release.get('id')} is at {release.get('stage')},"
+                f"{what} took more than {_RELEASE_LIMIT_S:.0f} s: {release.get('id')} is at {stage},"
                 f" {totals.get('ok')} runs ok, {totals.get('failed')} failed; on a slow machine try fewer --devices"
             ) from None
 
@@ -314,7 +316,7 @@ class _Demo:
         stored = sum(device.stored for device in devices)
         runs = sum(device.runs_ok for device in devices)
         record.claim(
-            "v1 went through simulation, beta and gray steps to every device",
+            "v1 went through simulation, beta and percentage rollout to every device",
             first["state"] == "full" and self._stages(first) == ["simulation", "beta", "25 %", "50 %", "100 %", "full"],
             " → ".join(self._stages(first)),
         )
@@ -325,8 +327,8 @@ class _Demo:
         )
         stage = second["reason"].partition(":")[0]
         record.claim(
-            "v2 was rolled back by the monitor, in the beta or the first gray step",
-            second["state"] == "rolled_back" and stage in ("beta", f"gray {STEPS[0]:g}"),
+            "v2 was rolled back by the monitor, in the beta or the first step of the rollout",
+            second["state"] == "rolled_back" and stage in ("beta", stage_text(f"gray {STEPS[0]:g}")),
             second["reason"][:200],
         )
         most = max(sample.active.get("v2", 0) for sample in record.samples)

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from apps.ipv.demo.record import DemoRecord, Sample
+from walle.deploy.releases.stage_text import stage_text
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _COLOURS = {"v1": "cyan", "v2": "red"}
@@ -45,7 +46,9 @@ class View:
     def _picture(self, now: Sample) -> RenderableType:
         rows = Table.grid(padding=(0, 2))
         rows.add_row(
-            "release", Text(f"{now.release or '-'}  {now.state or '-'}", style="bold"), _bar(now.share, 1.0, "white")
+            "release",
+            Text(f"{now.release or '-'}  {stage_text(now.state) or '-'}", style="bold"),
+            _bar(now.share, 1.0, "white"),
         )
         for version in sorted(set(now.active) - {""} | {"v1"}):
             count = now.active.get(version, 0)

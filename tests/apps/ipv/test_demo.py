@@ -44,7 +44,7 @@ async def test_a_release_that_does_not_get_on_is_named(demo: run._Demo, monkeypa
     release: dict[str, Any] = {"id": "ipv-v1-1", "stage": "gray 0.25", "totals": {"ok": 7, "failed": 1}}
     demo._release = release
     with pytest.raises(
-        run.DemoStalledError, match=r"v1 on every device .* ipv-v1-1 is at gray 0\.25, 7 runs ok, 1 fail"
+        run.DemoStalledError, match=r"v1 on every device .* ipv-v1-1 is at 25 % step, 7 runs ok, 1 fail"
     ):
         await demo._until_all_on("v1")
 

@@ -71,7 +71,7 @@ def test_simulate_names_events_whose_page_was_never_entered(tmp_path: Path) -> N
     log.write_text('{"event_id": "page_exit", "page_id": "item/7", "ts_ms": 1700000000000, "contents": {}}\n')
     status, report = run("task", "simulate", tmp_path / "dwell", "--events", log)
     assert (status, report["runs"], report["failures"]) == (1, 0, 1)
-    assert "1 met it while their page had no open visit (`without_visit = true`" in report["first_error"]
+    assert "1 matched while their page had no open visit (`without_visit = true`" in report["first_error"]
 
 
 def test_new_writes_over_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ async def test_conflicts_and_unknown_releases(gateway: Gateway) -> None:
     assert (busy.status_code, busy.json()["type"]) == (409, "TaskBusyError")
     refused = await gateway.post(f"/v1/releases/{release_id}/start")
     assert (refused.status_code, refused.json()["type"]) == (409, "TransitionError")
-    assert "takes: GateAccepted" in refused.json()["error"]
+    assert "cannot be started; it can be paused or rolled back" in refused.json()["error"]
     for path in ("", "/stream"):
         unknown = await gateway.get(f"/v1/releases/nope{path}")
         assert (unknown.status_code, unknown.json()["type"]) == (404, "UnknownReleaseError")

@@ -194,7 +194,7 @@ async def test_releases_for_other_devices_are_under_way_at_once_and_for_the_same
     for number in range(13):
         assert (await cloud.ask("POST", "/v1/releases", body("v1", app_version=f">={number}")))[0] == 201
     status, answer = await cloud.ask("POST", "/v1/releases", body("v1", app_version=">=99"))
-    assert (status, "one of 16" in answer["error"]) == (409, True)
+    assert (status, "has 16 releases under way, the most at once" in answer["error"]) == (409, True)
 
 
 @pytest.mark.asyncio
@@ -239,7 +239,9 @@ async def test_a_beta_that_waits_for_devices_says_so(cloud: Cloud) -> None:
     await cloud.ask("POST", f"/v1/releases/{release['id']}/start")
     await cloud.world.reached(release["id"], "beta")
     _, shown = await cloud.ask("GET", f"/v1/releases/{release['id']}")
-    assert shown["reason"].startswith("waits for 2 beta devices: seen lately, of its policy, and without a more")
+    assert shown["reason"].startswith(
+        "waiting for up to 2 more beta devices to check in, each one that this release is for"
+    )
 
 
 @pytest.mark.asyncio

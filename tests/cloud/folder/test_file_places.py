@@ -63,7 +63,7 @@ def test_a_place_is_not_changed_under_files(tmp_path: Path) -> None:
     sha256 = home.files.put(MODEL)
     place = S3Place(BUCKET, "shop")
     with pytest.raises(
-        ConfigError, match=r"its files lie in this folder; move them first: walle files move .* --to s3://"
+        ConfigError, match=r"its files lie in this folder; move them first: walle storage move .* --to s3://"
     ):
         choose_place(tmp_path, place)
     assert read_place(tmp_path) is None

@@ -306,7 +306,7 @@ async def test_events_that_trigger_nothing_fail_it_and_broken_lines_are_named(si
     events = b"".join(LOG.splitlines(keepends=True)[:2]) + b"{]\n"
     result = await simulator.run(bundle("def execute(ctx, x):\n    pass\n"), events)
     assert (result.ok, result.runs) == (False, 0)
-    assert "none of 2 simulated events met the trigger condition page_exit" in result.first_error
+    assert "none of 2 simulated events started the task; the events that start it are page_exit" in result.first_error
     assert "1 lines were skipped, the first is line 3: not JSON" in result.first_error
 
 

@@ -70,7 +70,7 @@ async def test_a_device_fetches_a_version_from_a_bucket(
     assert (backup.has_files, backup.damaged) == (False, ())
     restore_backup(tmp_path / "backup", tmp_path / "restored", SystemClock())
     home.files.remove(sha256)
-    (finding,) = (await run("files", "check", str(tmp_path / "restored")))["findings"]
+    (finding,) = (await run("storage", "check", str(tmp_path / "restored")))["findings"]
     assert finding["repaired_from"] == "shop/count v1 of the task repository"
     assert CloudHome(tmp_path / "restored").files.read(sha256) == MODEL
 
@@ -85,30 +85,30 @@ async def test_a_cloud_repairs_its_files_and_collects_what_nothing_reaches(tmp_p
         sha256, manifest = model_of(home), next(iter(StoredFiles(home).reachable().files.values()))[0].manifest
     home = CloudHome(folder)
     assert isinstance(home.files, FolderStore)
-    whole = await run("files", "check", str(folder))
+    whole = await run("storage", "check", str(folder))
     assert not (folder / "repos" / "shop.git" / "lfs").exists()
     assert (whole["findings"], whole["files"]) == ([], len(list(home.files.files())))
     home.files.path(sha256).write_bytes(MODEL[:-1] + b"x")
     home.files.remove(manifest)
-    shown = (await run("files", "check", str(folder), "--no-repair", code=1))["findings"]
+    shown = (await run("storage", "check", str(folder), "--no-repair", code=1))["findings"]
     assert {one["sha256"]: one["fault"] for one in shown} == {sha256: "damaged", manifest: "missing"}
-    repaired = (await run("files", "check", str(folder)))["findings"]
+    repaired = (await run("storage", "check", str(folder)))["findings"]
     assert all(one["repaired_from"] for one in repaired)
     assert home.files.read(sha256) == MODEL
     assert home.files.verify(manifest)
     orphan = home.files.put(b"of a release that ended half-way")
     long_ago_s = time.time() - 10 * 86_400
     os.utime(home.files.path(orphan), (long_ago_s, long_ago_s))
-    first = (await run("files", "gc", str(folder)))["files"]
+    first = (await run("storage", "gc", str(folder)))["files"]
     assert (first["waiting"], first["removed"]) == (1, [])
     marks = folder / "files-unreached.json"
     marks.write_text(json.dumps({orphan: time.time() - 5 * 86_400}))
-    assert (await run("files", "gc", str(folder), "--dry-run"))["files"]["removed"] == [orphan]
+    assert (await run("storage", "gc", str(folder), "--dry-run"))["files"]["removed"] == [orphan]
     assert home.files.has(orphan)
-    done = (await run("files", "gc", str(folder)))["files"]
+    done = (await run("storage", "gc", str(folder)))["files"]
     assert (done["removed"], done["removed_bytes"]) == ([orphan], 32)
     assert not home.files.has(orphan)
-    assert (await run("files", "check", str(folder)))["findings"] == []
+    assert (await run("storage", "check", str(folder)))["findings"] == []
 
 
 @pytest.mark.asyncio
@@ -130,14 +130,14 @@ async def test_a_large_file_and_its_stored_copy_repair_each_other(tmp_path: Path
     for damaged in (large, stored):
         damaged.chmod(0o644)
         damaged.write_bytes(MODEL[:-1])
-        (finding,) = (await run("files", "check", str(folder)))["findings"]
+        (finding,) = (await run("storage", "check", str(folder)))["findings"]
         assert (finding["sha256"], finding["fault"]) == (sha256, "damaged")
         assert finding["repaired_from"].startswith("the copy in folder")
         assert large.read_bytes() == stored.read_bytes() == MODEL
     for damaged in (large, stored):
         damaged.chmod(0o644)
         damaged.write_bytes(MODEL[:-1])
-    findings = (await run("files", "check", str(folder), code=1))["findings"]
+    findings = (await run("storage", "check", str(folder), code=1))["findings"]
     assert [one["store"] for one in findings] == ["files", "large files of shop"]
     with pytest.raises(LargeFileError, match="never pushed"):  # so that git-lfs sends it again
         pushed.open(sha256)
@@ -173,17 +173,17 @@ async def test_large_files_that_no_commit_names_are_collected(tmp_path: Path) ->
     before_s = time.time() - 10 * 86_400
     for sha256 in sha256s.values():
         os.utime(objects.path(sha256), (before_s, before_s))
-    assert (await run("files", "gc", str(folder)))[store]["waiting"] == 2
+    assert (await run("storage", "gc", str(folder)))[store]["waiting"] == 2
     marks = folder / "large-files-shop-unreached.json"
     since_s = json.loads(marks.read_text())
     assert set(since_s) == {sha256s["abandoned"], sha256s["coming"]}
     marks.write_text(json.dumps(dict.fromkeys(since_s, time.time() - 5 * 86_400)))
     assert pushed.renew(sha256s["coming"]) == len(blobs["coming"])  # a push asked for it, and has not set its refs yet
-    shown = await run("files", "gc", str(folder), "--dry-run")
+    shown = await run("storage", "gc", str(folder), "--dry-run")
     assert shown[store]["removed"] == [sha256s["abandoned"]]
     assert pushed.size_bytes(sha256s["abandoned"])
     assert "large files of other" not in shown
-    done = (await run("files", "gc", str(folder)))[store]
+    done = (await run("storage", "gc", str(folder)))[store]
     assert (done["removed"], done["removed_bytes"], done["reached"]) == ([sha256s["abandoned"]], 450_000, 3)
     assert [pushed.size_bytes(sha256s[what]) is not None for what in blobs] == [True, True, True, False, True]
 
@@ -192,7 +192,7 @@ async def test_large_files_that_no_commit_names_are_collected(tmp_path: Path) ->
     tree = git(work, "rev-parse", "count:deep").stdout.strip()
     damaged = next((folder / "repos" / "shop.git" / "objects" / tree[:2]).glob(f"{tree[2:]}*"))
     damaged.unlink()
-    result = await asyncio.to_thread(CliRunner().invoke, app, ["files", "gc", str(folder)])
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["storage", "gc", str(folder)])
     assert result.exit_code
     assert "scenario shop: its history cannot be read" in str(result.exception)
     assert pushed.size_bytes(sha256s["coming"])

@@ -270,7 +270,7 @@ async def test_a_version_waits_for_its_file_without_another_pull_and_a_rollback_
     for _ in range(2):
         (error,) = await device.agent.handle([first], stamp)
         assert "v1 is not activated yet" in str(error)
-        assert "requires exclusive files that this device does not have: a (walle file put)" in str(error)
+        assert "requires exclusive files that this device does not have: a (walle device-file put)" in str(error)
     pulls = len(cloud.pulls)
     assert device.agent.tasks == {}
     files.put("a", b"one")

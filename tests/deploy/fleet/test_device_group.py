@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from walle.base.clock import ManualClock
-from walle.deploy.fleet.device_group import MAX_GROUPS, DeviceGroup, TargetedGroups
+from walle.deploy.fleet.device_group import MAX_GROUPS, DeviceGroup, TargetedGroups, not_simulated_text
 from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
 from walle.deploy.policies.policy import Policy
 from walle.protocol import Attribute, Profile
@@ -76,3 +76,9 @@ async def test_the_registry_groups_the_devices_of_a_policy_that_were_seen_lately
         assert [(group.app_version, group.devices) for group in found.groups] == [("10.0", 2)]
         every = await registry.groups(Policy(), 3600.0)
         assert [(group.app_version, group.devices) for group in every.groups] == [("10.0", 2), ("9.0", 2)]
+
+
+def test_groups_that_are_not_simulated_are_counted_with_the_reason() -> None:
+    reason = "has fewer than 2 devices, has less than 1 % of the release's devices, or is not among the 8 largest"
+    assert not_simulated_text(1) == f"1 group of devices was not simulated: it {reason}"
+    assert not_simulated_text(3) == f"3 groups of devices were not simulated: each {reason}"

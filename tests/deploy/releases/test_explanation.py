@@ -120,7 +120,7 @@ def test_releases_outside_the_table_are_explained_too() -> None:
     found = _explained([hidden, full, made, over], Profile("d", "10"))
     assert [(one.release, one.result) for one in found.releases[1:]] == [
         ("r1", "a newer release for the same devices, or for all, is full"),
-        ("r3", "no device may have it yet"),
+        ("r3", "it is not rolled out to any device yet"),
     ]
     (waiting,) = explain(ReleaseTable(), Profile("d", "10", {}, {TASK: "v7"}), [made])
     assert (waiting.gets, waiting.because) == ("v7", "no device gets the task yet; it keeps what it has")

@@ -158,8 +158,10 @@ def test_a_refusal_says_what_is_allowed_and_crosses_processes() -> None:
     with pytest.raises(TransitionError) as caught:
         advance(_release(), Pause(0.0))
     again = pickle.loads(pickle.dumps(caught.value))
-    assert str(again) == "release ipv-v2-1 is created and takes no Pause; it takes: Start, Rollback"
-    with pytest.raises(TransitionError, match="it is over; create a new release"):
+    assert (
+        str(again) == "release ipv-v2-1 is in the state created and cannot be paused; it can be started or rolled back"
+    )
+    with pytest.raises(TransitionError, match="is already rolled back; start a new release"):
         advance(_after(_release(), "Rollback"), Start(0.0))
 
 
@@ -179,7 +181,7 @@ def test_a_beta_without_devices_is_refused() -> None:
 
 def test_a_person_who_resumes_after_a_pause_by_the_gate_overrules_its_cause() -> None:
     paused = _after(_release(), *PATHS["gray 0.25"], "GatePaused")
-    assert (paused.reason, paused.cause, paused.overruled) == ("gray 0.25: it fails on one group", "group os=12", ())
+    assert (paused.reason, paused.cause, paused.overruled) == ("25 % step: it fails on one group", "group os=12", ())
     assert Release.from_plain(json.loads(json.dumps(paused.to_plain()))) == paused
     resumed = _after(paused, "Resume")
     assert (resumed.reason, resumed.cause, resumed.overruled) == ("", "", ("group os=12",))
@@ -217,7 +219,7 @@ def test_a_release_keeps_the_groups_that_it_was_simulated_for() -> None:
 def test_reasons_are_kept_and_bounded() -> None:
     assert _after(_release(), "Start", "Rollback").reason == "by anna: looks wrong"
     rejected, _ = advance(_after(_release(), *PATHS["gray 0.25"]), GateRejected(0.0, "x" * 9000))
-    assert rejected.reason.startswith("gray 0.25: xxx")
+    assert rejected.reason.startswith("25 % step: xxx")
     assert len(rejected.reason) == 500
 
 

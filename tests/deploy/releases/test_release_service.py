@@ -19,6 +19,7 @@ from walle.deploy.releases.errors import SignedAgainError, TaskBusyError, Unknow
 from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseRequestError, ReleaseState, TransitionError
 from walle.deploy.releases.simulation_result import SimulationResult
 from walle.deploy.releases.sqlite_journal import SqliteJournal
+from walle.deploy.releases.stage_text import stage_text
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile, directives_from_header
 from walle.trust.audience import share
 from walle.trust.metadata import RoleKeys, verify_manifest
@@ -122,7 +123,9 @@ async def test_a_failing_version_is_taken_back_at_any_stage(tmp_path: Path, stag
         await world.report(bad.id, 10, 10, error="ZeroDivisionError")
         bad = await world.service.get(bad.id)
         assert (bad.state, bad.stage) == (ReleaseState.ROLLED_BACK, "rolled_back")
-        assert f"{stage}: 10 of 20 runs failed, on 1 devices, the last with: ZeroDivisionError" in bad.reason
+        assert (
+            f"{stage_text(stage)}: 10 of 20 runs failed, on 1 devices, the last with: ZeroDivisionError" in bad.reason
+        )
         assert {_answer(world, device, "v2") for device in ("d1", "d2", "d3")} == {"v1"}
         assert _answer(world, "d1", "v1") == "v1"
         fix = await _started(world, "v3", "full")
@@ -269,7 +272,7 @@ async def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnknownReleaseError, match="release 'nope' does not exist"):
             await world.service.start("nope")
         release = await world.service.create(_request())
-        with pytest.raises(TransitionError, match="is created and takes no Pause"):
+        with pytest.raises(TransitionError, match="is in the state created and cannot be paused"):
             await world.service.pause(release.id)
         assert [one.id for one in await world.service.all()] == [release.id]
 
@@ -649,5 +652,5 @@ async def test_a_bad_version_is_rolled_back_in_its_bake_and_a_good_one_ends_it(t
         again = await world.service.retry(release.id)
         assert (again.retries, again.request, again.state) == (release.id, release.request, ReleaseState.SIMULATING)
         assert (await world.monitor.evidence(release.id))["bakes"]  # that of the attempt before stays
-        with pytest.raises(TransitionError, match="takes no Retry"):
+        with pytest.raises(TransitionError, match="cannot be tried again"):
             await world.service.retry(again.id)

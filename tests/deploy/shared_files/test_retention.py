@@ -125,7 +125,7 @@ def test_a_damaged_manifest_stops_the_sweep_and_an_unanswering_store_too(cloud: 
     cloud.files.path(bundle.sha256).write_bytes(b"damaged")
     (error,) = cloud.reachable().unread
     assert (error.release_id, error.sha256) == (release.id, bundle.sha256)
-    assert "is damaged; repair it first: walle files check" in str(error)
+    assert "is damaged; repair it first: walle storage check" in str(error)
     cloud.files.remove(bundle.sha256)
     (error,) = cloud.reachable().unread
     assert "cannot be read" in str(error)

@@ -180,7 +180,7 @@ async def test_the_name_of_an_unknown_resource_is_refused(make: Make, name: str)
 @pytest.mark.parametrize(
     ("body", "resources", "message"),
     [
-        ('ctx.session("intnet")', ["intent.walle", "b.walle", "t.bin"], "no model resources/intnet.walle; its models are: b, intent"),
+        ('ctx.session("intnet")', ["intent.walle", "b.walle", "t.bin"], "no model resources/intnet.walle; it has: b, intent"),
         ('ctx.session("intnet")', ["intnet.onnx"], "resources/intnet.onnx is not converted in a task's VM; convert it before: walle model convert resources/intnet.onnx resources/intnet.walle"),
         ('ctx.session("intnet")', ["a.onnx"], "convert its ONNX model: walle model convert resources/a.onnx resources/intnet.walle"),
         ('ctx.session("intnet")', [], "and no other model; make one: walle model convert MODEL.onnx resources/intnet.walle, and list it under [files]"),

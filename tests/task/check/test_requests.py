@@ -37,7 +37,7 @@ def main_of(expression: str) -> str:
     ("expression", "found"),
     [
         ('ctx.session("intnet")', "main.py:2:12: error: the task has no model resources/intnet.walle; did you mean intent? [resource]"),
-        ('ctx.session("zzz").run({})', "the task has no model resources/zzz.walle; it has intent [resource]"),
+        ('ctx.session("zzz").run({})', "the task has no model resources/zzz.walle; it has: intent [resource]"),
         ('ctx.session(name="intnet.walle")', "the task has no model resources/intnet.walle; did you mean intent?"),
         ("ctx.session(MODEL)\nMODEL = 'intnet'", "did you mean intent?"),
         ('ctx.resource("tabel.bin")', "main.py:2:12: error: the task has no file resources/tabel.bin; did you mean table.bin? [resource]"),

@@ -19,7 +19,7 @@ class AuthorityError(DeployError):
     """A certificate or key that cannot be used. `path` is its file."""
 
     def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"certificate authority, {path}: {what}")
+        super().__init__(f"CA, {path}: {what}")
         self.path = path
 
 

@@ -174,10 +174,11 @@ def _check_token(token: str, found: StoredToken | None, device_id: str, now_s: f
     if found.device_id not in ("", device_id):
         raise IdentityRefusedError(403, f"the enrolment token is for another device than {device_id[:100]!r}")
     if is_other and not found.device_id:
-        what = f"the cloud knows device {device_id[:100]!r} by another key (was its folder deleted?)"
+        what = f"the cloud knows device {device_id[:100]!r} with another key (was its folder deleted?)"
         shown = device_id if re.fullmatch(r"[\w.-]{1,100}", device_id) else "ID --output FILE"
         how = (
-            f"run `walle device enrol {shown} --cloud FOLDER` beside the cloud, and start the device with its join file"
+            f"run, where the cloud's folder is, `walle device enrol {shown} --cloud FOLDER`, and start the device with"
+            " the join file that it writes"
         )
         raise IdentityRefusedError(403, f"{what}; {how}")
 

@@ -42,11 +42,9 @@ def login(
     token_file: Annotated[
         Path | None, typer.Option(help="File that has the token; if not given, it is asked for, or read from a pipe.")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificate authority by which to trust the cloud, such as its ca.pem.")
-    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="Certificate of the cloud's CA, such as its ca.pem.")] = None,
     fingerprint: Annotated[
-        str, typer.Option(help="Fingerprint of that authority, as `walle cloud up` shows it, in place of the file.")
+        str, typer.Option(help="Fingerprint of the cloud's CA, as `walle cloud up` shows it, in place of the file.")
     ] = "",
     git: GitFlag = True,
     as_json: JsonFlag = False,
@@ -54,7 +52,7 @@ def login(
     """Keep your token of a cloud, for commands and for git: no command line, address or environment needs it.
 
     It is kept in ~/.config/walle/credentials.toml, which only you can read, after the cloud has said whose it is. The
-    authority of a cloud that has its own is pinned: from a file, by its fingerprint, or after you have compared it.
+    CA of a cloud that has its own is pinned: from a file, by its fingerprint, or after you have compared it.
     """
     credentials = Credentials.load()
     ca_pem = _authority(url, credentials, ca_file, fingerprint)
@@ -70,7 +68,7 @@ def login(
 
 
 def _authority(url: str, credentials: Credentials, ca_file: Path | None, fingerprint: str) -> str:
-    """Return the authority to trust the cloud by, "" for those of the system."""
+    """Return the CA by which to trust the cloud, as PEM, "" for those of the system."""
     if not url.startswith("https://"):
         if not is_loopback(urllib.parse.urlsplit(url).hostname or ""):
             print(f"warning: {url} has no TLS: the token can be read on the way", file=sys.stderr)
@@ -90,9 +88,9 @@ def _authority(url: str, credentials: Credentials, ca_file: Path | None, fingerp
     found = fingerprint_of(ca_pem)
     if fingerprint:
         if found != fingerprint.replace(":", "").lower():
-            raise ConfigError(f"the authority of {url} has another fingerprint, {found}; you may be on a wrong host")
+            raise ConfigError(f"the CA of {url} has another fingerprint, {found}; you may be on a wrong host")
         return ca_pem
-    what = f"the certificate of {url} is of an authority that is not known, with the fingerprint {found}"
+    what = f"the certificate of {url} is of an unknown CA, with the fingerprint {found}"
     if not sys.stdin.isatty():
         raise ConfigError(f"{what}; if `walle cloud up` shows the same, give it as --fingerprint, or give --ca-file")
     print(f"{what}.", file=sys.stderr)
@@ -164,7 +162,7 @@ async def _whoami(url: str, token: str, ca_pem: str) -> TokenJson:
 
 
 def _tell_git(url: str, ca_file: str) -> None:
-    """Make walle the only credential helper for the cloud, as another one would keep the token; pin the authority."""
+    """Make walle the only credential helper for the cloud, as another one would keep the token; pin the CA."""
     if shutil.which("git") is None:
         return
     program = shutil.which("walle")

@@ -71,7 +71,8 @@ def up(
         bool, typer.Option("--plain-http", help="HTTP without TLS: on this machine only, or behind a proxy.")
     ] = False,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate chain of HTTPS; one of the cloud's own authority if not given.")
+        Path | None,
+        typer.Option(help="Certificate chain of HTTPS; one of the cloud's own self-signed CA if not given."),
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of that certificate.")] = None,
     trust_proxy: Annotated[
@@ -164,7 +165,7 @@ def up(
     files: Annotated[
         str,
         typer.Option(
-            help="Where files of versions lie: s3://BUCKET/PREFIX, or folder; as before if empty. See walle files."
+            help="Where files of versions lie: s3://BUCKET/PREFIX, or folder; as before if empty. See walle storage."
         ),
     ] = "",
     s3_endpoint: Annotated[str, typer.Option(help="URL of the S3 server; Amazon's if empty.")] = "",

@@ -242,7 +242,7 @@ def _announce(
         if missing
         else f"task code runs in VM hosts behind {', '.join(layers)}",
         f"join.json admits {config.join_devices} new devices, for a day; others: walle device enrol",
-        f"fingerprint of the certificate authority: {join.fingerprint}",
+        f"fingerprint of its own CA: {join.fingerprint}",
         f"{escape(end_with)} stops it",
     ]
     for line in lines:
@@ -250,8 +250,8 @@ def _announce(
 
 
 def _offline_lines(home: "CloudHome") -> list[str]:
-    """Say that the offline keys are here, where they are."""
+    """Return a line on the signing keys where they are in the cloud's folder, else none."""
     if not any(home.trust.offline.glob("*.pem")):
         return []
-    where = escape(str(home.trust.offline))
-    return [f"offline keys: in {where}; move them away, then sign versions with walle sign (docs/how-to/sign.md)"]
+    how = "keep them off this machine in production, and sign versions with walle sign (docs/how-to/sign.md)"
+    return [f"signing keys: created in {escape(str(home.trust.offline))}; {how}"]

@@ -207,6 +207,7 @@ class DeviceProgram:
         self._state = _State.STARTING
         self._cloud_error = ""
         self._shown: dict[str, Any] = {}
+        self._had: Mapping[str, str] = {}  # the latest tasks with their versions
         self._line: Status | None = None
 
     async def run(self) -> bool:
@@ -358,16 +359,17 @@ class DeviceProgram:
         }
         if status == self._shown:
             return
+        self._had = summary.tasks or self._had
         if self._as_json:
             emit_line(status)
         elif self._line is not None:
-            self._line.update(escape(_line_of(status)))
+            self._line.update(escape(_line_of(status, self._had)))
         elif status["tasks"] != self._shown.get("tasks") or status["state"] != self._shown.get("state"):
-            print(_line_of(status), flush=True)
+            print(_line_of(status, self._had), flush=True)
         self._shown = status
 
     def _say_end(self, summary: DeviceSummary) -> None:
-        lines = [_line_of(self._shown)] if self._line is not None else []  # elsewhere it is printed already
+        lines = [_line_of(self._shown, self._had)] if self._line is not None else []  # elsewhere it is printed already
         for what, latencies in (("event to feature", summary.to_feature_ms), ("feature to cloud", summary.to_ack_ms)):
             if len(latencies) > 1:
                 cuts = statistics.quantiles(latencies, n=100, method="inclusive")
@@ -399,9 +401,23 @@ _COUNTED = (
 _NEARLY_FULL = 0.8  # of a state's bound: it is shown
 
 
-def _line_of(status: Mapping[str, Any]) -> str:
-    tasks = ", ".join(f"{task} {version}" for task, version in status["tasks"].items()) or "no task yet"
-    parts = [f"{status['device_id']}: {status['state']}", tasks, f"{status['events']} events"]
+def _tasks_text(tasks: Mapping[str, str], had: Mapping[str, str]) -> str:
+    """Return the tasks with their versions; where there is none, those of before, which were removed."""
+    if tasks:
+        return _versions_text(tasks)
+    if had:
+        return f"no task ({_versions_text(had)} {'was' if len(had) == 1 else 'were'} removed)"
+    return "no task yet"
+
+
+def _versions_text(tasks: Mapping[str, str]) -> str:
+    return ", ".join(f"{task} {version}" for task, version in tasks.items())
+
+
+def _line_of(status: Mapping[str, Any], had: Mapping[str, str]) -> str:
+    """Return a status as a line. `had` are the latest tasks that the device had."""
+    parts = [f"{status['device_id']}: {status['state']}", _tasks_text(status["tasks"], had)]
+    parts.append(f"{status['events']} events")
     parts.append(f"{status['produced']} features, {status['unsent']} unsent")
     if status["runs_failed"]:
         parts.append(f"{status['runs_failed']} runs failed: {status['last_error']}")

@@ -20,9 +20,13 @@ from walle.client.release_client import (
     ReleaseJson,
     TransitionJson,
 )
+from walle.deploy.fleet.device_group import not_simulated_text
+from walle.deploy.gate.evidence_text import count_text, line_text, sample_text
+from walle.deploy.releases.stage_text import stage_text, state_text
+from walle.deploy.releases.transition_text import event_text
 from walle.errors import WalleError
 
-_NOT_IN_ROWS = ("at_s", "faults")  # details of a transition that have lines of their own
+_NOT_IN_DETAILS = ("at_s", "by", "devices", "faults")  # of a transition, which are shown elsewhere
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "retired": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
@@ -41,17 +45,22 @@ def start(
     beta: Annotated[int | None, typer.Option(help="How many beta devices; 0 for no beta.", min=0)] = None,
     beta_device: Annotated[list[str] | None, typer.Option(help="A beta device's id; once for each.")] = None,
     step: Annotated[
-        list[float] | None, typer.Option(help="Share of a gray step; once for each, the last one 1.")
+        list[float] | None,
+        typer.Option(help="Share of the devices at a step of the percentage rollout; once for each, the last one 1."),
     ] = None,
     app_version: AppVersionOption = "",
     rule: RuleOption = "",
     only_device: Annotated[
         list[str] | None, typer.Option(help="Only this device's id; once for each. It goes before all other releases.")
     ] = None,
-    gate_p_good: Annotated[float | None, typer.Option(help="Failure rate of a good version.")] = None,
-    gate_p_bad: Annotated[float | None, typer.Option(help="Failure rate of a bad version.")] = None,
-    gate_alpha: Annotated[float | None, typer.Option(help="Probability of rejecting a good version.")] = None,
-    gate_beta: Annotated[float | None, typer.Option(help="Probability of accepting a bad version.")] = None,
+    gate_p_good: Annotated[float | None, typer.Option(help="Accepted failure rate of runs, such as 0.01.")] = None,
+    gate_p_bad: Annotated[float | None, typer.Option(help="Unacceptable failure rate of runs, such as 0.2.")] = None,
+    gate_alpha: Annotated[
+        float | None, typer.Option(help="Probability of rejecting a version with the accepted failure rate.")
+    ] = None,
+    gate_beta: Annotated[
+        float | None, typer.Option(help="Probability of accepting one with the unacceptable failure rate.")
+    ] = None,
     gate_min_devices: Annotated[
         int | None, typer.Option(help="Devices that must report before a step is done.")
     ] = None,
@@ -79,14 +88,16 @@ def start(
     ] = None,
     trial_runs: Annotated[
         int | None,
-        typer.Option(help="For a trial with a few devices: this many runs of each count like devices of their own."),
+        typer.Option(
+            help="Trial mode, for a few devices: judge by runs, not by devices; this many runs of a device count."
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow it until it is full, has failed or is rolled back.")
     ] = False,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Release a version: simulation, beta devices, gray steps, then every device; taken back by itself if it fails.
+    """Release a version: simulation, beta devices, percentage rollout, every device; rolled back by itself if it fails.
 
     With --watch the exit status is 0 only if the release became full. What is not given is chosen by the cloud.
     """
@@ -124,7 +135,11 @@ def start(
         return
     name = escape(release["id"])
     reads = "".join(f"; it {line}" for line in _reads(release))
-    emit(release, as_json=False, text=f"{name} is {release['state']}{escape(reads)}; next: walle release status {name}")
+    emit(
+        release,
+        as_json=False,
+        text=f"{name} is {state_text(release['state'])}{escape(reads)}; next: walle release status {name}",
+    )
 
 
 def status(
@@ -161,7 +176,7 @@ def status(
         *_reads(release),
         *_group_lines(release),
         *_state_lines(release),
-        *_evidence_lines(evidence),
+        *_evidence_lines(evidence, release["state"]),
         *_failure_lines(found),
     ]
     lines += _simulation_lines(release["history"])
@@ -213,7 +228,7 @@ def retire(
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Give up old full versions, so that `walle files gc` removes their files after its grace time.
+    """Give up old full versions, so that `walle storage gc` removes their files after its grace time.
 
     A version goes once --keep-versions full ones have taken its place: of the same group of devices, or for all. What
     devices get is unchanged, also of one that still has it; rollbacks lead to the versions that are left. A release
@@ -231,7 +246,7 @@ def _act(
     url: str, token: str, action: Callable[[ReleaseClient], Coroutine[Any, Any, ReleaseJson]], *, as_json: bool
 ) -> None:
     release = run_client(url, token, action)
-    emit(release, as_json=as_json, text=f"{escape(release['id'])} is {release['state'].replace('_', ' ')}")
+    emit(release, as_json=as_json, text=f"{escape(release['id'])} is {state_text(release['state'])}")
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------
@@ -243,8 +258,8 @@ def _row(release: ReleaseJson) -> dict[str, Any]:
         "release": release["id"],
         "task": f"{request['scenario']}/{request['task']}",
         "version": request["version"],
-        "state": release["state"],
-        "stage": release["stage"],
+        "state": state_text(release["state"]),
+        "stage": stage_text(release["stage"]),
         "devices": totals["installed"],
         "ok": totals["ok"],
         "failed": totals["failed"],
@@ -275,7 +290,7 @@ def _group_lines(release: "ReleaseJson") -> list[str]:
         )
         lines.append(f"simulated for {name}: {result}")
     if others := release.get("other_groups", 0):
-        lines.append(f"not simulated for {others} smaller groups of devices")
+        lines.append(not_simulated_text(others))
     return lines
 
 
@@ -310,11 +325,15 @@ def _simulation_lines(history: list[TransitionJson]) -> list[str]:
     return [line for fault in faults for line in SimulatedFault.from_plain(fault).lines()]
 
 
-def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
-    """Return what the gate has on the step that is judged, a line each, none if no step is."""
+def _evidence_lines(evidence: dict[str, Any], state: str) -> list[str]:
+    """Return what the gate has on the step that is judged, a line each, none if no step is.
+
+    A release that is `rolled_back` is decided: the tests that could have accepted it are left out.
+    """
     if not evidence:
         return []
-    lines = [f"gate of {evidence['stage']}: {_sample_line(evidence['new'])}"]
+    is_trial = bool(evidence["gate"].get("trial_runs"))
+    lines = [f"{stage_text(evidence['stage'])}: {sample_text(evidence['new'], is_trial=is_trial)}"]
     if until_s := evidence.get("lasts_until_s"):
         until = f"{datetime.fromtimestamp(until_s).astimezone():%Y-%m-%d %H:%M:%S}"
         if evidence.get("bakes"):
@@ -322,19 +341,16 @@ def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
         elif evidence.get("is_held"):
             lines.append(f"  the devices are enough; the step lasts until {until} at least")
     if evidence["control"]:
-        lines.append(f"  with the version before: {_sample_line(evidence['control'])}")
+        lines.append(f"  with the version before: {sample_text(evidence['control'])}")
     lines += _metric_lines(evidence)
     if (silent := evidence.get("silent")) and (silent["pairs"] or silent["alone"] or silent["watched"]):
         seen = f"{silent['silent']} of {silent['pairs']} devices are silent, {silent['silent_before']} of as many"
         alone = f"; {silent['silent_alone']} of {silent['alone']} without one to compare" if silent["alone"] else ""
         watched = f"{silent['watched']} are watched"
         lines.append(f"  {seen} with the version before{alone}; {watched}")
-        lines.append(f"  silent devices: {silent['value']:.1f}, pauses at {silent['boundary']:.1f}")
-    effects = (("rejects", "rejects"), ("groups", "pauses"), ("hindered", "pauses"), ("accepts", "accepts"))
-    for key, verb in effects:
-        lines += [
-            f"  {test['test']}: {test['value']:.1f}, {verb} at {test['boundary']:.1f}" for test in evidence.get(key, [])
-        ]
+        lines.append(f"  {line_text(silent, 'pauses')}")
+    for key in ("rejects", "groups", "hindered", *(("accepts",) if state != "rolled_back" else ())):
+        lines += [f"  {line_text(test, key)}" for test in evidence.get(key, [])]
     return lines
 
 
@@ -347,9 +363,9 @@ def _metric_lines(evidence: dict[str, Any]) -> list[str]:
         counts = f"{guard['devices']} and {guard['control_devices']} devices"
         state = f"{guard['state']}, {guard['why']}" if guard["why"] else guard["state"]
         lines.append(f"  guard {guard['guard']}: {state}; medians {values}, of {counts}")
-        tests = ((guard["rejects"], "rejects"), (guard["accepts"], "accepts"))
-        stands = "; ".join(f"{verb} at {test['boundary']:.1f}, is {test['value']:.1f}" for test, verb in tests)
-        lines.append(f"    {guard['compared']} devices compared: {stands}")
+        tests = (("guards are broken", guard["rejects"], "rejects"), ("guards hold", guard["accepts"], "accepts"))
+        stands = "; ".join(line_text({**test, "test": name}, does) for name, test, does in tests)
+        lines.append(f"    {count_text(guard['compared'], 'device')} compared: {stands}")
     guarded = {guard["metric"] for guard in guards}
     for metric in evidence.get("metrics", []):
         if metric["metric"] not in guarded:
@@ -360,14 +376,6 @@ def _metric_lines(evidence: dict[str, Any]) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.4g}"
-
-
-def _sample_line(sample: dict[str, Any]) -> str:
-    runs = f"{sample['failed']:g} of {sample['runs']} runs failed"
-    hindered = f", {sample['hindered']} cannot install it" if sample.get("hindered") else ""
-    return (
-        f"{sample['devices']} devices count, {sample['broken']} are broken, {runs}; {sample['waiting']} wait{hindered}"
-    )
 
 
 def _failure_lines(found: FailuresJson) -> list[str]:
@@ -386,17 +394,17 @@ def _failure_lines(found: FailuresJson) -> list[str]:
 
 def _history_row(entry: TransitionJson) -> dict[str, Any]:
     at = datetime.fromtimestamp(entry["at_s"]).astimezone()
-    details = ", ".join(f"{key} {value}" for key, value in entry["details"].items() if key not in _NOT_IN_ROWS)
+    details = ", ".join(f"{key} {value}" for key, value in entry["details"].items() if key not in _NOT_IN_DETAILS)
     return {
         "at": f"{at:%Y-%m-%d %H:%M:%S}",
-        "event": entry["event"] or "Created",
-        "state": entry["state"],
+        "event": event_text(entry["event"], entry["details"]),
+        "state": state_text(entry["state"]),
         "details": details,
     }
 
 
 def progress_of(release: ReleaseJson) -> float:
-    """Return how far a release is, from 0 to 1: simulation, beta and each gray step count the same."""
+    """Return how far a release is, from 0 to 1: simulation, beta and each step of the rollout count the same."""
     steps = len(release["request"]["steps"])
     stages = {"created": 0, "simulating": 0, "beta": 1, "gray": 2 + release["step"], "full": 2 + steps}
     done = stages.get(release["resumes"] or release["state"], 2 + steps)
@@ -411,7 +419,8 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
         stage = ""
         async for release in client.stream(release_id):
             totals = release["totals"]
-            note = f"{release['stage']}: {totals['installed']} devices, {totals['ok']} ok, {totals['failed']} failed"
+            devices = count_text(totals["installed"], "device")
+            note = f"{stage_text(release['stage'])}: {devices}, {totals['ok']} runs ok, {totals['failed']} failed"
             progress.update(bar, completed=progress_of(release), note=note)
             if as_json:
                 emit_line(release)
@@ -419,7 +428,9 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
                 reason = f": {release['reason']}" if release["reason"] else ""
                 if release["state"] == "failed":
                     reason += f"; its event, traceback and log: walle release status {release_id}"
-                emit(release, as_json=False, text=escape(f"{release_id} {release['state']} ({note}){reason}"))
+                emit(
+                    release, as_json=False, text=escape(f"{release_id} {state_text(release['state'])} ({note}){reason}")
+                )
             if release["state"] in _OVER:
                 return _OVER[release["state"]]
     raise CloudUnreachableError(client.url, "the stream ended early")

@@ -11,6 +11,7 @@ from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.client.cloud_client import CloudAddressError
 from walle.client.release_client import ExplainedTaskJson, ExplanationJson, PreviewJson, ReleaseClient
+from walle.deploy.releases.stage_text import stage_text
 
 _DAY_S = 86_400.0
 
@@ -59,7 +60,8 @@ def explanation_lines(found: ExplanationJson) -> list[str]:
 def _task_lines(task: ExplainedTaskJson) -> list[str]:
     lines = [f"{task['task']}: has {task['has'] or 'nothing'}, gets {task['gets'] or 'nothing'}: {task['because']}"]
     for number, release in enumerate(task["releases"], 1):
-        lines.append(f"  {number}. {release['release']} ({release['version']}, {release['stage']}, {release['kind']})")
+        stage = stage_text(release["stage"])
+        lines.append(f"  {number}. {release['release']} ({release['version']}, {stage}, {release['kind']})")
         lines += [
             f"       {'yes' if one['holds'] else 'no ':3}  {one['term']}  ({one['device']})" for one in release["terms"]
         ]
@@ -103,7 +105,7 @@ def preview(
         {
             "meets": one["release"],
             "task": one["task"],
-            "stage": one["stage"],
+            "stage": stage_text(one["stage"]),
             "devices of both": one["devices"],
             "first goes": "the new one" if one["goes_first"] else one["release"],
         }

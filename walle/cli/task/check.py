@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def check(
     folder: Folder,
     events: Annotated[
-        Path | None, typer.Option(help="Compare the trigger condition with this log, not with the simulation events.")
+        Path | None,
+        typer.Option(help="Compare the events that start the task with this log, not with the simulation events."),
     ] = None,
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     as_json: JsonFlag = False,
@@ -94,6 +95,6 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
         *([f"reads of other tasks: {', '.join(config.reads)}"] if config.reads else []),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
         *(f"{size:>12,} bytes  {escape(path)} (cloud only)" for path, size in cloud_sizes.items()),
-        f"{report['size_bytes']:>12,} bytes  travel to a device",
+        f"{report['size_bytes']:>12,} bytes  download size per device",
     ]
     return report, lines

@@ -78,7 +78,7 @@ class UnknownGroupFileError(DeployError):
     def __str__(self) -> str:
         task, name = self.args
         what = f"{task[:200]} has no file {name[:100]!r} for this rule"
-        return f"{what}; list the files, with their rules as they were put: walle file list"
+        return f"{what}; list the files, with their rules as they were put: walle device-file list"
 
 
 class UnknownFileError(DeployError):
@@ -91,7 +91,7 @@ class UnknownFileError(DeployError):
 
     def __str__(self) -> str:
         device_id, task, name = self.args
-        return f"device {device_id[:100]!r} has no file {name[:100]!r} of {task[:200]}; list them with: walle file list"
+        return f"device {device_id[:100]!r} has no file {name[:100]!r} of {task[:200]}; list: walle device-file list"
 
 
 def exclusive_router(

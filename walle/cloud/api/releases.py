@@ -114,10 +114,14 @@ class PolicyBody(_Strict):
 
 
 class GateBody(_Strict):
-    p_good: float = Field(default=Gate.p_good, description="failure rate of a good version")
-    p_bad: float = Field(default=Gate.p_bad, description="failure rate of a bad one, above p_good")
-    alpha: float = Field(default=Gate.alpha, description="probability to stop the release of a good version, at most")
-    beta: float = Field(default=Gate.beta, description="probability to accept a bad one at a step, at most")
+    p_good: float = Field(default=Gate.p_good, description="accepted failure rate of runs")
+    p_bad: float = Field(default=Gate.p_bad, description="unacceptable failure rate of runs, above p_good")
+    alpha: float = Field(
+        default=Gate.alpha, description="probability of rejecting a version with the accepted failure rate"
+    )
+    beta: float = Field(
+        default=Gate.beta, description="probability of accepting one with the unacceptable failure rate at a step"
+    )
     min_devices: int = Field(default=Gate.min_devices, description="devices that must count before a step ends")
     device_runs: int = Field(default=Gate.device_runs, description="first runs of a device, by which it counts")
     settle_s: float = Field(default=Gate.settle_s, description="seconds after which a device with fewer runs counts")
@@ -139,7 +143,7 @@ class GateBody(_Strict):
     )
     trial_runs: int = Field(
         default=Gate.trial_runs,
-        description="for a trial with a few devices: this number of runs of each count like devices; 0: not a trial",
+        description="trial mode, judged by runs, not by devices: runs of a device that count; 0: no trial",
     )
 
 
@@ -162,7 +166,10 @@ class CreateBody(_Strict):
     beta: int | list[str] = Field(
         default=DEFAULT_BETA_COUNT, description="how many beta devices, or their ids; 0: no beta"
     )
-    steps: list[float] = Field(default=list(DEFAULT_STEPS), description="shares of the gray steps, growing to 1")
+    steps: list[float] = Field(
+        default=list(DEFAULT_STEPS),
+        description="shares of the devices at the steps of the percentage rollout, growing to 1",
+    )
     gate: GateBody = GateBody()
 
     def to_request(self) -> ReleaseRequest:

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeIs
 
 from walle.cloud.dashboard.pages import chart
+from walle.deploy.gate.evidence_text import decision_text, name_text
+from walle.deploy.releases.release import ReleaseState
+from walle.deploy.releases.stage_text import stage_text, state_text
 
 _MARKS = 40  # of a chart, the latest
 _COLORS = {
@@ -14,9 +17,12 @@ _COLORS = {
 _PURPOSES = {"rejects": "rolls back", "accepts": "accepts", "groups": "pauses", "hindered": "pauses"}
 
 
-def shown_tests(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
+def shown_tests(evidence: Mapping[str, Any], *, is_rejected: bool = False) -> list[dict[str, Any]]:
     """Return all tests of an evidence: name, value, limit, `part` (of the way to the limit), devices and what it does.
 
+    `text` and `decision` are the words for its name, and for its value and limit.
+
+    A version that is rejected has no use for the tests that could have accepted it: they are left out.
     A test is an entry of any list that has a name, a value and a limit, so that tests that a monitor gets later are
     shown too.
     """
@@ -24,6 +30,8 @@ def shown_tests(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
     for key, entries in evidence.items():
         if isinstance(entries, list | tuple):
             found += [test for entry in entries for test in _test(key, entry)]
+    if is_rejected:
+        found = [test for test in found if test["does"] != "accepts"]
     return sorted(found, key=lambda test: (test["does"] == "accepts", -test["part"]))
 
 
@@ -32,27 +40,30 @@ def _test(key: str, entry: Any) -> Iterator[dict[str, Any]]:
         return
     name = entry.get("test", entry.get("name"))
     value, limit = entry.get("value"), entry.get("boundary", entry.get("limit"))
-    if name is None or not _is_number(value) or not _is_number(limit):
+    if name is None or not (_is_number(value) and _is_number(limit)):
         return
+    does = str(entry.get("does", _PURPOSES.get(key, key)))
     yield {
         "name": str(name),
+        "text": name_text(str(name)),
+        "decision": decision_text(value, limit, does),
         "value": value,
         "limit": limit,
         "part": max(0.0, min(1.0, value / limit)) if limit > 0 else float(value >= limit),
         "devices": entry.get("devices"),
-        "does": str(entry.get("does", _PURPOSES.get(key, key))),
+        "does": does,
         "error": str(entry.get("error", "")),
     }
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeIs[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def charts_of(
     course: Mapping[str, Any], history: Sequence[Mapping[str, Any]], gate: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the charts of a release: coverage, failure rate beside that of a good and of a bad version, and tests."""
+    """Return the charts of a release: coverage, failure rate beside the accepted and unacceptable ones, tests."""
     points = course.get("points", [])
     tests = list(_test_charts(course.get("tests", []), history))
     if len(points) < 2:
@@ -63,18 +74,18 @@ def charts_of(
     has, left = [point["installed"] for point in points], [point["left"] for point in points]
     coverage = [
         {"label": "installed", "values": has, "color": "good"},
-        {"label": "left", "values": left, "color": "bad"},
+        {"label": "back on another version", "values": left, "color": "bad"},
     ]
     failed = [{"label": "failed", "values": rates, "color": "bad"}]
     limits = [
         {"label": f"{what} {100 * gate[key]:.3g} %", "y": 100 * gate[key], "color": color}
-        for key, what, color in (("p_good", "good", "good"), ("p_bad", "bad", "bad"))
+        for key, what, color in (("p_good", "accepted", "good"), ("p_bad", "unacceptable", "bad"))
         if key in gate
     ]
     return [
         {
             "title": "Devices over time",
-            "summary": f"installed on {has[-1]:,}, left by {left[-1]:,}",
+            "summary": f"installed on {has[-1]:,}, back on another version on {left[-1]:,}",
             "data": chart(x, coverage, marks=marks),
         },
         {
@@ -88,7 +99,7 @@ def charts_of(
 
 def _marks(history: Sequence[Mapping[str, Any]], x: Sequence[float]) -> list[dict[str, Any]]:
     shown = [one for one in history if x[0] <= one["at_s"] <= x[-1]][-_MARKS:]
-    return [{"x": one["at_s"], "label": one["state"].replace("_", " ")} for one in shown]
+    return [{"x": one["at_s"], "label": state_text(one["state"])} for one in shown]
 
 
 def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -99,7 +110,11 @@ def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[s
     x = [round(point["at_s"], 1) for _, point in points]
     boundary = {(step["stage"], one["test"]): one["boundary"] for step in steps for one in step["tests"]}
     does = {one["test"]: one["does"] for step in steps for one in step["tests"]}
-    for title, accepts in (("Tests against the version over time", False), ("Tests for it over time", True)):
+    is_rejected = bool(history) and history[-1]["state"] == ReleaseState.ROLLED_BACK
+    titles = {False: "Evidence against the version over time", True: "Evidence for it over time"}
+    for accepts, title in titles.items():
+        if accepts and is_rejected:
+            continue
         names = [name for name, what in does.items() if (what == "accepts") is accepts]
         values = {
             name: [_way(point["values"].get(name), boundary.get((step["stage"], name))) for step, point in points]
@@ -110,7 +125,7 @@ def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[s
             continue
         colors = _COLORS[accepts]
         lines = [
-            {"label": name, "values": values[name], "color": colors[number % len(colors)]}
+            {"label": name_text(name), "values": values[name], "color": colors[number % len(colors)]}
             for number, name in enumerate(shown)
         ]
         limit = {"label": "decides" if not accepts else "accepts", "y": 100, "color": "good" if accepts else "bad"}
@@ -139,8 +154,8 @@ def _nearest(
     """Return a sentence on the test that decides first at the last point; all that accept have to."""
     known = {name: point["values"][name] for name in names if name in point["values"]}
     if not known:
-        return f"none is at work at {step['stage']}"
+        return f"no evidence yet at the {stage_text(step['stage'])}"
     choose = min if all(does[one] == "accepts" for one in known) else max
     name = choose(known, key=lambda one: known[one] / boundary[step["stage"], one])
-    limit = boundary[step["stage"], name]
-    return f"at {step['stage']}, {name}: {known[name]:.2f} of {limit:.2f}, at which it {does[name]}"
+    decision = decision_text(known[name], boundary[step["stage"], name], does[name])
+    return f"{stage_text(step['stage'])}, {name_text(name)}: {decision}"

@@ -11,6 +11,16 @@ from walle.cloud.dashboard.pages import size_of, when
 from walle.cloud.dashboard.shell import Shell
 from walle.cloud.dashboard.sources import DashboardSources
 
+_TITLES = {  # of parts whose name says too little; /healthz and /metrics keep the name
+    "losses": "lost uploads",
+    "inference": "fallback inference",
+    "identity": "identities of devices",
+    "tokens": "access tokens",
+    "delays": "delays of uploads",
+    "pulls": "budget of downloads",
+    "sightings": "devices seen by further gateways",
+}
+
 
 def metric_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
     """Return the routes of metrics, which the table of routes gives to the role `metrics` on all scenarios."""
@@ -18,7 +28,11 @@ def metric_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
 
     def values() -> dict[str, Any]:
         parts = [
-            {"name": name, "health": part.health(), "rows": [row for one in part.metrics() for row in rows_of(one)]}
+            {
+                "title": _TITLES.get(name, name),
+                "health": part.health(),
+                "rows": [row for one in part.metrics() for row in rows_of(one)],
+            }
             for name, part in sources.parts().items()
         ]
         return {"parts": parts, "charts": sources.series().charts(), "here": "metrics"}
@@ -42,7 +56,7 @@ def metric_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
 def rows_of(metric: Metric) -> list[dict[str, Any]]:
     """Return a metric's numbers, each with its unit: words, labels, value, and whether the metric `begins` with it.
 
-    A histogram is one number for each of its labels' values: how many there were, and what half and 99 % were within.
+    A histogram is one number for each of its labels' values: how many there were, p50 and p99.
     """
     values = _distributions(metric) if metric.type == "histogram" else _samples(metric)
     return [
@@ -68,15 +82,15 @@ def _distributions(metric: Metric) -> Iterator[tuple[str, str]]:
         count = buckets[-1][1]
         text = f"{count:,.10g}"
         if count:
-            text += f": {', '.join(_within(metric.name, buckets, *part) for part in (('half', 0.5), ('99 %', 0.99)))}"
+            text += f": {', '.join(_within(metric.name, buckets, *part) for part in (('p50', 0.5), ('p99', 0.99)))}"
         yield labels, text
 
 
 def _within(name: str, buckets: Sequence[tuple[float, float]], words: str, part: float) -> str:
     bound = next(bound for bound, within in buckets if within >= part * buckets[-1][1])
     if math.isfinite(bound):
-        return f"{words} within {_with_unit(name, bound)}"
-    return f"{words} not within {_with_unit(name, buckets[-2][0])}"
+        return f"{words} ≤ {_with_unit(name, bound)}"
+    return f"{words} > {_with_unit(name, buckets[-2][0])}"
 
 
 def _with_unit(name: str, value: float) -> str:

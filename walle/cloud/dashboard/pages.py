@@ -10,7 +10,6 @@ import hashlib
 import importlib.resources
 import json
 import mimetypes
-import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,6 +20,8 @@ from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
 from walle.cloud.api.releases import safe
+from walle.deploy.releases.stage_text import stage_text
+from walle.deploy.releases.transition_text import transition_text
 
 _POLICY = {
     "default-src": "'none'",
@@ -41,7 +42,6 @@ HEADERS = {
 }
 _FOLDER = importlib.resources.files("walle.cloud.dashboard")
 _YEAR_S = 31_536_000
-_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TIME = Markup(
     '<time datetime="{}">{}</time> <span class="ago" data-ago="{}" hx-morph-skip-children></span>'  # format escapes
 )
@@ -80,10 +80,10 @@ class Pages:
             "percent": _percent,
             "when": when,
             "path": lambda text: urllib.parse.quote(str(text), safe=""),
-            "words": lambda text: str(text).replace("_", " "),
+            "words": lambda text: stage_text(str(text)),
             "size": size_of,
             "fails": _fails,
-            "event": lambda name: _WORDS.sub(" ", name).capitalize(),
+            "transition": lambda one: transition_text(one["event"], one["state"], one["details"]),
         }
 
     def page(self, template: str, values: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:
@@ -122,7 +122,7 @@ def size_of(size_bytes: float) -> str:
 
 
 def _fails(totals: Mapping[str, Any], gate: Mapping[str, Any]) -> bool:
-    """Return whether runs fail more often than those of a good version, by the gate of the release."""
+    """Return whether runs fail more often than the accepted failure rate of the release's gate."""
     return bool(totals["failed"] and totals["failure_rate"] > gate.get("p_good", 0.0))
 
 

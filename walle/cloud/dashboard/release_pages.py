@@ -18,6 +18,7 @@ from walle.cloud.dashboard.record_quota import RecordQuota
 from walle.cloud.dashboard.sessions import LINK_HOURS, Session
 from walle.cloud.dashboard.shell import TICK_S, Shell
 from walle.deploy.fleet.registry import VersionHealth
+from walle.deploy.gate.gate import Verdict
 from walle.deploy.releases.query import ReleasePage, ReleaseQuery
 from walle.deploy.releases.release import Release, ReleaseState, TransitionError, allowed
 
@@ -102,8 +103,11 @@ class ReleasePages:
             "failures": [one.to_plain() for one in failures],
             "others": others,
             "evidence": evidence,
-            "tests": shown_tests(evidence),
-            "steps": [{**one, "tests": shown_tests(one["evidence"])} for one in reversed(course["verdicts"])],
+            "tests": shown_tests(evidence, is_rejected=release.state is ReleaseState.ROLLED_BACK),
+            "steps": [
+                {**one, "tests": shown_tests(one["evidence"], is_rejected=one["verdict"] == Verdict.REJECT)}
+                for one in reversed(course["verdicts"])
+            ],
             "charts": charts_of(course, history, shown["request"]["gate"]),
             "simulation_faults": faults,
             "simulated_state": simulated,
@@ -307,7 +311,7 @@ def verbs_of(release: Release) -> list[Verb]:
 
 
 def _covered(release: Release) -> float:
-    """Return the share of its devices that may have the version."""
+    """Return the share of its devices that the version is rolled out to."""
     if release.state is ReleaseState.FULL:
         return 1.0
     is_gray = (release.resumes or release.state) is ReleaseState.GRAY

@@ -17,7 +17,7 @@ class CloudConfig:
 
     `business_app` names a factory (`package.module:function`) of the business's own ASGI app, which the gateway serves
     beside Walle's routes with the push answer added; empty for none. Ports 0 are chosen by the system. With `https`
-    HTTP has TLS, by the cloud's own authority, or by the certificate and key in the files `tls_cert` and `tls_key`,
+    HTTP has TLS, by the cloud's own CA, or by the certificate and key in the files `tls_cert` and `tls_key`,
     which are read again when they change. `uploads` is the URL of a PostgreSQL database, empty for a file in `folder`.
     `parse_rule` reads the rules of `retention`, `DeviceQuota.parse` the `device_quota` and `ViewConfig.parse` the views
     of `features`. `tunnel_processes` above 1 share the tunnel's port. With Ray each node that has the

@@ -74,7 +74,7 @@ def write_place(folder: Path, place: S3Place | None) -> None:
         (folder / _FILE).unlink(missing_ok=True)
         return
     said = {"store": str(place), "endpoint": place.endpoint, "region": place.region, "public": place.public}
-    text = "# Where the files of task versions lie; walle files move changes it.\n"
+    text = "# Where the files of task versions lie; walle storage move changes it.\n"
     write_file(folder / _FILE, text + "".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items()))
 
 
@@ -89,7 +89,7 @@ def choose_place(folder: Path, place: S3Place | None) -> None:
         write_place(folder, place)  # endpoints may be others
         return
     if any(next(open_store(folder, name).files(), None) for name in STORES if (folder / name).exists()):
-        what = f"its files lie in {present or 'this folder'}; move them first: walle files move {folder} --to"
+        what = f"its files lie in {present or 'this folder'}; move them first: walle storage move {folder} --to"
         raise ConfigError(f"{folder}: {what} {place or LOCAL}")
     write_place(folder, place)
 
@@ -124,7 +124,7 @@ def move_files(folder: Path, place: S3Place | None, on_file: Callable[[str, int]
     The cloud must not run. `on_file` is called with each sha256 and size.
 
     Raises:
-        FileStoreError: a file is damaged: repair it first (walle files check). The place is unchanged.
+        FileStoreError: a file is damaged: repair it first (walle storage check). The place is unchanged.
     """
     present, count, size_bytes = read_place(folder), 0, 0
     if not _same(present, place):

@@ -229,7 +229,7 @@ def _put(store: FileStore, data: bytes | LargeFile) -> str:
     except FileStoreUnavailableError:
         raise
     except FileStoreError as error:
-        what = "is damaged; walle files check repairs it, or sets it aside, so that it can be pushed again"
+        what = "is damaged; walle storage check repairs it, or sets it aside, so that it can be pushed again"
         raise DeployError(f"large file {data.path} of this cloud {what}") from error
 
 

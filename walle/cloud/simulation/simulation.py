@@ -413,10 +413,10 @@ def _why_none(bundle: Bundle, path: Path, play: _Play) -> str:
     """Return why no event of a log triggered the task."""
     log = EventLog(path)
     events = sum(1 for _ in log)
-    what = f"none of {events} simulated events met the trigger condition {bundle.manifest.trigger}"
+    what = f"none of {events} simulated events started the task; the events that start it are {bundle.manifest.trigger}"
     if play.without_visit:
         option = "`without_visit = true` under [trigger] triggers then too"
-        what += f"; {play.without_visit} met it while their page had no open visit ({option})"
+        what += f"; {play.without_visit} matched while their page had no open visit ({option})"
     if play.timers:
         what += f"; {sum(play.timers.values())} timers were still running at the end ({_kinds(play.timers)})"
     if log.reports:

@@ -533,7 +533,7 @@ class Agent:
         missing = self._missing(manifest)
         if (missing or not is_checked) and (may_postpone or before.active is None):
             await self._postpone(before, state, is_checked=False)  # its runs had no file to read
-            why = f"it requires exclusive files that this device does not have: {missing} (walle file put)"
+            why = f"it requires exclusive files that this device does not have: {missing} (walle device-file put)"
             if not missing:
                 why = "the exclusive files that it requires have come since it was checked; it is checked with them"
             raise ActivationPostponedError(state.task, manifest.version, why)

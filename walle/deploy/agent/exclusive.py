@@ -255,7 +255,7 @@ class ExclusiveFiles:
         try:
             self._open(data, seal_info(self._device_id, files.generation, entry.task, entry.name))
         except SealError as error:
-            _LOG.error("%s: %s; put it again: walle file put", where, error)
+            _LOG.error("%s: %s; put it again: walle device-file put", where, error)
             return
         await on_disk(write_file, self._path(entry), data, mode=0o600)
         self._here.add(entry.sha256)

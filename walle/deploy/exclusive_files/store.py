@@ -53,7 +53,7 @@ class TooManyFilesError(DeployError):
 
     def __str__(self) -> str:
         what = f"device {self.device_id[:100]!r} has {MAX_EXCLUSIVE_FILES} exclusive files, as many as it may"
-        return f"{what}; remove one: walle file remove"
+        return f"{what}; remove one: walle device-file remove"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

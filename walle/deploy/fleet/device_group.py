@@ -89,3 +89,16 @@ class GroupResult:
     runs: int = 0
     failures: int = 0
     played: bool = True
+
+
+def not_simulated_text(groups: int) -> str:
+    """Return why a version was not simulated for some groups of the devices that its release is for."""
+    subject = (
+        "1 group of devices was not simulated: it"
+        if groups == 1
+        else f"{groups} groups of devices were not simulated: each"
+    )
+    return (
+        f"{subject} has fewer than {_LEAST_DEVICES} devices, has less than {100 * _LEAST_SHARE:g} % of the release's"
+        f" devices, or is not among the {MAX_GROUPS} largest"
+    )

@@ -1,5 +1,6 @@
 """Errors of the release service, and the bounds of which two of them tell."""
 
+from walle.deploy.releases.stage_text import state_text
 from walle.errors import DeployError
 
 MAX_UNDER_WAY = 16  # releases of one task at once, each for other devices
@@ -18,18 +19,24 @@ class UnknownReleaseError(DeployError):
 
 
 class TaskBusyError(DeployError):
-    """Another release of the task for the same devices is under way, or too many of them are."""
+    """Another release of the task for the same devices is under way, or (`is_full`) too many of its releases are."""
 
-    def __init__(self, task: str, release_id: str, state: str) -> None:
-        super().__init__(task, release_id, state)
+    def __init__(self, task: str, release_id: str, state: str, is_full: bool = False) -> None:
+        super().__init__(task, release_id, state, is_full)  # all of them: it crosses processes
         self.task = task
         self.release_id = release_id
         self.state = state
+        self.is_full = is_full
 
     def __str__(self) -> str:
+        if self.is_full:
+            return (
+                f"{self.task} has {MAX_UNDER_WAY} releases under way, the most at once, each for other devices; wait"
+                f" until one is full, or roll one back, such as with: walle release rollback {self.release_id}"
+            )
         return (
-            f"release {self.release_id} of {self.task} is under way ({self.state}) for the same devices, or is one of"
-            f" {MAX_UNDER_WAY}; wait until it is full, or roll it back, which is always possible"
+            f"release {self.release_id} of {self.task} is under way ({state_text(self.state)}) for the same devices;"
+            f" wait until it is full, or roll it back with: walle release rollback {self.release_id}"
         )
 
 

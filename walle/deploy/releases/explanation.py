@@ -150,7 +150,9 @@ def _outside(release: Release, profile: Profile) -> ReleaseExplanation:
     """Return the explanation of a release that the table does not have."""
     applies, terms = explain_policy(release.request.policy, profile)
     hidden = "a newer release for the same devices, or for all, is full"
-    result = hidden if release.admission is not None or release.stage == "full" else "no device may have it yet"
+    result = (
+        hidden if release.admission is not None or release.stage == "full" else "it is not rolled out to any device yet"
+    )
     return ReleaseExplanation(
         release=release.id,
         version=release.request.version,

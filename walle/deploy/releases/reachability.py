@@ -23,7 +23,7 @@ class ManifestError(DeployError):
 
     def __init__(self, release_id: str, sha256: str, why: str, *, is_absent: bool = False) -> None:
         super().__init__(
-            f"release {release_id}: its manifest {sha256} {why}; repair it first: walle files check FOLDER"
+            f"release {release_id}: its manifest {sha256} {why}; repair it first: walle storage check FOLDER"
         )
         self.release_id = release_id
         self.sha256 = sha256

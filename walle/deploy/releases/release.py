@@ -27,6 +27,7 @@ from walle.deploy.gate.gate import Gate
 from walle.deploy.gate.step import Step
 from walle.deploy.policies.policy import Policy
 from walle.deploy.releases.simulated_fault import SimulatedFault
+from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.errors import DeployError
 from walle.protocol import printable
 from walle.trust.audience import share
@@ -37,6 +38,14 @@ MAX_BETA_DEVICES = 1000
 MAX_STEPS = 100
 MAX_REASON_CHARS = 500
 
+_PARTICIPLES = {  # of the events that people cause
+    "Start": "started",
+    "Pause": "paused",
+    "Resume": "resumed",
+    "Rollback": "rolled back",
+    "Retire": "retired",
+    "Retry": "tried again",
+}
 _VERSION = re.compile(r"v[1-9][0-9]{0,8}")
 
 
@@ -63,8 +72,19 @@ class TransitionError(DeployError):
         self.allowed = allowed
 
     def __str__(self) -> str:
-        allowed = ", ".join(self.allowed) or "nothing, it is over; create a new release"
-        return f"release {self.release_id} is {self.current} and takes no {self.asked}; it takes: {allowed}"
+        now = state_text(self.current)
+        if not self.allowed:
+            return (
+                f"release {self.release_id} {'has' if self.current == 'failed' else 'is'} already {now}; start a new"
+                f" release, or the same one again with: walle release retry {self.release_id}"
+            )
+        asked = _PARTICIPLES.get(self.asked)
+        if asked is None:
+            refused = f"is in the state {now}, which does not allow {self.asked}"
+        else:
+            refused = f"is already {now}" if asked == now else f"is in the state {now} and cannot be {asked}"
+        possible = [_PARTICIPLES[name] for name in self.allowed if name in _PARTICIPLES]
+        return f"release {self.release_id} {refused}; it can be {' or '.join(possible)}"
 
 
 class ReleaseState(enum.StrEnum):
@@ -363,9 +383,12 @@ class Release:
         """Return what has to come from outside before anything is judged, empty if nothing."""
         if self.state is not ReleaseState.BETA or self.beta_devices:
             return ""
+        count = self.request.beta_count
+        more = "1 more beta device" if count == 1 else f"up to {count} more beta devices"
         return (
-            f"waits for {self.request.beta_count} beta devices: seen lately, of its policy, and without a more specific"
-            " release; or roll it back, and start it with --beta-device ID, or with --beta 0 for none"
+            f"waiting for {more} to check in, each one that this release is for and no more specific release is;"
+            " to skip the beta or to name its devices, roll this release back and start it with --beta 0 or"
+            " --beta-device ID"
         )
 
     @property
@@ -527,14 +550,16 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
                 return {"bakes": False}, (Effect.SET_GATE,)
             return {"state": ReleaseState.FULL, "bakes": release.request.gate.bake_s > 0}, reaches_devices
         case GatePaused() if release.state is ReleaseState.FULL:
-            noted = {"reason": f"{release.stage}: {event.reason}"[:MAX_REASON_CHARS]}
+            noted = {"reason": f"{stage_text(release.stage)}: {event.reason}"[:MAX_REASON_CHARS]}
             return noted | {"overruled": (*release.overruled, event.cause)}, (Effect.SET_GATE,)
         case GateRejected():
-            reason = f"{release.stage}: {event.reason}"
+            reason = f"{stage_text(release.stage)}: {event.reason}"
             return _over(reason), reaches_devices
         case GatePaused():
             paused = {"state": ReleaseState.PAUSED, "resumes": release.state, "cause": event.cause}
-            return paused | {"reason": f"{release.stage}: {event.reason}"[:MAX_REASON_CHARS]}, reaches_devices
+            return paused | {
+                "reason": f"{stage_text(release.stage)}: {event.reason}"[:MAX_REASON_CHARS]
+            }, reaches_devices
         case Pause():
             return {"state": ReleaseState.PAUSED, "resumes": release.state}, reaches_devices
         case Resume():

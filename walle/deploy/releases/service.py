@@ -58,6 +58,7 @@ from walle.deploy.releases.release import (
 )
 from walle.deploy.releases.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.releases.simulated_fault import MAX_KEPT
+from walle.deploy.releases.stage_text import stage_text
 from walle.deploy.releases.table import plan_row, superseded, versions_behind
 from walle.deploy.releases.table_keeper import TableKeeper
 from walle.errors import DeployError
@@ -349,7 +350,7 @@ class ReleaseService:
         elif verdict is Verdict.REJECT:
             event = GateRejected(self._clock.time(), reason)
         elif verdict is Verdict.PAUSE:
-            _LOG.warning("release %s is paused by its gate at %s: %s", release_id, stage, reason)
+            _LOG.warning("release %s is paused by its gate, %s: %s", release_id, stage_text(stage), reason)
             event = GatePaused(self._clock.time(), cause, reason)
         else:
             return
@@ -372,7 +373,7 @@ class ReleaseService:
         same = [release for release in under_way if release.request.policy == request.policy]
         if same or len(under_way) >= MAX_UNDER_WAY:
             first = (same or under_way)[0]
-            raise TaskBusyError(request.name, first.id, first.state.value)
+            raise TaskBusyError(request.name, first.id, first.state.value, not same)
         of_task = (release for release in self._releases.values() if release.request.name == request.name)
         groups = {entry.policy for entry in plan_row(request.name, of_task, "").entries}
         if request.policy not in groups and len(groups) >= MAX_GROUPS_OF_TASK:

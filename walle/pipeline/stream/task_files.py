@@ -131,7 +131,7 @@ def _no_model(name: str) -> str:
     file = name if name.endswith(".walle") else f"{name}.walle"
     what = f"the task has no model {_ROOT}{file}"
     if models := [path.removesuffix(".walle") for path in _names() if path.endswith(".walle")]:
-        return f"{what}; its models are: {_listed(models)}"
+        return f"{what}; it has: {_listed(models)}"
     if networks := [path for path in _names() if path.endswith(".onnx")]:
         return f"{what}; convert its ONNX model: walle model convert {_ROOT}{networks[0]} {_ROOT}{file}"
     how = f"make one: walle model convert MODEL.onnx {_ROOT}{file}, and list it under [files] of task.toml"

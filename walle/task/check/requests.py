@@ -106,7 +106,7 @@ def _hint(name: str, known: list[str], how_to_add: str) -> str:
     if not known:
         return how_to_add
     more = f" and {len(known) - _MAX_SHOWN} more" if len(known) > _MAX_SHOWN else ""
-    return f"it has {', '.join(known[:_MAX_SHOWN])}{more}"
+    return f"it has: {', '.join(known[:_MAX_SHOWN])}{more}"
 
 
 # --- Sections of task.toml --------------------------------------------------------------------------------------------

@@ -302,7 +302,7 @@ def _copy_large(entry: FileEntry, file: LargeFile, path: Path) -> None:
             target.write(chunk)
     if digest.hexdigest() != entry.sha256:
         what = f"{file.path} is damaged: its sha256 is another one"
-        raise BundleError(entry.path, f"{what}; walle files check repairs it, or sets it aside to be pushed again")
+        raise BundleError(entry.path, f"{what}; walle storage check repairs it, or sets it aside to be pushed again")
 
 
 def is_source(path: str) -> bool:

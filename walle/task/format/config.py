@@ -342,7 +342,7 @@ def _files(section: _Section) -> dict[str, str]:
     for path, route in section.values.items():
         if route == "exclusive":
             what = "is exclusive: give it a table [[exclusive]] with its name in place of this line, and put it with:"
-            raise section.error(path, f"{what} walle file put")
+            raise section.error(path, f"{what} walle device-file put")
     return {section.path(path, path): section.choice(path, ROUTES) for path in section.values}
 
 

@@ -106,7 +106,7 @@ class OutboxSource(Protocol):
 
 
 def client_context(ca_path: Path) -> ResumingContext:
-    """Return a TLS context that trusts the certificate authority in the PEM file `ca_path` and no other.
+    """Return a TLS context that trusts the CA in the PEM file `ca_path` and no other.
 
     It is for one device, whose certificate it gets by `show`, and resumes its TLS sessions.
 
@@ -118,7 +118,7 @@ def client_context(ca_path: Path) -> ResumingContext:
     try:
         context.load_verify_locations(ca_path)
     except OSError as error:  # ssl.SSLError is one
-        what = f"the tunnel's certificate authority {ca_path} cannot be read ({error}); copy the cloud's ca.pem there"
+        what = f"the certificate of the cloud's CA, {ca_path}, cannot be read ({error}); copy the cloud's ca.pem there"
         raise ConfigError(what) from error
     return context
 

@@ -1,4 +1,4 @@
-"""`walle file`: put, list and remove, at a cloud."""
+"""`walle device-file`: put, list and remove, at a cloud."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def run(url: str, token: str, *arguments: str) -> Callable[[], Any]:
     """Return a call of a command, for a thread: it returns what is printed, read as JSON if --json is given."""
 
     def call() -> Any:
-        result = CliRunner().invoke(app, ["file", *arguments], env={"WALLE_URL": url, "WALLE_TOKEN": token})
+        result = CliRunner().invoke(app, ["device-file", *arguments], env={"WALLE_URL": url, "WALLE_TOKEN": token})
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == 0 or "--json" not in arguments, result.output

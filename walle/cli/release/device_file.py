@@ -1,4 +1,4 @@
-"""`walle file`: files of single devices and of groups, which come to them through /cen."""
+"""`walle device-file`: files of single devices and of groups, which come to them through /cen."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -78,7 +78,7 @@ def remove(
 ) -> None:
     """Take a file from devices or a group: they delete it when they ask next.
 
-    A rule is written as `walle file list` shows it. This needs the role releaser in the scenario.
+    A rule is written as `walle device-file list` shows it. This needs the role releaser in the scenario.
     """
     scenario, task_name = _parts(task)
     devices = _either(device, rule, app_version)
@@ -197,7 +197,7 @@ def _either(devices: list[str] | None, rule: str, app_version: str) -> list[str]
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Give devices and groups files of their own, list and remove them.", no_args_is_help=True)
-    group.command(epilog="Example: walle file put shop/ipv gallery.json alice.json --device phone-1")(put)
-    group.command("list", epilog="Example: walle file list shop/ipv")(list_files)
-    group.command(epilog="Example: walle file remove shop/ipv gallery.json --device phone-1")(remove)
-    app.add_typer(group, name="file")
+    group.command(epilog="Example: walle device-file put shop/ipv gallery.json alice.json --device phone-1")(put)
+    group.command("list", epilog="Example: walle device-file list shop/ipv")(list_files)
+    group.command(epilog="Example: walle device-file remove shop/ipv gallery.json --device phone-1")(remove)
+    app.add_typer(group, name="device-file")

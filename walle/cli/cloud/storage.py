@@ -1,4 +1,4 @@
-"""`walle files`: the stored files of task versions, in the folder of a cloud or in a bucket."""
+"""`walle storage`: the stored files of task versions, in the folder of a cloud or in a bucket."""
 
 import asyncio
 import functools
@@ -209,12 +209,12 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Check, remove and move the stored files of a cloud.", no_args_is_help=True)
 
     @group.callback()
-    def files() -> None:
+    def storage() -> None:
         """Check, remove and move the stored files of a cloud."""
 
-    group.command(epilog="Example: walle files check shop-cloud")(check)
-    group.command("gc", epilog="Example: walle files gc shop-cloud --dry-run")(collect)
-    group.command(epilog="Example: walle files move shop-cloud --to s3://models/shop --s3-endpoint https://s3.example")(
-        move
-    )
-    app.add_typer(group, name="files")
+    group.command(epilog="Example: walle storage check shop-cloud")(check)
+    group.command("gc", epilog="Example: walle storage gc shop-cloud --dry-run")(collect)
+    group.command(
+        epilog="Example: walle storage move shop-cloud --to s3://models/shop --s3-endpoint https://s3.example"
+    )(move)
+    app.add_typer(group, name="storage")
