@@ -90,7 +90,8 @@ def test_mypy_finds_each_wrong_use(tmp_path: Path, cache: Path) -> None:
 
 def test_the_classes_are_those_that_run() -> None:
     assert walle.task.Context is context.Context
-    names = vars(walle.task) | {"Mapping": dict, "Iterable": list, "Any": Any}
+    public = {name: getattr(walle.task, name) for name in walle.task.__all__}
+    names = public | {"Mapping": dict, "Iterable": list, "Any": Any}
     assert get_type_hints(context.Context.__init__, names)["events"] is walle.task.Events
     for name in walle.task.__all__:
         assert getattr(walle.task, name).__module__.startswith("walle."), name
