@@ -119,6 +119,18 @@
     banner.hidden = false;
   });
   document.addEventListener("htmx:sse:after:connection", () => { banner.hidden = true; });
+  // The extension repeats a stream that has ended, not a first request that failed.
+  function connectLater(event) {
+    const { ctx } = event.detail, place = ctx?.sourceElement, address = place?.getAttribute("hx-sse:connect");
+    if (!address) return;
+    const status = ctx.response?.status;
+    if (status === 401 || status === 403) location.reload();
+    ctx.swap = "none";
+    banner.hidden = false;
+    setTimeout(() => { if (place.isConnected) htmx.ajax("GET", address, { source: place }); }, 1000 + 1000 * Math.random());
+  }
+  document.addEventListener("htmx:error", connectLater);
+  document.addEventListener("htmx:response:error", connectLater);
   document.addEventListener("htmx:sse:after:message", () => { banner.hidden = true; refresh(); trim(); });
   document.addEventListener("htmx:after:swap", refresh);
 
