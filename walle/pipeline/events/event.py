@@ -130,7 +130,7 @@ class Event:
         """Return a field, `default` for a name that is none."""
         return getattr(self, field) if field in _FIELDS else default
 
-    if not TYPE_CHECKING:  # with it, a type checker would take every name for an attribute
+    if not TYPE_CHECKING:  # a type checker that saw it would take every name for an attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(_no_field(name))
@@ -208,7 +208,7 @@ class Event:
             EventError: the contents are not plain data, the event is larger than MAX_EVENT_BYTES, or its contents are
                 nested deeper than MAX_CONTENTS_DEPTH.
         """
-        from walle.base import plain  # not in a task VM, which never encodes events
+        from walle.base import plain  # imported late: a task VM never encodes events, and does not load it
 
         try:
             data = plain.encode((self.event_id, self.page_id, self.ts_ms, self.contents), "event")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from walle.pipeline.events.event import Event, EventError
 
-MAX_TEXT_CHARS = 1_000  # of an event that is set aside
+MAX_TEXT_CHARS = 1_000  # characters kept of the text of an event that is set aside
 _TOKEN = re.compile(rb'"(?:[^"\\\n]|\\[^\n])*+"|[{}\[\],"]|\n(?=\{|[ \t]+\{[ \t]*"event_id")')
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _PLACE = re.compile(r"event 0: byte (\d+) of the JSON: ")

@@ -25,7 +25,7 @@ IMAGE_KEY = "$image"
 ARRAY_KEY = "$npy"
 _MAGIC = b"\x93NUMPY"
 _MAX_HEADER_BYTES = 4096
-_FORMATS: dict[str, Any] = {  # of the buffer protocol, by NumPy's
+_FORMATS: dict[str, Any] = {  # NumPy's type codes: those of the buffer protocol
     "|b1": "?", "|u1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<u4": "I", "<i4": "i", "<u8": "Q", "<i8": "q",
     "<f2": "e", "<f4": "f", "<f8": "d",
 }  # fmt: skip

@@ -62,7 +62,7 @@ class JournalCounts:
     failed_syncs: int = 0
     damaged: int = 0  # events whose checksum is wrong, and those behind them in a segment that cannot be delimited
     missing: int = 0  # positions without an event: lost in a power cut, or of events that were not recorded here
-    torn_bytes: int = 0  # at the end of the last segment, from a write that a power cut interrupted
+    torn_bytes: int = 0  # bytes of an incomplete write, cut off by a power cut, at the end of the last segment
 
 
 @dataclasses.dataclass(slots=True)
@@ -102,9 +102,9 @@ class EventJournal:
         self.max_bytes = max_bytes
         self._clock = clock or SystemClock()
         self._segments: list[_Segment] = []
-        self._handle: int | None = None  # of the last segment
+        self._handle: int | None = None  # open file of the last segment
         self._ended: list[int] = []  # handles of files before it that are not synced yet
-        self._has_new_file = False  # whose name is not synced yet
+        self._has_new_file = False  # the last segment's name is not synced yet
         self._counted = 0  # position before which no damaged or missing event is counted any more
         self._synced = 0  # the position of the first event that is not synced
         self._syncing: asyncio.Task[None] | None = None
@@ -241,7 +241,7 @@ class EventJournal:
                 _LOG.warning("event journal %s cannot be removed (%s); check its disk", self._segments[0].path, error)
                 break
             del self._segments[0]
-        while len(self._ended) >= len(self._segments) > 0:  # of removed files, which no sync needs any more
+        while len(self._ended) >= len(self._segments) > 0:  # handles of removed files need no sync
             os.close(self._ended.pop(0))
 
     # --- read ---------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class EventJournal:
             os.close(handle)
             path.unlink(missing_ok=True)
             raise
-        if self._segments and self._segments[-1].path == path:  # it had half an event only, and begins again
+        if self._segments and self._segments[-1].path == path:  # the file held half an event only, and begins again
             self._segments.pop()
             if self._handle is not None:
                 os.close(self._handle)

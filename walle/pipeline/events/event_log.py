@@ -26,7 +26,7 @@ from walle.pipeline.events.event_mapping import MAX_SORT_WINDOW, MAX_STREAMS, Ev
 MAX_REPORTS = 100
 _DUPLICATE_WINDOW = 65_536  # ids remembered
 _MAX_RECORD_LINES = 100  # lines that one quoted CSV record may span
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # or a pair of them, which is one character
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a surrogate pair, or both halves, which are one character
 
 
 class EventLogError(ConfigError):
@@ -222,7 +222,7 @@ class EventLog:
         except EventError as error:
             self._skip(Fault.ENORMOUS if error.where == "event" else Fault.BROKEN, line, str(error))
             return
-        if number:  # of a line that has several, which may be equal
+        if number:  # a line with several events: equal ones need different digests
             digest = digest_of(digest + number.to_bytes(8))
         if self._is_duplicate(mapped, digest):
             self._skip(Fault.DUPLICATE, line, f"id {mapped.id}" if mapped.id else "equal to a line before it")

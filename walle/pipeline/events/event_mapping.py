@@ -43,7 +43,7 @@ from walle.pipeline.events.event_time import EventTime, TimeFormatError
 
 MAX_SORT_WINDOW = 100_000
 MAX_STREAMS = (
-    10_000  # whose page and latest time are kept; the stream that is silent for longest is dropped, its page exited
+    10_000  # streams whose page and latest time are kept; the one silent for longest is dropped, its page exited
 )
 
 _TABLES = ("fields", "time", "lists", "kinds", "contents", "pages", "order")

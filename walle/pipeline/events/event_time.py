@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_PER_MS = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # of a unit: times this many ms, or this many to a ms
-_ZONE_NAMES = (" UTC", " GMT")  # which public logs append, and ISO 8601 does not know
+_PER_MS = {"s": 1_000, "ms": 1, "us": -1_000, "ns": -1_000_000}  # units in a ms; negative: units that make up a ms
+_ZONE_NAMES = (" UTC", " GMT")  # public logs append these names, and ISO 8601 does not know them
 
 
 class TimeFormatError(ValueError):

@@ -157,7 +157,7 @@ class LiveSource:
         """Return the digest by which duplicates are found; None if the event is a duplicate of no other."""
         field = self.policy.id_field
         if field and field in event.contents:
-            with contextlib.suppress(plain.PlainDataError):  # of which `encode` makes an EventError
+            with contextlib.suppress(plain.PlainDataError):  # `encode` reports the same fault as an EventError
                 return digest_of(plain.encode(event.contents[field]))
         if not self.policy.drop_equal or isinstance(event, RecordedEvent):
             return None

@@ -14,7 +14,7 @@ from walle.pipeline.events.event_batch import RejectedEvent
 
 FILE = "rejected.jsonl"
 _OLDER = "rejected.1.jsonl"  # the file before it
-MAX_BYTES = 256 << 10  # of each of the two files
+MAX_BYTES = 256 << 10  # limit of each of the two files
 MAX_OF_CALL = 40  # recorded events of one call: less than MAX_BYTES with the escapes of JSON
 MAX_REASON_CHARS = 500
 

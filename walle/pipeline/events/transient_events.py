@@ -17,8 +17,8 @@ from walle.engine_ext import _core
 from walle.errors import EngineError
 from walle.pipeline.events.event import MAX_CONTENTS_DEPTH, Event, EventError
 
-MAX_ARRAY_BYTES = 64 << 20  # of all arrays of one event
-SIMPLE_TYPES = frozenset({type(None), bool, int, float, str, bytes})  # of values that neither are nor hold arrays
+MAX_ARRAY_BYTES = 64 << 20  # limit for all arrays of one event
+SIMPLE_TYPES = frozenset({type(None), bool, int, float, str, bytes})  # types whose values neither are nor hold arrays
 
 
 class RecordedEvent(Event):

@@ -35,7 +35,7 @@ from walle.protocol import Upload
 
 _LOG = logging.getLogger(__name__)
 
-MAX_ANSWER_BYTES = 4 << 20  # of one query, encoded, with ROW_OVERHEAD_BYTES a row; one feature is smaller
+MAX_ANSWER_BYTES = 4 << 20  # limit of one query, encoded, with ROW_OVERHEAD_BYTES a row; one feature is smaller
 # Of one query, those in containers too; one feature alone may have more. On its way into a VM a value of one byte, an
 # empty list, takes up to 160 bytes, in Python and in the native core.
 MAX_ANSWER_VALUES = 1 << 18
@@ -117,21 +117,21 @@ class StoreDatabase:
         self.losses: list[Loss] = []
         self.set_asides: list[salvage.Salvage] = []
         self.damaged_features = 0  # rows that failed their checksum when they were read, and were removed
-        self.damaged_states = 0  # of tasks, which begin empty
+        self.damaged_states = 0  # tasks that lost their state and begin with an empty one
         self.undecodable_features = 0  # sound rows that are not plain data, and were removed
-        self.last_undecodable = ""  # its topic, position and reason
+        self.last_undecodable = ""  # topic, position and reason of the latest undecodable feature
         self.lost_commits = 0  # transactions that the file lacks, as its lock file shows
         self._bounds = bounds
         self._now_ms = now_ms
         self.state: StoreState
-        self.task_states: list[TaskState]  # at the opening
+        self.task_states: list[TaskState]  # states as they were when the store was opened
         self._kept: KeptFeatures
         with contextlib.ExitStack() as stack:
             self._lock = self._take_lock()
             stack.callback(self._lock.close)
             self._db: sqlite3.Connection | None = None
             self._is_open = False
-            self._damage: Exception | None = None  # of a file that is not replaced yet
+            self._damage: Exception | None = None  # error of a damaged file that is not replaced yet
             stack.callback(self._disconnect)
             with self._clear_errors():
                 salvage.finish(path)

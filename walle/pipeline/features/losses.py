@@ -20,7 +20,7 @@ LOSS_TOPIC = "walle.losses"
 class LossCause(enum.StrEnum):
     """The causes of a loss, and what became of the uploads."""
 
-    CLOUD_RESTORED = "cloud-restored"  # they were acknowledged; the cloud's file does not have them any more
+    CLOUD_RESTORED = "cloud-restored"  # acknowledged uploads that the cloud's restored file does not have any more
     DEVICE_RESTORED = "device-restored"  # the device's file does not have them any more: lost, or they come twice
     DAMAGED = "damaged"  # the device could not read them any more: lost, unless the cloud has them already
     # The cloud's database refuses their contents, or has damaged them: they are set aside there. Or no release gave the

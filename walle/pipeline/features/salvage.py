@@ -42,7 +42,7 @@ class Salvage:
     uploads: int
     losses: list[Loss]
     runs_again_from: int | None = None
-    lost_states: int = 0  # of tasks; if their table cannot be read, one
+    lost_states: int = 0  # tasks whose state is lost; one if the table cannot be read
 
 
 def finish(path: pathlib.Path) -> None:
@@ -52,7 +52,7 @@ def finish(path: pathlib.Path) -> None:
         for file in (new, *_side_files(new)):
             file.unlink(missing_ok=True)
     elif new.exists():
-        for file in _side_files(path):  # of the damaged file; another database must not read them
+        for file in _side_files(path):  # another database must not read the damaged file's logs
             file.unlink(missing_ok=True)
         new.rename(path)
 
@@ -187,7 +187,7 @@ def _copy_task_states(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
     try:
         states, damaged = task_states.read_states(old)
     except _UNREADABLE:
-        try:  # without the times of their entries, which get new ones
+        try:  # entries whose times cannot be read get new ones
             states, damaged = task_states.read_states(old, with_times=False)
         except _UNREADABLE:
             return 1

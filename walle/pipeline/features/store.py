@@ -25,8 +25,8 @@ MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
 _MAX_CHECKED_TOPICS = 1000
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
-_FORGET_S = 600.0  # that acknowledged rows wait for a transaction of outputs: one of their own rewrites the same pages
-_RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
+_FORGET_S = 600.0  # age of acknowledged rows deleted by themselves: a transaction of outputs rewrites the same pages
+_RETRY_S = 1.0  # pause between attempts of the timer while the file cannot be written
 
 
 class PayloadError(StoreError):
@@ -97,11 +97,11 @@ class FeatureStore:
         self._unwritten_positions = 0
         self._is_dirty = False  # the next transaction has something beside the buffer: positions, acknowledgements
         self._generation = 0  # the number of the transaction that takes the buffer
-        self._written = -1  # that of the latest one in the file
+        self._written = -1  # number of the latest transaction in the file
         self._writer: asyncio.Future[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         self._forget_timer: asyncio.Task[None] | None = None
-        self._outbox_is_full = False  # for a call that waits, or waited since the last transaction
+        self._outbox_is_full = False  # true for a call that waits, or waited since the last transaction
         self._progress = asyncio.Event()  # replaced at every transaction, after it is set
         self._closing = False
 
@@ -485,7 +485,7 @@ class FeatureStore:
         if self._thread is None:
             raise StoreClosedError(self.path, "is not open")
         running = self._thread.submit(function)
-        running.add_done_callback(self._take_state)  # before the callbacks of those who wait for it
+        running.add_done_callback(self._take_state)  # the state is current before the callbacks of callers run
         return running
 
     def _take_state(self, _: asyncio.Future[Any]) -> None:

@@ -14,8 +14,8 @@ import pathlib
 import zlib
 from typing import Self
 
-_MARK_BYTES = 4096  # of one page: a process that is killed has written all of it or nothing
-_CHECKSUM_BYTES = 8  # in hex
+_MARK_BYTES = 4096  # one page: a process that is killed has written all of it or nothing
+_CHECKSUM_BYTES = 8  # length in hex digits
 _FORMAT = "walle-3"  # a later format of the store must change it: the mark vouches for the format of the file
 
 _NONE = "-"
@@ -30,7 +30,7 @@ class Mark:
     """
 
     epoch: str
-    origins: str  # as in a Hello
+    origins: str  # origins in the text form of a Hello
     acked: int
     acked_chain: int
     last_seq: int
@@ -65,7 +65,7 @@ class Mark:
             origins = "" if origins == _NONE else origins
             replay = None if len(values) == len(names) else values.pop()  # an older walle wrote none
             numbers = dict(zip(names, map(int, values), strict=True))
-        except (ValueError, IndexError):  # of another format
+        except (ValueError, IndexError):  # the file has another format
             return None
         if format_ != _FORMAT:
             return None
@@ -84,7 +84,7 @@ class StoreLock:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.found = Mark.decode(os.pread(self._file, _MARK_BYTES, 0))  # by the store that had it open before
+            self.found = Mark.decode(os.pread(self._file, _MARK_BYTES, 0))  # mark of the store that had the file open
         except BaseException:
             os.close(self._file)
             raise

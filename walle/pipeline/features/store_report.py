@@ -28,7 +28,7 @@ class StoreReport:
     set_asides: tuple[Salvage, ...]
     damaged_features: int
     lost_commits: int = 0
-    damaged_states: int = 0  # of tasks: those that kept a state begin with an empty one
+    damaged_states: int = 0  # tasks whose state is lost, and begins empty
     undecodable_features: int = 0  # sound rows that are not plain data, as an older walle stored some
     last_undecodable: str = ""  # topic, position and reason of the last one
 

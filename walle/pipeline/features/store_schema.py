@@ -11,9 +11,9 @@ from walle.pipeline.features import checksums
 from walle.pipeline.features.store_lock import Mark
 from walle.protocol import Origin, ProtocolError, origins_from_text, origins_to_text
 
-FORMAT = 3  # in PRAGMA user_version; a walle without `add_versions` reads and writes a file with these columns
+FORMAT = 3  # value of PRAGMA user_version; a walle without `add_versions` reads and writes a file with these columns
 APPLICATION_ID = 0x57414C4C  # "WALL"
-ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
+ROW_OVERHEAD_BYTES = 32  # size of a row without its topic and payload, about; the schema has it too
 
 _STEPS = "@steps"  # no task has such a name
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps makes an encoder for each call
@@ -94,7 +94,7 @@ class StoreState:
     commits: int = 0
     produced: int = 0  # uploads put since the file was made, over all epochs
     replay: ReplayState = dataclasses.field(default_factory=ReplayState)
-    outbox_bytes: int = 0  # not in the state row
+    outbox_bytes: int = 0  # sum over the rows: the state row does not have it
 
     @classmethod
     def new(cls) -> "StoreState":

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-_MOST_ROWS = 64  # of one statement: with 8 values a row it stays below the 999 parameters of an older SQLite
+_MOST_ROWS = 64  # 8 values a row: a statement stays below the 999 parameters of an older SQLite
 
 
 def _inserts(table: str, columns: str, shared_columns: int) -> dict[tuple[bool, int], str]:

@@ -94,7 +94,7 @@ def _run(calls: _Calls) -> None:
 def _finish(calls: _Calls, future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     calls.unfinished -= 1
     if future.done():
-        return  # it was cancelled
+        return  # the caller cancelled the call
     if error is None:
         future.set_result(result)
     else:

@@ -9,8 +9,8 @@ from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.topics import check_readable
 from walle.protocol import Manifest
 
-_MAX_FEATURES = 10_000  # of one query
-_MAX_NUMBER = 2**53  # of milliseconds and features to skip: beyond what any store has, and what SQLite takes
+_MAX_FEATURES = 10_000  # limit of one query
+_MAX_NUMBER = 2**53  # most milliseconds, and features to skip: beyond what any store has, within what SQLite takes
 
 
 async def query_payloads(
@@ -49,7 +49,7 @@ async def query_payloads(
         payloads, faults = _decode([feature for feature in found if feature.id > after_id])
         if not faults:
             return payloads
-        await store.remove_undecodable(faults)  # so that `skip` counts only what a task has seen
+        await store.remove_undecodable(faults)  # `skip` counts only features that a task has seen
 
 
 def _decode(features: list[Feature]) -> tuple[list[Any], dict[int, str]]:

@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS task_states (task TEXT NOT NULL, version INTEGER NOT 
     WITHOUT ROWID
 """
 _COLUMNS = "task, version, is_active, after_id, data, checksum"
-_TIMES = "task_state_times"  # of states whose entries have times; the checksum is of the state's data too
+_TIMES = "task_state_times"  # states whose entries have times; the checksum is of the state's data too
 _TIMES_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {_TIMES} (task TEXT NOT NULL, version INTEGER NOT NULL, times BLOB NOT NULL,
     checksum INTEGER NOT NULL, PRIMARY KEY (task, version)) WITHOUT ROWID

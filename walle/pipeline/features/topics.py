@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 MAX_NAME_CHARS = 64  # a full topic then fits into the store's MAX_TOPIC_CHARS
-MAX_TOPICS = 100  # that one task puts: the cloud accepts 1,000 of a device, and then nothing more of any task
+MAX_TOPICS = 100  # limit of one task: the cloud accepts 1,000 of a device, and then nothing more of any task
 NAME_RULE = f"letters, digits, ., _ and -, at most {MAX_NAME_CHARS}, the first a letter or digit"
 
 _FIRST = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")

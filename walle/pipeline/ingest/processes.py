@@ -35,14 +35,14 @@ _LOG = logging.getLogger(__name__)
 
 _START_S = 60.0
 _STOP_S = 15.0
-_BACKOFF_S = 0.25  # before a process is started again; doubled with each that ended soon after its start
+_BACKOFF_S = 0.25  # pause before a process is started again; doubled with each that ended soon after its start
 _BACKOFF_MAX_S = 30.0
-_STEADY_S = 10.0  # that a process runs before its end does not count as soon
-_ANSWER_S = 2.0  # for a process to answer a question
-_SILENT_S = 10.0  # without a report: /healthz says so
-_HUNG_S = 30.0  # without a report: the process is killed. A busy process reports late, but not so late
-_TERM_S = 3.0  # from SIGTERM to SIGKILL, which ends a stopped process too
-_TICK_S = 0.5  # between two looks at whether a process reports
+_STEADY_S = 10.0  # run time after which a process's end no longer counts as soon
+_ANSWER_S = 2.0  # time for a process to answer a question
+_SILENT_S = 10.0  # time since the last report after which /healthz says so
+_HUNG_S = 30.0  # time since the last report after which the process is killed. A busy process reports late, but earlier
+_TERM_S = 3.0  # time from SIGTERM to SIGKILL, which ends a stopped process too
+_TICK_S = 0.5  # interval between two checks that a process reports
 
 
 class TunnelProcessError(PipelineError):
@@ -75,11 +75,11 @@ class _Slot:
     channel: Channel | None = None
     state: TunnelState | None = None
     reported_s: float = 0.0
-    quiet_s: float = 0.0  # without a message, while this process was running itself
+    quiet_s: float = 0.0  # time since its last message, counted only while this process was running itself
     starts: int = 0
     failures: int = 0  # processes that ended soon after their start, without a steady one since
     was_ready: bool = False
-    is_hung: bool = False  # it is being killed
+    is_hung: bool = False  # the process is being killed
     error: str = ""
     ready: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
@@ -125,7 +125,7 @@ class TunnelProcesses:
         self._reserved: ReservedPort | None = None
         self._is_closing = False
         self._numbers = itertools.count()
-        self._questions: dict[int, asyncio.Future[float | None]] = {}  # to processes, by number
+        self._questions: dict[int, asyncio.Future[float | None]] = {}  # unanswered questions to processes, by number
         self._revocations = Revocations()
 
     @property
@@ -187,7 +187,7 @@ class TunnelProcesses:
         """Stop the processes; each stores first what has arrived. On cancellation they are killed."""
         self._is_closing = True
         for slot, keeping in zip(self._slots, self._keeping, strict=False):
-            if slot.channel is None:  # it waits to start a process
+            if slot.channel is None:  # the task waits to start a process
                 keeping.cancel()
         # A process that hangs does not read: the others are not to wait for it.
         sending = [asyncio.create_task(slot.channel.send("stop")) for slot in self._slots if slot.channel is not None]

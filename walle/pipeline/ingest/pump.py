@@ -13,9 +13,9 @@ from walle.pipeline.ingest.store.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)
-_MOVED_RETRY_S = 2.0  # of a device whose other connection is the current one
-_REFUSED_RETRY_S = 60.0  # of a device whose uploads the database refuses: until an operator has looked
-_QUOTA_RETRY_S = 60.0  # of a device over its quota
+_MOVED_RETRY_S = 2.0  # retry of a device whose other connection is the current one
+_REFUSED_RETRY_S = 60.0  # retry of a device whose uploads the database refuses: an operator has to look
+_QUOTA_RETRY_S = 60.0  # retry of a device over its quota
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -24,7 +24,7 @@ class PumpStatus:
 
     is_running: bool = False
     error: str = ""
-    failures: int = 0  # since the latest stored batch
+    failures: int = 0  # failures since the latest stored batch
     total_failures: int = 0
     stored: int = 0  # new uploads
     commits: int = 0  # batches, each in one transaction

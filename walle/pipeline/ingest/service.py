@@ -19,9 +19,9 @@ from walle.pipeline.tunnel.server.server import RequestHandler, TunnelServer
 from walle.pipeline.tunnel.sockets import is_address
 from walle.protocol import Hello
 
-_FAREWELL_S = 3.0  # for uploads that have arrived, when the service closes
-_REFUSED_FAREWELL_S = 0.5  # where the store refuses them: their devices send them again
-_DRAIN_GRACE_S = 1.0  # for the devices that are late to move
+_FAREWELL_S = 3.0  # time for uploads that have arrived, when the service closes
+_REFUSED_FAREWELL_S = 0.5  # shorter where the store refuses uploads: their devices send them again
+_DRAIN_GRACE_S = 1.0  # time for the devices that are late to move
 _LONGEST_DRAIN_S = 3600.0
 _COUNTS = (
     "connections",
@@ -61,7 +61,7 @@ class DrainTarget:
         Raises:
             ConfigError: one of them is not that.
         """
-        if not 0.0 <= over_s <= _LONGEST_DRAIN_S:  # not true of NaN either
+        if not 0.0 <= over_s <= _LONGEST_DRAIN_S:  # false for NaN too
             raise ConfigError(f"devices cannot move over {over_s} s when a tunnel stops; choose 0 to 3600")
         if not text:
             return cls(over_s=over_s)
@@ -94,10 +94,10 @@ class TunnelState:
     counts: dict[str, int]
     refusals: dict[str, int]
     # With defaults: a process of an earlier version may have sent it.
-    waited_s: float = 0.0  # of all uploads in the queue, together, since the start
-    waiting_devices: int = 0  # whose uploads are in the queue
+    waited_s: float = 0.0  # total wait of all uploads in the queue, since the start
+    waiting_devices: int = 0  # devices whose uploads are in the queue
     for_queue: int = 0  # connections that are not read until the queue has room
-    for_memory: int = 0  # and until there is memory for their bytes
+    for_memory: int = 0  # connections that are not read until there is memory for their bytes
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:

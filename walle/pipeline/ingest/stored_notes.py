@@ -7,7 +7,7 @@ from walle.pipeline.features.topics import owner
 from walle.pipeline.tunnel.received import Received
 from walle.protocol.traces import TraceKind, is_sampled, trace_id
 
-_DELAYS_KEPT = 1000  # of the uploads between two reports
+_DELAYS_KEPT = 1000  # delays of uploads kept between two reports
 _TRACED_KEPT = 1000  # uploads of sampled runs, likewise
 
 

@@ -50,7 +50,7 @@ class PumpSupervisor:
         self._backoff_max_s = backoff_max_s
         self._clock = clock or SystemClock()
         self._broken = asyncio.Event()  # a lookup found the file unusable
-        self._lookup_error, self._lookup_s = "", 0.0  # of the latest one that failed, and when
+        self._lookup_error, self._lookup_s = "", 0.0  # error of the latest lookup that failed, and its time
         self._has_batch = False  # the pump failed at one, which is in the server's queue again
 
     @property

@@ -181,7 +181,7 @@ async def _main() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the main process ends this one in order
-    if "uvloop" in sys.argv[1:]:  # as the main process
+    if "uvloop" in sys.argv[1:]:  # the main process uses uvloop: so does this one
         import uvloop
 
         uvloop.run(_main())

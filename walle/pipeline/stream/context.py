@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from walle.engine_ext.session import Module, Session
 
-_PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, which a task VM does not load
-MAX_PUTS = 1_000  # of one run
-MAX_LOG_LINES = 200  # of one run; what comes after is counted
-MAX_LOG_CHARS = 1_000  # of one line
+_PHASES = ("preprocess", "execute", "postprocess")  # walle.protocol.PHASES again: a task VM does not load that module
+MAX_PUTS = 1_000  # limit of one run
+MAX_LOG_LINES = 200  # limit of one run; further lines are counted
+MAX_LOG_CHARS = 1_000  # limit of one line
 MAX_METRICS = 16  # names of one run, as walle.protocol.Outcome.MAX_METRICS without the latency
-_LATENCY = "latency_ms"  # as walle.protocol.LATENCY_MS
+_LATENCY = "latency_ms"  # walle.protocol.LATENCY_MS again: a task VM does not load that module
 _MAX_NAME = 64
-MAX_KEPT_LINES = 1_000  # of all failed runs whose logs wait for `take_failure`; beyond it the oldest lose their lines
+MAX_KEPT_LINES = 1_000  # limit for all failed runs with logs for `take_failure`; above, the oldest lose their lines
 MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
 _MAX_RETURNED = 8  # runs of other calls may come between a run's return and the question for its log
 
@@ -40,11 +40,11 @@ _NO_EXCLUSIVE = "the run has no ctx.exclusive: list the file under [[exclusive]]
 _NO_FEATURES = "the run has no ctx.features: only a phase in the cloud has, with views of walle cloud up --features"
 _NO_STORE = "the run has no ctx.store.query: a phase that runs in the cloud has no feature store"
 _INFINITE = float("inf")
-_TEXTS: tuple[type, ...] = (str, bytes, bytearray)  # of which `float` makes numbers too
+_TEXTS: tuple[type, ...] = (str, bytes, bytearray)  # `float` makes numbers of these too
 _clock_s = time.perf_counter
-_cpu_s = time.thread_time  # of the thread to which the VM is pinned
+_cpu_s = time.thread_time  # clock of the thread to which the VM is pinned
 
-_exclusive: dict[str, tuple[str, bytes]] = {}  # of exclusive files that a run has asked for: hash and contents
+_exclusive: dict[str, tuple[str, bytes]] = {}  # hash and contents of the exclusive files that a run has asked for
 # By run, oldest first: of the present run, and of failed ones until `take_failure`.
 _logs: dict[int, Log] = {}
 # Of the latest runs that returned, oldest first: their result may be refused after that.
@@ -73,8 +73,8 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
         self.dropped = 0
-        self.phase = ""  # that runs, or ran last
-        self.cpu_s: float | None = None  # of the run, once its phases have ended
+        self.phase = ""  # phase that runs, or ran last
+        self.cpu_s: float | None = None  # CPU time of the run, once its phases have ended
 
     def __call__(self, text: object, level: str = "info") -> None:
         line = str(text)
@@ -370,7 +370,7 @@ def _ask(name: str, why_none: str, *args: Any) -> Any:
 
 def _open_log(run_id: int) -> Log:
     """Return a new log, which takes what the task prints from now on."""
-    dispatch.output.end_line()  # of the call before
+    dispatch.output.end_line()  # a call may have left a line without an end
     _logs.pop(run_id, None)
     kept = sum(len(log.lines) for log in _logs.values())
     for log in _logs.values():

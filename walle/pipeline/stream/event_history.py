@@ -30,11 +30,11 @@ _BATCH_ROWS = 256
 _BATCH_BYTES = 64 << 10
 _MAX_AHEAD_ROWS = 512  # events that are not written, at which `keep_up` waits: half of the time-level sequence
 _MAX_AHEAD_BYTES = 512 << 10
-_MAX_BUFFER_BYTES = 1 << 20  # while the file cannot be written; older events are dropped then
-_RETRY_S = 10.0  # between attempts to write a batch, while the file cannot be written
+_MAX_BUFFER_BYTES = 1 << 20  # memory for events while the file cannot be written; above, the oldest are dropped
+_RETRY_S = 10.0  # pause between attempts to write a batch, while the file cannot be written
 _MAX_LIMIT = 10_000  # events of one query
-MAX_ANSWER_BYTES = 4 << 20  # of one query, encoded; one event is smaller
-MAX_ANSWER_VALUES = 1 << 19  # of one query, with those in containers: an empty list is 1 byte encoded, and 72 in Python
+MAX_ANSWER_BYTES = 4 << 20  # limit of one query, encoded; one event is smaller
+MAX_ANSWER_VALUES = 1 << 19  # limit of one query, with values in containers: an empty list is 1 byte, in Python 72
 _DAY_MS = 86_400_000
 # `number` and `total_bytes` count from the first event ever: the bounds are then found without a sum over the table.
 _SCHEMA = """
@@ -76,7 +76,7 @@ class EventHistory:
         self._buffer_bytes = 0
         self._batch = (0, 0)  # rows and bytes of the write under way
         self._writing: asyncio.Task[None] | None = None
-        self._retry_s = 0.0  # by the monotonic clock
+        self._retry_s = 0.0  # time of the next attempt, by the monotonic clock
 
     def set_policy(self, task: str, policy: HistoryPolicy | None) -> None:
         """Keep events for a task within its bounds; None: keep none for it."""
@@ -96,7 +96,7 @@ class EventHistory:
         if len(self._buffer) >= _BATCH_ROWS or self._buffer_bytes >= _BATCH_BYTES:
             if self._clock.monotonic() >= self._retry_s:
                 self._start_write()
-            self._drop_excess()  # of those that wait for the write under way
+            self._drop_excess()  # events that wait for the write under way have a limit
 
     @property
     def is_ahead(self) -> bool:
@@ -228,7 +228,7 @@ class EventHistory:
         while self._buffer_bytes > keep_bytes:
             self._buffer_bytes -= len(self._buffer.popleft()[-1])
             self.dropped += 1
-        if before.bit_length() != self.dropped.bit_length():  # whenever the count has doubled
+        if before.bit_length() != self.dropped.bit_length():  # logged whenever the count has doubled
             _LOG.warning("event history %s: %d events could not be written and are dropped", self.path, self.dropped)
 
     def _write_rows(self, db: sqlite3.Connection, rows: list[_Row], policies: list[HistoryPolicy]) -> None:

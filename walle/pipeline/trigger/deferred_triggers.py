@@ -33,7 +33,7 @@ class TriggerReader:
         self._sequences: EventStream | None = None
         self._next = 0  # position of the next event to feed
         self._events: AsyncGenerator[tuple[int, Event | Tick]] | None = None
-        self._end = 0  # of `_events`
+        self._end = 0  # position at which `_events` ends
         self._ahead: tuple[int, Event | Tick] | None = None  # read, and not fed
 
     async def read(self, deferred: DeferredTrigger) -> QueuedTrigger | None:

@@ -12,11 +12,11 @@ from walle.pipeline.events.event import Event
 from walle.pipeline.trigger.timers import Key, key_of
 from walle.protocol import TriggerCondition
 
-MAX_KEYS = 1_000  # of one task; beyond it the value that was used least recently is evicted
-MAX_KEY_BYTES = 1 << 20  # of one task's keys that are text
+MAX_KEYS = 1_000  # limit of one task; above, the value that was used least recently is evicted
+MAX_KEY_BYTES = 1 << 20  # limit for those keys of one task that are text
 _NUMBER_BYTES = 16
 
-type _Waiting = list[int | None]  # by the number of ids that have matched, less 1: the first event's time, None if none
+type _Waiting = list[int | None]  # index: ids that have matched, less 1; value: the first event's time, None if none
 
 
 class _TaskMatches:
@@ -39,7 +39,7 @@ class _TaskMatches:
         waiting: _Waiting = [None] * (len(ids) - 1) if known is None else known
         self.size_bytes -= 0 if known is None else _size_bytes(key)
         has_ended = False
-        for index in range(len(ids) - 1, -1, -1):  # from the end: an event moves each match by one id
+        for index in range(len(ids) - 1, -1, -1):  # backwards: an event moves each match by one id
             first_ms = waiting[index - 1] if index else event.ts_ms
             if first_ms is None or ids[index] not in (TriggerCondition.WILDCARD, event.event_id, event.page_id):
                 continue

@@ -46,7 +46,7 @@ from walle.protocol import Destination, FullPolicy, QueuePolicy, TriggerConditio
 _LOG = logging.getLogger(__name__)
 
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
-_RETRY_S = 1.0  # between attempts to put outputs while the store's file cannot be written
+_RETRY_S = 1.0  # pause between attempts to put outputs while the store's file cannot be written
 _MAX_QUEUED_BYTES = 64 << 20  # about 20 frames of 1280 x 720
 _NONE_FIRED: tuple[list[str], dict[str, int]] = ([], {})
 
@@ -120,8 +120,8 @@ class StreamEngine:
         self._conditions: dict[str, TriggerCondition] = {}
         self._policies: dict[str, QueuePolicy] = {}
         self._queues = TaskQueues(max_queued_bytes, self._end_dropped)
-        self._cooldowns: Mapping[str, int] = {}  # of tasks with a cool-down: the time of the event that triggered last
-        self._needed_from: int | None = None  # by sequences and matches under way, for the next event
+        self._cooldowns: Mapping[str, int] = {}  # tasks with a cool-down: the time of the event that triggered last
+        self._needed_from: int | None = None  # position that sequences and matches under way need for the next event
         self._last = store.resume_from - 1
         self._replay_until = store.position
         self._replay_lagging = dict(store.replay.lagging)
@@ -138,7 +138,7 @@ class StreamEngine:
         # As `time.is_used`. An object of 30 attributes or more is slower at each of them: an event took a tenth longer.
         self._uses_time = False
         self._turn = asyncio.Lock()
-        self._waiting_calls = 0  # of `on_event`, that hold `_turn` or wait for it
+        self._waiting_calls = 0  # calls of `on_event` that hold `_turn` or wait for it
         # Of each task: held from a run's start until its outputs are put. A lock exists as long as it is in use.
         self._run_turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
@@ -373,7 +373,7 @@ class StreamEngine:
             self._add((task,), queued, can_wait=can_wait, can_defer=can_defer)
             fired.append(task)
         if steps:
-            self._last = position  # although the sequences may refuse the event
+            self._last = position  # the event counts, even if the sequences refuse it
         return fired, steps
 
     def _end_tick(self, position: int, fired: list[str]) -> TakenEvent:
@@ -543,7 +543,7 @@ class StreamEngine:
                 async with self._run_turn(queue.task):
                     queued = queue.triggers[0]
                     await self._put(queue, queued, await self._run(queue.task, queued.trigger))
-            if self._queues.remove_empty(queue):  # its last triggers were dropped
+            if self._queues.remove_empty(queue):  # the queue's last triggers were dropped
                 self._advance()
             self._pulse()
         except Exception as error:  # noqa: BLE001 (`settle` raises it)
@@ -565,7 +565,7 @@ class StreamEngine:
                 if queue.error is None:
                     _LOG.warning("task %s cannot read its next events and tries again: %s", queue.task, error)
                 await reader.aclose()
-                if queue.triggers:  # their outputs are not in question
+                if queue.triggers:  # the triggers that are queued already can run
                     return
                 await self._retry_later(queue, error)
                 continue

@@ -31,7 +31,7 @@ SNAPSHOT_TASK = "@timers"  # under which the snapshot is stored; no task has suc
 _FORMAT = 1
 _SNAPSHOT_EVERY = 64  # entries
 _JOURNAL_SHARE = 4  # entries since the latest snapshot may take this part of the journal: a fourth
-_ENTRY_BYTES = 24  # of a tick in the journal, or of an event's head
+_ENTRY_BYTES = 24  # size of a tick in the journal, or of an event's head
 
 
 def uses_time(condition: TriggerCondition) -> bool:
@@ -121,12 +121,12 @@ class StreamTime:
                 _LOG.warning(
                     "the stored timers are not continued: they are of an earlier position, or of another walle"
                 )
-        self._floor = resume_from  # of `resume_from`, for the stored snapshot
+        self._floor = resume_from  # position from which the stored snapshot needs a replay
         # A snapshot that waits for triggers up to its position: this, where a replay begins for it, and its bytes.
         self._candidate: tuple[int, int, bytes] | None = None
-        self._entries = _SNAPSHOT_EVERY  # since the latest snapshot
-        self._bytes = 0  # of entries since the stored snapshot
-        self._candidate_bytes = 0  # those of them up to the candidate
+        self._entries = _SNAPSHOT_EVERY  # entries since the latest snapshot; the first one is due at once
+        self._bytes = 0  # bytes of entries since the stored snapshot
+        self._candidate_bytes = 0  # bytes of entries from the stored snapshot to the candidate
 
     @property
     def cut_visits(self) -> tuple[tuple[str, ...], int] | None:
@@ -187,7 +187,7 @@ class StreamTime:
         if condition is not None:
             if not self.is_used:
                 if self._restored is not None and next_position > self._restored["position"] + 1:
-                    self._restored = None  # its tasks had no time condition since
+                    self._restored = None  # tasks without a time condition since then: the timers are not needed
                 if self._restored is None:
                     self._floor, self._bytes = next_position, 0
             self._conditions[task] = condition

@@ -111,7 +111,7 @@ class DeferredTrigger:
     timer: Event | None
     size_bytes: int
 
-    _SIZE_BYTES: ClassVar[int] = 316  # of this object, at most; what it refers to is shared, but for `timer`
+    _SIZE_BYTES: ClassVar[int] = 316  # size of this object, at most; what it refers to is shared, but for `timer`
 
     @classmethod
     def of(cls, queued: QueuedTrigger) -> Self:
@@ -148,9 +148,9 @@ class TaskQueue:
         self.size_bytes = 0
         self.worker: asyncio.Task[None] | None = None
         self.error: Exception | None = None  # why the outputs of the first trigger cannot be put now, or no run starts
-        self.has_ended = False  # by a fault of the engine: no run starts
-        self.waits_to_retry = False  # after `error`
-        self.waits_for_cloud = False  # for room in the outbox
+        self.has_ended = False  # the engine failed: no run starts
+        self.waits_to_retry = False  # pause after `error`
+        self.waits_for_cloud = False  # true while the outbox has no room
 
     @property
     def first(self) -> QueuedTrigger | DeferredTrigger | None:

@@ -53,7 +53,7 @@ class TaskQueues:
 
         A full queue holds entries only that may trigger its task.
         """
-        if isinstance(event, RecordedEvent):  # which triggers nothing
+        if isinstance(event, RecordedEvent):  # a recorded event triggers nothing
             return False
         is_recorded = self.can_defer(event, position)
 
@@ -86,7 +86,7 @@ class TaskQueues:
         queue = self.by_task.get(task)
         if queue is None:
             queue = self.by_task[task] = TaskQueue(task, policy)
-        if queue.deferred and not can_defer:  # it would overtake those
+        if queue.deferred and not can_defer:  # a new trigger would overtake the deferred ones
             self._on_drop(task, queued)
             return queue
         may_fall_behind = can_defer and self._may_fall_behind(queue)

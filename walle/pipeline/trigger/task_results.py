@@ -20,10 +20,10 @@ from walle.task.format.failure import failure_of
 
 _LOG = logging.getLogger(__name__)
 
-MAX_RESULTS = 1_000  # of a stream that are not read yet; beyond it the oldest are removed
-MAX_BYTES = 64 << 20  # of a stream's results in memory, unless one alone has more
-_RESULT_BYTES = 500  # of a result without its output
-_ARRAY_BYTES = 200  # of an array without its elements
+MAX_RESULTS = 1_000  # unread results of a stream; above, the oldest are removed
+MAX_BYTES = 64 << 20  # memory for a stream's results, unless one alone has more
+_RESULT_BYTES = 500  # size of a result without its output
+_ARRAY_BYTES = 200  # size of an array without its elements
 _SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
 _MAX_EXPECTED = 10_000  # triggers of a stream without a result, and results that wait for an earlier one
 
@@ -68,8 +68,8 @@ class ResultStream:
         self.task = task
         self.missed = 0
         self._results = results
-        self.size_bytes = 0  # of the results in memory
-        self._waiting_bytes = 0  # of those that wait for an earlier one
+        self.size_bytes = 0  # size of the results in memory
+        self._waiting_bytes = 0  # size of the results that wait for an earlier one
         self._unread: collections.deque[_Sized] = collections.deque()
         # By position and step, in their order; None: no result yet.
         self._expected: dict[tuple[int, int], _Sized | None] = {}
@@ -110,7 +110,7 @@ class ResultStream:
         """Give a trigger its result, which is told when all before it have theirs."""
         expected, place = self._expected, (result.position, result.step)
         if place not in expected:
-            return  # of a trigger before the stream, or beyond its bound
+            return  # the trigger came before the stream, or beyond its bound
         if self._waiting_bytes and self._waiting_bytes + size_bytes > MAX_BYTES:
             del expected[place]
             self._miss(f"they have more than {MAX_BYTES} bytes and wait for an earlier one")

@@ -23,8 +23,8 @@ from walle.pipeline.events.event import Event
 from walle.pipeline.trigger.windows import ClosedWindow, EventTable, TaskWindows, decoded_events
 from walle.protocol import TriggerCondition
 
-MAX_TIMERS = 1_000  # of one task, and pages of all; beyond it the oldest is evicted
-MAX_TIMER_BYTES = 1 << 20  # of the events that the timers of one task keep
+MAX_TIMERS = 1_000  # timers of one task, and pages of all; above, the oldest is evicted
+MAX_TIMER_BYTES = 1 << 20  # limit for the events that the timers of one task keep
 _MAX_ORDER_CHARS = 64
 
 IDLE = "@idle"
@@ -136,10 +136,10 @@ class Timers:
         self._serial = 0
         self._live = 0  # entries of the heap whose timer runs
         self._pages: collections.OrderedDict[str, _Page] = collections.OrderedDict()
-        self._page_tasks: list[str] = []  # with `idle_s` of a page
-        self._without_visit: list[str] = []  # those of them that take events without a visit
+        self._page_tasks: list[str] = []  # tasks with `idle_s` of a page
+        self._without_visit: list[str] = []  # tasks with `idle_s` of a page that take events without a visit
         self._latest_ms: int | None = None  # the time of the stream at its latest event
-        self._stream_tasks: dict[str, int] = {}  # with `idle_s` of the stream: the serial of the timer, 0 if none runs
+        self._stream_tasks: dict[str, int] = {}  # `idle_s` of the stream: the serial of a task's timer, 0 if none runs
         self._periods: dict[str, tuple[int, int]] = {}  # serial, and the begin of the span that has not been named
         self._absences: dict[str, _Absences] = {}
         self._absent_ids: dict[str, list[str]] = {}  # tasks by the id that must not come

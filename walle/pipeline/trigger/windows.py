@@ -18,7 +18,7 @@ from walle.engine_ext._core import packed_value
 from walle.pipeline.events.event import Event
 from walle.protocol import TriggerCondition
 
-MAX_WINDOW_EVENTS = 10_000  # of one task, and bytes of them; beyond it the oldest are evicted
+MAX_WINDOW_EVENTS = 10_000  # events of one task, and below their bytes; above, the oldest are evicted
 MAX_WINDOW_BYTES = 1 << 20
 # Of one task. A condition has at most TriggerCondition.MAX_PANES panes that begin at or before the time of the stream.
 # Of those that begin later, at most MAX_OVERLAP are in a window that begins before it.
@@ -49,7 +49,7 @@ class EventTable:
             for event in events:
                 if indices.setdefault(id(event), len(self.encoded)) == len(self.encoded):
                     fields = event.event_id, event.page_id, event.ts_ms, event.contents
-                    self.encoded.append(packed_value(fields) or event.encode())  # which are the same bytes
+                    self.encoded.append(packed_value(fields) or event.encode())  # both make the same bytes
         return array.array("I", map(indices.__getitem__, keys))
 
 

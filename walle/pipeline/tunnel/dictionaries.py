@@ -18,10 +18,10 @@ from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES
 
 _LOG = logging.getLogger(__name__)
 
-DICTIONARY_BYTES = 16 << 10  # of a trained dictionary, unless another size is asked for
+DICTIONARY_BYTES = 16 << 10  # size of a trained dictionary, unless another size is asked for
 MIN_SAMPLES = 50  # zstd's training refuses far fewer, and overfits a few more
 _LEVEL = 1  # bodies are small: 3 takes 1.4 times as long for 4 % fewer bytes (ADR 20)
-_TRAINING_BYTES = 8 << 20  # of samples: more do not change the result
+_TRAINING_BYTES = 8 << 20  # limit of the samples: more do not change the result
 
 type DictionaryLookup = Callable[[str], Awaitable[bytes | None]]
 """Returns the bytes of the file with a SHA-256 digest, None if there is none."""

@@ -122,14 +122,14 @@ class Decoder:
         self, *, max_body_bytes: int = MAX_BODY_BYTES, decompressor: zstandard.ZstdDecompressor | None = None
     ) -> None:
         self.max_body_bytes = max_body_bytes
-        self.unpacked_bytes = 0  # that were decompressed so far, without those of `records`
+        self.unpacked_bytes = 0  # bytes decompressed so far, without those of `records`
         self._decompressor = decompressor or zstandard.ZstdDecompressor()
         self.dictionaries = {}
         self.has_versions = False  # the connection has protocol 4, or a later one
         # The latest bytes themselves where no frame was incomplete before them.
         self._buffer: bytes | bytearray | memoryview = b""
-        self._at = 0  # where the next frame begins
-        self._unpacked: bytes | None = None  # its body, if `records` decompressed it and then did not take it
+        self._at = 0  # start of the next frame
+        self._unpacked: bytes | None = None  # next frame's body, if `records` decompressed it and then did not take it
         self._error: FrameError | None = None
 
     @property
@@ -290,7 +290,7 @@ class Decoder:
         if self._error is not None:
             raise self._error
         found: list[UploadFields] = []
-        unpacked, self._unpacked = self._unpacked, None  # of the first frame
+        unpacked, self._unpacked = self._unpacked, None  # body of the first frame
         size_bytes, at, last = 0, self._at, len(self._buffer) - _HEADER_BYTES
         # Slices of bytes are bytes; those of a bytearray would be copied twice.
         view = self._buffer if type(self._buffer) is bytes else memoryview(self._buffer)

@@ -16,9 +16,9 @@ from typing import Any
 from walle import protocol
 from walle.errors import PipelineError
 
-MAX_BODY_BYTES = 8 << 20  # of a body, as sent and as decompressed
-VERSION_MARK = "\0"  # between a topic and a version: no topic of a device has it
-MAX_BATCH_BODY_BYTES = 64 << 10  # of an UploadBatch: bounds the number of objects that one frame makes
+MAX_BODY_BYTES = 8 << 20  # limit of a body, both as sent and as decompressed
+VERSION_MARK = "\0"  # separates topic and version: no topic of a device has it
+MAX_BATCH_BODY_BYTES = 64 << 10  # limit of an UploadBatch: bounds the number of objects that one frame makes
 
 
 class FrameError(PipelineError):

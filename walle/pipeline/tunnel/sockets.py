@@ -24,7 +24,7 @@ _INT = struct.Struct("i")
 _MIN_RTT_AT, _MIN_RTT_US = 148, struct.Struct("I")  # tcpi_min_rtt of struct tcp_info, since Linux 4.6
 _UNKNOWN_RTT_US = 0xFFFFFFFF
 _HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_:-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")  # a name, or an IP address
-_CONGESTION_CONTROL = b"bbr"  # which does not take each loss for congestion
+_CONGESTION_CONTROL = b"bbr"  # BBR does not take each loss for congestion
 
 
 def is_address(host: str, port: int) -> bool:

@@ -18,11 +18,11 @@ from walle.pipeline.tunnel.round_trip import RoundTrip
 _LEAST_ROUND_TRIP_S = 0.01  # TCP's own timers are short enough below
 _LEAST_DELAY_S, _MOST_DELAY_S = 0.01, 0.25
 _POSTPONED = 1.25  # times the delay before
-_LEAST_SHARE = 0.2  # of the round trip; 0.27, which is above _RACK_SHARE, was no better
+_LEAST_SHARE = 0.2  # part of the round trip; 0.27, which is above _RACK_SHARE, was no better
 _LARGEST_SHARE = 0.5
 _SLOWER, _FASTER = 1.25, 0.98
-_LATE_SHARE = 1.75  # of the least round trip, from the first probe to the second
-_RACK_SHARE = 0.25  # of the least round trip, for which RACK waits in case packets come out of order
+_LATE_SHARE = 1.75  # multiple of the least round trip, from the first probe to the second
+_RACK_SHARE = 0.25  # part of the least round trip for which RACK waits in case packets come out of order
 
 
 def answer_probe_delay_s(round_trip_s: float | None) -> float:

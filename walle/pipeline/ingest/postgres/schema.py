@@ -61,7 +61,7 @@ _ADDED_3 = """
 ALTER TABLE walle.uploads ADD COLUMN version TEXT NOT NULL DEFAULT '';
 ALTER TABLE walle.merged_losses ADD COLUMN open_reports BIGINT NOT NULL DEFAULT 0;
 """
-_SCHEMA_LOCK = 0x57414C4C  # of an advisory lock: several processes may start at once
+_SCHEMA_LOCK = 0x57414C4C  # key of an advisory lock: several processes may start at once
 
 _CONTENTS_CLASSES = {
     "22",  # data exception

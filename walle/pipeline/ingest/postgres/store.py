@@ -73,8 +73,8 @@ except ImportError as _error:
 _LOG = logging.getLogger(__name__)
 
 _CONNECTIONS = 4
-_CALL_S = 30.0  # until a call to a database that does not answer fails
-_READ_S = 10.0  # until one fails that reads little, or a device that connects is told to come back
+_CALL_S = 30.0  # timeout of a call to a database that does not answer
+_READ_S = 10.0  # timeout of a short read, and of a device's connection, which is then told to come back
 _CLOSE_S = 1.0
 # UnicodeError, OverflowError: of a value of COPY that cannot be encoded.
 _ERRORS = (*ERRORS, ServerError, UnicodeError, OverflowError)
@@ -95,9 +95,9 @@ class PostgresUploadStore(UploadStore):
         self._create = create
         self.clock = clock or SystemClock()
         self._dsn = dsn
-        self._place = without_password(dsn)  # in errors
+        self._place = without_password(dsn)  # address that errors may show
         self._outage = outage_of(self._place)
-        self._owner = secrets.token_hex(8)  # of the devices that resumed here
+        self._owner = secrets.token_hex(8)  # name of this process at the devices that resumed here
         self._pool: Pool | None = None
 
     @override
@@ -115,7 +115,7 @@ class PostgresUploadStore(UploadStore):
                 found = await make_schema(cast("asyncpg.Connection[asyncpg.Record]", connection))
         except BaseException as error:
             await self.close()
-            if isinstance(error, ValueError):  # of the URL
+            if isinstance(error, ValueError):  # the URL is wrong
                 raise self._failure(error) from error
             raise
         if found != FORMAT:
@@ -149,7 +149,7 @@ class PostgresUploadStore(UploadStore):
     async def store_batch(
         self, batch: Sequence[Received], foreign_topics: frozenset[tuple[str, str]] = frozenset()
     ) -> Accepted:
-        keys = sorted({received[:2] for received in batch})  # in one order, so that no two transactions block another
+        keys = sorted({received[:2] for received in batch})  # sorted, so that no two transactions block each other
         async with self._transaction() as connection:
             foreign = await self._foreign(connection, keys)
             streams = await _lock_streams(connection, [key for key in keys if key not in foreign])
@@ -447,7 +447,7 @@ class PostgresUploadStore(UploadStore):
         try:
             async with lent(self._pool, limit_s) as connection:
                 yield connection
-        except _ERRORS as error:  # not ValueError, which is of a Hello that no device sends
+        except _ERRORS as error:  # a ValueError passes: its cause is a Hello that no device sends
             if is_away(error):
                 self._outage.failed(explained(error, self._dsn))
             raise self._failure(error) from error

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from walle.base.clock import Clock
 
-_QUICK_S = 0.002  # of the mean of recent commits
-_SLOW_S = 0.02  # of one commit
-_REST_S = 60.0  # in the thread after a slow commit
-_WEIGHT = 1 / 16  # of the latest commit in the mean
+_QUICK_S = 0.002  # mean of recent commits up to which the disk counts as quick
+_SLOW_S = 0.02  # time from which one commit counts as slow
+_REST_S = 60.0  # time that commits stay in the thread after a slow one
+_WEIGHT = 1 / 16  # share of the latest commit in the mean
 
 
 class CommitPace:

@@ -82,7 +82,7 @@ class SqliteConnection:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         else:
             self._check_is_store()
-        self.path.touch(mode=0o600)  # before SQLite makes it: what users did; its other files get the same permissions
+        self.path.touch(mode=0o600)  # SQLite would use the umask; its other files get the permissions of this one
         self.path.chmod(0o600)  # an earlier walle made it readable to others
         # The event loop uses it too, while no call is in the thread.
         database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0, check_same_thread=False)
@@ -95,7 +95,7 @@ class SqliteConnection:
             database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
             finish_schema(database, self.path)
             sqlite_index.prepare(database)
-            opened = OpenedFile(self.path)  # with the logs, which exist now
+            opened = OpenedFile(self.path)  # the logs exist now, and are compared too
             if not connected.is_current:  # reading a long log takes a while
                 what = "was replaced while it was opened"
                 raise IngestError(self.path, what, may_pass=True)  # noqa: TRY301 - closed as after other errors

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-_LOGS = ("-wal", "-shm")  # of a file in WAL mode, beside it
+_LOGS = ("-wal", "-shm")  # endings of the files beside one in WAL mode
 
 
 class _Identity(NamedTuple):

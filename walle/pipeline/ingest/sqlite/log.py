@@ -20,9 +20,9 @@ _LOG = logging.getLogger(__name__)
 
 _CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
 _CHECKPOINT_STEP = 1000  # pages between two attempts
-_CHECKPOINT_WAIT_MS = 10  # for other processes' commits, and for queries
+_CHECKPOINT_WAIT_MS = 10  # wait for other processes' commits, and for queries
 _MOST_PAGES = 4 * _CHECKPOINT_PAGES  # SQLite checkpoints by itself, and delays a commit
-MAX_LOG_BYTES = 1 << 30  # while another program's read keeps it from beginning again
+MAX_LOG_BYTES = 1 << 30  # another program's long read keeps the log from beginning again; it grows to this
 _RESERVED_PAGES = _CHECKPOINT_PAGES + 2000  # batches that come before the checkpoint may pass the bound
 
 
@@ -37,7 +37,7 @@ class UploadLog:
         self._path = path
         self.database = database
         self._thread = thread
-        self._checkpoint_pages = _CHECKPOINT_PAGES  # of the log, at which the next checkpoint begins
+        self._checkpoint_pages = _CHECKPOINT_PAGES  # length of the log at which the next checkpoint begins
         database.execute(f"PRAGMA wal_autocheckpoint = {_MOST_PAGES}")
         page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
         limit_bytes = (page_bytes + 24) * _RESERVED_PAGES
@@ -61,7 +61,7 @@ class UploadLog:
         if not self._reserve.is_used_to(_CHECKPOINT_PAGES):
             self._checkpoint_pages = _CHECKPOINT_PAGES
         elif self._reserve.is_used_to(self._checkpoint_pages):
-            self._checkpoint_pages += _CHECKPOINT_STEP  # in case a query keeps the log from beginning again
+            self._checkpoint_pages += _CHECKPOINT_STEP  # a query may keep the log from beginning again
             self._thread.post(self.checkpoint)
         self.is_full = self.is_full or self._reserve.is_used_to(self._max_pages)
 

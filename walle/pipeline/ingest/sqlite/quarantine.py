@@ -37,7 +37,7 @@ def set_damaged_aside(database: sqlite3.Connection, position: int, now_ms: int) 
         " FROM uploads JOIN streams USING (stream) WHERE position = ? AND packed = 1"
     )
     if (row := database.execute(query, (position,)).fetchone()) is None:
-        return None  # it was set aside meanwhile, or has expired
+        return None  # the upload was set aside meanwhile, or has expired
     *fields, stream = row
     damaged = Received(*fields)
     try:

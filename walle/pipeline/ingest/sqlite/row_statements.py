@@ -8,7 +8,7 @@ import itertools
 import sqlite3
 from collections.abc import Sequence
 
-_MOST_VALUES = 900  # of one statement
+_MOST_VALUES = 900  # limit of one statement
 
 
 class RowStatements:

@@ -13,12 +13,12 @@ from walle.pipeline.ingest.store.partitions import partition
 
 _LOG = logging.getLogger(__name__)
 
-FORMAT = 7  # in PRAGMA user_version
+FORMAT = 7  # value of PRAGMA user_version
 _OLDER = "uploads_of_format_4"
 _MOVED = 10_000  # uploads in one transaction of the move from format 4
 _MOVED_BYTES = 32 << 20
-_TRIES = 12  # of _BUSY_S each, while another process holds the lock and moves nothing
-_BUSY_S = 5.0  # that a transaction waits for those of other processes
+_TRIES = 12  # attempts of _BUSY_S each, while another process holds the lock and moves nothing
+_BUSY_S = 5.0  # wait of a transaction for those of other processes
 _BUSY_POLL_S = 0.001
 
 # `packed` is 0, 1 or (set aside) 2. SQLite reads it without the payload before it; 0 and 1 are in the head of a row. Up

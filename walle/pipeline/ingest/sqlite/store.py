@@ -68,10 +68,10 @@ _INSERT = RowStatements(
     " VALUES {rows}",
     9,
 )
-_STREAMS_KEPT = 50_000  # in memory
-_INDEX_UPLOADS = 1000  # that are stored before the index follows: it delays commits by 2 ms
-_LOG_CHECK_BYTES = 64 << 10  # of payloads, after which the log's length is looked at
-_LOOP_UPLOADS = 4  # of a batch that is committed on the event loop: many devices are served at less cost in larger ones
+_STREAMS_KEPT = 50_000  # streams kept in memory
+_INDEX_UPLOADS = 1000  # uploads stored before the index follows: it delays commits by 2 ms
+_LOG_CHECK_BYTES = 64 << 10  # payload bytes after which the log's length is checked
+_LOOP_UPLOADS = 4  # largest batch that is committed on the event loop: many devices cost less in larger batches
 _LOOP_BYTES = 64 << 10
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError, OSError)
@@ -98,7 +98,7 @@ class SqliteUploadStore(UploadStore):
         super().__init__()
         self.path = path
         self.clock = clock or SystemClock()
-        self._owner = secrets.token_hex(8)  # of the devices that resumed here
+        self._owner = secrets.token_hex(8)  # name of this process at the devices that resumed here
         self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
         self._connection = SqliteConnection(path, self._thread, self._note_open, max_log_bytes, create=create)
         self._reader_thread = StoreThread("walle-ingest-reader")
@@ -150,7 +150,7 @@ class SqliteUploadStore(UploadStore):
             self._unnoted.append(accepted.fresh)
         if not self._is_turn_due:
             self._is_turn_due = True
-            asyncio.get_running_loop().call_soon(self._on_turn)  # after the acknowledgements
+            asyncio.get_running_loop().call_soon(self._on_turn)  # the acknowledgements leave first
         return accepted
 
     def _check_room(self, _: sqlite3.Connection) -> None:

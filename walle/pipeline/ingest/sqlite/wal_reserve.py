@@ -9,7 +9,7 @@ import contextlib
 import os
 from pathlib import Path
 
-_HEADER_BYTES = 32  # of the log; its salts are at 16
+_HEADER_BYTES = 32  # header of the log; its salts are at 16
 _FRAME_HEADER_BYTES = 24  # page number, size after a commit, salts, checksums
 _SALTS_BYTES = 8
 _FROM_BYTES = 256 << 10  # shorter logs are of stores that take little

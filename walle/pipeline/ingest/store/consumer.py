@@ -26,8 +26,8 @@ from walle.pipeline.tunnel.received import Received
 _LOG = logging.getLogger(__name__)
 
 _SCAN = 20_000  # positions that one query looks at
-_BALANCE_S = 1.0  # between two looks at the other members
-_RETRY_S = 0.5  # while the store cannot be used
+_BALANCE_S = 1.0  # interval between two checks of the other members
+_RETRY_S = 0.5  # pause before the next attempt while the store cannot be used
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class UploadBatch:
     positions: list[int]
     position: int
     parts: frozenset[int]
-    generation: int  # of the store
+    generation: int  # generation of the store
     _consumer: "Consumer" = dataclasses.field(repr=False)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Consumer:
         self._committed: dict[int, int] = {}
         self._busy: dict[int, int] = {}  # partitions with uploads not committed: position of the last of them
         self._dropped: set[int] = set()  # partitions that were lost since `take_dropped`
-        self._head = 0  # of the latest `_read`
+        self._head = 0  # last position that the latest `_read` saw
         self._generation = store.generation
         self._is_closed = False
 
@@ -208,7 +208,7 @@ class Consumer:
         for part in self._read_to.keys() - found.keys():
             self._drop(part)
         for part, position in found.items():
-            if part not in self._read_to or position != self._committed[part]:  # or another member had it meanwhile
+            if part not in self._read_to or position != self._committed[part]:  # another member had it meanwhile
                 self._drop(part)
                 self._read_to[part] = self._committed[part] = position
         self._balanced_s = now_s

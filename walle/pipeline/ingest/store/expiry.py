@@ -63,7 +63,7 @@ class AgeSearch:
         self._now_ms = now_ms
         self._ahead = position  # the last position that is known to be ahead of the clock
         self._distance = 1
-        self._known: int | None = None  # from here on, the first upload is not ahead of the clock, or there is none
+        self._known: int | None = None  # position up to which uploads are ahead of the clock; None: unknown
 
     def take(self, found: StoredSize | None) -> None:
         assert self.next_position is not None

@@ -63,7 +63,7 @@ def _pages(values: Sequence[Any]) -> list[str]:
 
 def _iso_times(times: Sequence[int]) -> list[str]:
     """Return `iso_time` of each; most times of a page are of few seconds."""
-    if not 0 <= min(times) <= max(times) < 1 << 45:  # until the year 3084
+    if not 0 <= min(times) <= max(times) < 1 << 45:  # times before 1970, or after the year 3084
         return list(map(iso_time, times))
     seconds = [ms // 1000 for ms in times]
     texts = {second: iso_time(second * 1000)[:-4] for second in set(seconds)}

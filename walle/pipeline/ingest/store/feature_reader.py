@@ -18,12 +18,12 @@ from walle.protocol import UNKNOWN_VERSION
 
 MAX_PAGE = 10_000  # features
 MAX_LATEST = 1_000
-MAX_PAGE_BYTES = 4 << 20  # of the payloads of a page, but for its last one
+MAX_PAGE_BYTES = 4 << 20  # payload bytes of a page, but for its last upload
 _WINDOW = 10_000  # positions of one read
 _READ = 500  # uploads of one read
 _MAX_MISSES = 50  # reads of a page that find nothing
-_MAX_TOPICS = 500  # of a task that the database selects; of more, they are selected here
-_MAX_VALUES = 1 << 19  # of a payload that is decoded, those in containers too: 8 MB of empty lists take 500 MB
+_MAX_TOPICS = 500  # topics of a task that the database selects; of a task with more, they are selected here
+_MAX_VALUES = 1 << 19  # limit of a decoded payload, with values in containers: 8 MB of empty lists take 500 MB
 _PAGE_FIELDS = ("page", "page_id")
 
 type Allowed = Callable[[str], bool]
@@ -260,7 +260,7 @@ class FeatureReader:
         self, topics: Sequence[str] | None, after: int, end: int, limit: int
     ) -> tuple[list[tuple[int, Received]], int]:
         """Return selected uploads after a position and up to `end`, and the position up to which were read."""
-        if topics is not None and len(topics) == 1 and not self._wanted.device:  # by the index of topics
+        if topics is not None and len(topics) == 1 and not self._wanted.device:  # the index of topics finds them
             rows = await self._store.query(topic=topics[0], after=after, limit=limit)
             upto = end
         else:

@@ -20,7 +20,7 @@ DEVICE = "device"  # a field of a key: the device's id, which no payload needs t
 _BATCH = 1000
 _POLL_S = 0.2
 _RETRY_S = 1.0
-_MAX_VALUES = 1 << 19  # of an upload that is decoded, those in containers too: 8 MB of empty lists take 500 MB
+_MAX_VALUES = 1 << 19  # limit of a decoded upload, with values in containers: 8 MB of empty lists take 500 MB
 
 
 class FeatureViewError(PipelineError):
@@ -39,7 +39,7 @@ class ViewConfig:
     topic: str
     key: tuple[str, ...]
     max_keys: int = 100_000
-    max_bytes: int = 64 << 20  # of payloads
+    max_bytes: int = 64 << 20  # limit for all payloads kept
     history: int = 200_000  # positions before the last one that are read at the start
 
     @classmethod
@@ -68,11 +68,11 @@ class FeatureView:
         self.config = config
         self.skipped = 0
         self.evicted = 0
-        self.position = 0  # of the latest upload in it
+        self.position = 0  # position of the latest upload in the view
         self._store = store
         self._latest: collections.OrderedDict[tuple[Any, ...], bytes] = collections.OrderedDict()
         self._size_bytes = 0
-        self._generation: int | None = None  # of the store, None before the first upload
+        self._generation: int | None = None  # generation of the store, None before the first upload
 
     def __len__(self) -> int:
         return len(self._latest)

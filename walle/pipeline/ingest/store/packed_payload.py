@@ -12,7 +12,7 @@ import zstandard
 
 from walle.pipeline.tunnel.layouts import MAX_BODY_BYTES, FrameError, upload_fields
 
-PACKED_FROM_BYTES = 8 << 10  # of a payload that is kept compressed, as `upload_scan.cpp` decides
+PACKED_FROM_BYTES = 8 << 10  # smallest payload that is kept compressed, as `upload_scan.cpp` decides
 MOST_TIMES_PACKED = 16  # a payload's size in that of its body, rounded down
 
 

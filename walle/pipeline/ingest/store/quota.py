@@ -22,13 +22,13 @@ from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)
 
-OVERHEAD_BYTES = 100  # of an upload beside payload and topic: its row and its share of the indexes
-_PARTS = 16  # of the quota: after one of them a device is measured, after two it waits for that
-_MAX_DEVICES = 20_000  # that are counted at once; of more, those that have stored least are forgotten
-_MAX_TOPICS = 20_000  # that are known to exist; of more, those that were found first are forgotten
+OVERHEAD_BYTES = 100  # size of an upload without payload and topic: its row and its share of the indexes
+_PARTS = 16  # parts of the quota: after one of them a device is measured, after two it waits for that
+_MAX_DEVICES = 20_000  # devices counted at once; above, those that have stored least are forgotten
+_MAX_TOPICS = 20_000  # topics known to exist; above, those that were found first are forgotten
 _MEASURED_AT_ONCE = 1  # devices: their reads must not delay those of consumers
 _UNMEASURED = "the device has stored much at once, and is being measured"
-_LOOK_AGAIN_S = 600.0  # at a device over its quota: retention may have deleted uploads
+_LOOK_AGAIN_S = 600.0  # interval between two checks of a device over its quota: retention may have deleted uploads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class _Account:
     """Of a device, since its stored uploads were measured."""
 
     size_bytes: int = 0
-    topics: int = 0  # that were not known to exist
+    topics: int = 0  # new topics, which were not known to exist
 
 
 @dataclasses.dataclass(slots=True)
@@ -169,7 +169,7 @@ class QuotaKeeper:
                 except PipelineError as error:
                     _LOG.warning("device %r is not measured: %s", device_id, error)
                     if (refusal := self._refusals.get(device_id)) is not None and refusal.reason == _UNMEASURED:
-                        del self._refusals[device_id]  # its next uploads start another try
+                        del self._refusals[device_id]  # the device's next uploads start another try
                     return
             if (account := self._accounts.pop(device_id, None)) is not None:
                 size_bytes, topics = account.size_bytes - measured.size_bytes, account.topics - measured.topics

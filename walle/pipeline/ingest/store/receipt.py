@@ -20,18 +20,16 @@ from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, 
 
 _LOG = logging.getLogger(__name__)
 
-MAX_LOSSES = (
-    100  # of a device that are recorded each by itself; an epoch has MAX_ID_CHARS, so that bounds the bytes too
-)
-MAX_EPOCHS = 1024  # of a device: it starts one after a fault of its store, and a forged device with each Hello
-MAX_READ_BYTES = 32 << 20  # of the payloads that one query returns
+MAX_LOSSES = 100  # losses of a device recorded each by itself; an epoch has MAX_ID_CHARS, so that bounds the bytes too
+MAX_EPOCHS = 1024  # epochs of a device: it starts one after a fault of its store, and a forged device with each Hello
+MAX_READ_BYTES = 32 << 20  # limit for the payloads that one query returns
 MAX_ABANDONED = 24  # epochs that one Hello shows to be lost; the next Hello shows further ones
 _MAX_RELATED = 24  # streams in which a moved upload is looked for: up to 8 origins, and the newest others
 
 type StreamKey = tuple[str, str]  # device_id, epoch
 type Place = tuple[int, int]  # stream, seq
 type Contents = tuple[str, bytes, int]  # topic, SHA-256 of the payload or OTHER_SIZE, sent_ms
-OTHER_SIZE = b""  # of a stored payload that has another size than the one that comes, and is not read
+OTHER_SIZE = b""  # replaces the hash for a stored payload of another size than the one that comes; it is not read
 
 
 class Accepted(NamedTuple):

@@ -14,11 +14,11 @@ from walle.pipeline.ingest.store.upload_store import IngestError, TopicSize, Upl
 _LOG = logging.getLogger(__name__)
 
 _STEP = 500  # uploads of one deletion
-_PAUSE_S = 0.02  # between two deletions
+_PAUSE_S = 0.02  # pause between two deletions
 _TOPICS_COUNTED = 500  # each by itself
-_TOPICS_READ = 1000  # of one query
-_JUMP_S = 60.0  # that a clock which is not set differs from the monotonic one between two looks, at most
-_TRUST_S = 3600.0  # until a clock that was set forward counts
+_TOPICS_READ = 1000  # limit of one query
+_JUMP_S = 60.0  # largest difference from the monotonic clock, between two checks, of a clock that was not set
+_TRUST_S = 3600.0  # time that a clock set forward has to run before it counts
 _AGES_S = {"h": 3600, "d": 86_400}
 ANY_TOPIC = "*"
 

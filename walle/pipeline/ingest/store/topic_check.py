@@ -17,9 +17,9 @@ from walle.pipeline.tunnel.received import Received
 
 _LOG = logging.getLogger(__name__)
 
-ASK_S = 2.0  # for an answer on tasks that are not known; then the uploads are taken
-KNOWN_S = 600.0  # until a topic that is right is looked up again: its task may have had no release yet
-AGAIN_S = 10.0  # until a task that is not a device's is asked for again
+ASK_S = 2.0  # time for an answer on tasks that are not known; then the uploads are taken
+KNOWN_S = 600.0  # time after which a right topic is looked up again: its task may have had no release yet
+AGAIN_S = 10.0  # pause before a task that is not a device's is asked for again
 MAX_KNOWN = 100_000  # pairs of a device and a topic that are right; above, those known longest are forgotten
 MAX_FOREIGN = 10_000  # pairs of a device and a task that are wrong
 
@@ -45,7 +45,7 @@ class TaskTopics:
         self._lookup = lookup
         self._clock = clock or SystemClock()
         self._known: OrderedDict[DeviceTopic, None] = OrderedDict()
-        self._foreign: OrderedDict[DeviceTask, float] = OrderedDict()  # and when that was looked up
+        self._foreign: OrderedDict[DeviceTask, float] = OrderedDict()  # time of the look-up of a foreign task
         self._away_until_s = self._known_since_s = -math.inf
 
     async def foreign(self, batch: Sequence[Received]) -> frozenset[DeviceTopic]:

@@ -24,7 +24,7 @@ from walle.protocol import Hello
 if TYPE_CHECKING:
     from walle.pipeline.ingest.store.consumer import Consumer
 
-_PART_UPLOADS = 10_000  # of one read of a device's uploads
+_PART_UPLOADS = 10_000  # limit of one read of a device's uploads
 
 type Start = Literal["earliest", "latest"]
 

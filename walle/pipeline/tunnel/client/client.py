@@ -50,14 +50,14 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 _BATCH = 64  # uploads read from the outbox at once
-_FRAME_BYTES = 32 << 10  # of uploads in one frame, before compression; a longer upload has a frame of its own
-_SHORT_FRAME_BYTES = 8 << 10  # the same while requests are likely, which wait for the frame before them
-_RECORD_BYTES = 24  # of an upload's fixed part
-_REQUESTS = 8  # in flight at once; the cloud takes 16 of a device
+_FRAME_BYTES = 32 << 10  # uploads in one frame, before compression; a longer upload has a frame to itself
+_SHORT_FRAME_BYTES = 8 << 10  # smaller while requests are likely, which wait for the frame before them
+_RECORD_BYTES = 24  # size of an upload's fixed part
+_REQUESTS = 8  # requests in flight at once; the cloud takes 16 of a device
 _URGENT = 4  # more, of a priority above 0: slow ones of a lower priority do not delay them
 _LONGEST_RETRY_S = 3600.0  # bounds the delay that a Refusal or a Drain asks for
 _PINGS = 2  # unanswered, before a connection is closed
-_MOVE_S = 10.0  # that a device that moves waits for acknowledgements and answers
+_MOVE_S = 10.0  # time that a moving device waits for acknowledgements and answers
 _REDIRECT_TRIES = 2  # connections in a row that may fail at the address that the cloud named
 
 
@@ -175,7 +175,7 @@ class TunnelClient:
         self._dictionaries_refused = False
         self._encoder = Encoder()
         self._link: Link | None = None
-        self._earlier_probes = 0  # of earlier connections
+        self._earlier_probes = 0  # probes that earlier connections sent
         self._acked = 0
         self._acked_epoch = outbox.epoch
         self._request_slots = PrioritySlots(_REQUESTS)
@@ -224,7 +224,7 @@ class TunnelClient:
                 worked = self._acked > acked or self._clock.monotonic() - began_s > self._backoff_max_s
                 failures = 0 if worked else failures + 1
                 if is_moving and failures <= 1:
-                    continue  # it has waited already, or comes to the right server now
+                    continue  # the device has waited already, or comes to the right server now
                 self._reconnects.begin(failures, retry_s)
                 await self._pause()
         finally:
@@ -268,7 +268,7 @@ class TunnelClient:
         """
         epoch, goal = self._outbox.epoch, self._outbox.last_seq
         while self._acked < goal or self._acked_epoch != epoch:
-            if self._outbox.epoch != epoch:  # which has the unsent uploads under new numbers
+            if self._outbox.epoch != epoch:  # a new epoch has the unsent uploads under new numbers
                 epoch, goal = self._outbox.epoch, self._outbox.last_seq
                 continue
             if goal == 0:
@@ -360,7 +360,7 @@ class TunnelClient:
         if self._redirect is not None and self._redirect_failures >= _REDIRECT_TRIES:
             self._redirect = None
         host, port = self._redirect or self._address
-        self._redirect_failures += 1  # until a Welcome
+        self._redirect_failures += 1  # a Welcome resets the count
         offer = self._offer()
         try:
             async with asyncio.timeout(self._connect_s):

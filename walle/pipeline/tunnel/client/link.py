@@ -20,9 +20,9 @@ from walle.pipeline.tunnel.slots import PrioritySlots
 from walle.pipeline.tunnel.sockets import is_address
 from walle.pipeline.tunnel.tail_probe import TailProbe
 
-WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
-_UNSENT_CHECK_S, _UNSENT_CHECK_MOST_S = 0.002, 0.02  # between looks at what the kernel has not sent
-CLOSE_S = 2.0  # for the last bytes of a connection to leave
+WRITE_BYTES = 16 << 10  # uploads written at once, and unsent in the kernel: a request waits behind no more
+_UNSENT_CHECK_S, _UNSENT_CHECK_MOST_S = 0.002, 0.02  # pause between checks of what the kernel has not sent
+CLOSE_S = 2.0  # time for the last bytes of a connection to leave
 
 
 class TunnelError(PipelineError):
@@ -80,13 +80,13 @@ class Link(asyncio.Protocol):
     # Set by the client at the Welcome.
     window = 1
     window_bytes = 1
-    version = protocol.OLDEST_CLOUD  # of the protocol
-    numbers: Mapping[str, int] = {}  # of the dictionaries that the cloud has, by digest
+    version = protocol.OLDEST_CLOUD  # version of the protocol
+    numbers: Mapping[str, int] = {}  # numbers of the dictionaries that the cloud has, by digest
     offered: frozenset[str] = frozenset()  # digests of the dictionaries that the Hello named
 
     def __init__(self, clock: Clock) -> None:
         self.acked = 0
-        self.epoch = ""  # of the Hello
+        self.epoch = ""  # epoch that the Hello named
         self.heard_s = clock.monotonic()
         self.writable = asyncio.Event()
         self.writable.set()
@@ -98,7 +98,7 @@ class Link(asyncio.Protocol):
         self.round_trip = RoundTrip()
         self.tail = TailProbe(self.round_trip)
         self._has_tail = asyncio.Event()  # a frame was written since the latest look at `tail`
-        self.in_flight_bytes = 0  # of uploads on the wire
+        self.in_flight_bytes = 0  # uploads on the wire
         self._credit_used = 0  # topics and payloads of the same uploads
         self._clock = clock
         self._decoder = Decoder()
@@ -112,8 +112,8 @@ class Link(asyncio.Protocol):
         self._in_flight: collections.deque[_Sent] = collections.deque()  # at most a window of them
         self._latencies: list[tuple[int, float]] = []
         self._answers: dict[int, asyncio.Future[protocol.Response]] = {}
-        self._waiting_requests = 0  # until they may be written
-        self._turn = PrioritySlots(1)  # of the requests that wait for that
+        self._waiting_requests = 0  # requests that wait until they may be written
+        self._turn = PrioritySlots(1)  # one waiting request at a time is written
 
     # --- asyncio's calls ---
 

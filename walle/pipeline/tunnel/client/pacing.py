@@ -13,15 +13,15 @@ import collections
 
 from walle.pipeline.tunnel.round_trip import RoundTrip
 
-_TARGET_S = 0.01  # of waiting in buffers, while there are requests
-_ALONE_S = 0.15  # the same otherwise
+_TARGET_S = 0.01  # waiting time in buffers that is aimed at while there are requests
+_ALONE_S = 0.15  # waiting time that is aimed at without requests
 _REQUESTS_S = 10.0  # after a request, others are expected
 _LEAST_BYTES = 16 << 10
 _FIRST_BYTES = 64 << 10
-_STEP_BYTES = 2 << 10  # that the bound grows by in a round trip, at most, while there are requests
-_ALONE_STEP_BYTES = 16 << 10  # the same otherwise
-_LOSS_SHARE = 1.75  # of the least delay: a loss adds a round trip
-_RECENT_S = 0.3  # of which the least delay counts as the present one, and six round trips at least
+_STEP_BYTES = 2 << 10  # most that the bound grows by in a round trip, while there are requests
+_ALONE_STEP_BYTES = 16 << 10  # most that the bound grows by in a round trip without requests
+_LOSS_SHARE = 1.75  # multiple of the least delay that shows a loss: it adds a round trip
+_RECENT_S = 0.3  # span whose least delay counts as the present one; six round trips at least
 
 
 class InFlightBound:

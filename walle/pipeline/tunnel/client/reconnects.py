@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from walle.base.backoff import Backoff
 from walle.base.clock import Clock
 
-IDLE_S = 30.0  # without work, after which new work counts as the first
-_SOON_S = 1.0  # in which the first attempt for waiting work comes, at random
-_SHARE = 1 / 8  # of the time for which work has been waiting
-_SPREAD_S = 0.25  # at least, over which devices that get work at one moment connect
+IDLE_S = 30.0  # time without work, after which new work counts as the first
+_SOON_S = 1.0  # the first attempt for waiting work comes within this time, at random
+_SHARE = 1 / 8  # pause as a share of the time for which work has been waiting
+_SPREAD_S = 0.25  # shortest time over which devices that get work at one moment connect
 
 
 class Reconnects:
@@ -34,13 +34,13 @@ class Reconnects:
         self._clock = clock
         self._rng = rng
         self._backoff = Backoff(rng, first_s=backoff_s, most_s=backoff_max_s)
-        self._base_s = 0.0  # before it the cloud wants no attempt
+        self._base_s = 0.0  # the cloud wants no attempt before this time
         self._spread_s = 0.0
-        self._random = 0.0  # of this pause, from 0 to 1
+        self._random = 0.0  # random factor of this pause, from 0 to 1
         self._waiting = 0
         self._work_since_s: float | None = None  # None: none since the cloud was last there
         self._work_last_s = 0.0
-        self._seq: int | None = None  # of the latest upload that was seen
+        self._seq: int | None = None  # number of the latest upload that was seen
         self._upload_s: float | None = None
 
     def begin(self, failures: int, retry_s: float) -> None:

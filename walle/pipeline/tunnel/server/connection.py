@@ -37,14 +37,14 @@ __all__ = ["READ_BYTES", "READ_UPLOADS", "Connection"]
 _LOG = logging.getLogger(__name__)
 
 _HELLO_BODY_BYTES = 4096  # a Hello needs no more
-READ_UPLOADS = 256  # of a connection that enter the queue between two checks of its bound
+READ_UPLOADS = 256  # uploads of a connection that enter the queue between two checks of its bound
 READ_BYTES = 256 << 10
-_TURN_BYTES = 1 << 20  # that a connection decompresses before the others have a turn; a frame is not divided
+_TURN_BYTES = 1 << 20  # bytes that a connection decompresses before the others have a turn; a frame is not divided
 _UPLOADS = (protocol.Upload, protocol.UploadBatch)
 _POSTPONED = 1.25  # times the delay before, of a probe whose answer has not left yet
 _MOST_POSTPONED_S = 1.0
-_READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
-_FRAME_BYTES = 64 << 10  # of a frame beyond its uploads' topics and payloads
+_READ_AHEAD_BYTES = 64 << 10  # bytes that TLS holds for a connection that is not read
+_FRAME_BYTES = 64 << 10  # size of a frame without its uploads' topics and payloads
 
 
 class _ConnectionState(enum.Enum):
@@ -73,20 +73,20 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._is_reading = True  # the transport; while `resume` processes what came before, it is not
         self._has_credit = True
-        self._is_beyond_credit = False  # it receives a frame that is larger than its window
-        self._credit_bytes = 0  # of received bytes that are held within its window
+        self._is_beyond_credit = False  # the connection receives a frame that is larger than its window
+        self._credit_bytes = 0  # received bytes that are held within the window
         self._writable = asyncio.Event()  # beside `is_writable`, for those who wait
         self._writable.set()
-        self._answer_bytes = 0  # of answers that wait until the device reads
+        self._answer_bytes = 0  # answers that wait until the device reads
         self._since_s = 0.0  # time of the latest progress
         self._tasks: set[asyncio.Task[None]] = set()
-        self._version = protocol.OLDEST_PROTOCOL  # of the frames that are sent: until the Hello, those that all read
-        self._answers: dict[int, asyncio.Task[None]] = {}  # to requests, by their ids
-        self._request_since_s: float | None = None  # when the request that waits for memory came
+        self._version = protocol.OLDEST_PROTOCOL  # version of the frames that are sent: until the Hello, the oldest
+        self._answers: dict[int, asyncio.Task[None]] = {}  # answers being made, by the ids of their requests
+        self._request_since_s: float | None = None  # arrival of the request that waits for memory
         self._pings = 0  # read so far
         self._last_answer = 0  # `written` after the latest answer that a Pong may have to follow
         self._is_probing = False
-        self._is_slowed = False  # not read for a while, since it sends requests that are refused
+        self._is_slowed = False  # reading is paused for a while: the device sends requests that are refused
         self._certified: CertifiedDevice | None = None
 
     @property
@@ -187,7 +187,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
         finally:
-            rest_bytes = decoder.trim()  # after any failure: the server's buffer is another connection's next
+            rest_bytes = decoder.trim()  # the server's buffer is the next connection's, also after a failure
         if rest_bytes or self.buffered_bytes:
             self._count_buffered()
 
@@ -448,7 +448,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         work.add_done_callback(lambda _: held.close())
         answer = self._spawn(self._answer(request_id, request.topic, work, left_s, self._pings))
         self._answers[request_id] = answer
-        answer.add_done_callback(lambda _: handlers.abandon(work))  # it may have been cancelled before it began
+        answer.add_done_callback(lambda _: handlers.abandon(work))  # the task may have been cancelled before it began
 
     async def _greet(self, hello: protocol.Hello) -> None:
         server = self._server
@@ -539,7 +539,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             self._last_answer = self.written
             if not self._is_probing:
                 self._is_probing = True
-                self._spawn(self._probe_answer())  # not here: this task holds the payload
+                self._spawn(self._probe_answer())  # a task apart: this one holds the payload
 
     def _note_refusal(self) -> None:
         """Count a refused request, and stop to read the device for a while where it has sent too many."""
@@ -570,7 +570,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
                 if self.is_writable and not sockets.unsent_bytes(connection):
                     self._write(protocol.Pong(0))
                     return
-                delay_s = min(_MOST_POSTPONED_S, _POSTPONED * delay_s)  # it would share the answer's last packet
+                delay_s = min(_MOST_POSTPONED_S, _POSTPONED * delay_s)  # a probe now would share the last packet
         finally:
             self._is_probing = False
 

@@ -23,13 +23,13 @@ from walle.trust.tls import name_sessions
 _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its cloud comes back at once
-_ACCEPTS = 64  # in one turn of the event loop, so that connected devices are served in between
+_ACCEPTS = 64  # connections accepted in one turn of the event loop, so that connected devices are served in between
 _FAILED_HANDSHAKE = "SSL handshake failed"
-_HANDSHAKE_TURN_S = 2.0  # after which a handshake is ended if others wait: a slow link needs four round trips
-_TIMER_S = 0.01  # by which a timer may be early
-_ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
-_TRIES = 20  # of port 0: the one that the system chooses for the first address may be in use at another
-_NOT_HERE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # of an address: IPv6 is switched off, mostly
+_HANDSHAKE_TURN_S = 2.0  # age at which a handshake is ended if others wait: a slow link needs four round trips
+_TIMER_S = 0.01  # time by which a timer may be early
+_ACCEPT_RETRY_S = 1.0  # pause after the process ran out of file descriptors or memory
+_TRIES = 20  # attempts with port 0: the one that the system chooses for the first address may be in use at another
+_NOT_HERE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # the host lacks such an address: IPv6 is switched off, mostly
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
 # itself, so that its unused pages take no memory: a connection takes 34 KiB, and 47 with buffers of two records.
@@ -178,7 +178,7 @@ class Listener:
         self._turn_s = turn_s
         # Those under way, and when they began, the oldest first.
         self._handshakes: collections.OrderedDict[asyncio.Task[None], float] = collections.OrderedDict()
-        self._waiting: asyncio.TimerHandle | None = None  # until the oldest handshake has had its turn
+        self._waiting: asyncio.TimerHandle | None = None  # timer for the end of the oldest handshake's turn
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handle_before = loop.get_exception_handler()
         loop.set_exception_handler(self._handle_exception)

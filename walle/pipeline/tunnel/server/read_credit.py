@@ -19,7 +19,7 @@ from typing import Protocol
 
 _TURN_S = 1.0  # after which a turn reserves no memory any more, if the connection has read nothing
 _LITTLE_BYTES = 16 << 10  # unread, of a connection that keeps its credit when half of the memory is used
-_LOOKS = 64  # at connections that wait, in one call
+_LOOKS = 64  # waiting connections that one call checks
 
 
 class Reader(Protocol):
@@ -50,20 +50,20 @@ class _State:
 
     held_bytes: int = 0
     frame_at: int = -1
-    readable_s: float = 0.0  # since the frame began and until `since_s`, without waits with bytes to read
+    readable_s: float = 0.0  # time from the frame's begin to `since_s`, without waits with bytes to read
     since_s: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
 class _Wait:
-    number: int  # in order of turns
+    number: int  # ascending in the order of turns
     since_s: float
 
 
 @dataclasses.dataclass(slots=True)
 class _Turn:
     reserved_bytes: int
-    ends_at: int  # of the reader's received bytes
+    ends_at: int  # count of the reader's received bytes at which its turn ends
     began_s: float
 
 
@@ -86,7 +86,7 @@ class ReadCredit[R: Reader]:
         self._states: dict[R, _State] = {}
         self._credited: set[R] = set()
         self._turns: dict[R, _Turn] = {}
-        self._unfinished = collections.OrderedDict[R, _Wait]()  # that wait for a turn
+        self._unfinished = collections.OrderedDict[R, _Wait]()  # connections within a frame that wait for a turn
         self._fresh = collections.OrderedDict[R, _Wait]()
         self._numbers = itertools.count()
 
@@ -165,7 +165,7 @@ class ReadCredit[R: Reader]:
             missing_bytes = reader.missing_bytes
             need_bytes = max(missing_bytes, self._read_bytes)
             if not reader.wants_to_read:
-                del kind[reader]  # it waits again when it does
+                del kind[reader]  # the connection waits again when it wants to read
             elif not reader.unread_bytes():
                 fits = self.held_bytes <= limit_bytes or may_exceed
                 if fits and (now_s - wait.since_s >= _TURN_S or self.held_bytes <= self._free_bytes // 2):

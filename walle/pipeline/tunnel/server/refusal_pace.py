@@ -6,9 +6,9 @@ it sends further stays on its side; nothing is lost, and its uploads wait with i
 
 from walle.base.clock import Clock
 
-BURST = 50  # refused requests of a device without a pause, and
-PER_S = 5.0  # of them in a second
-_MAX_DEVICES = 10_000  # that are known at once; above, those with fewest refused requests are forgotten
+BURST = 50  # refused requests that a device may send without a pause
+PER_S = 5.0  # refused requests that a device may add in a second
+_MAX_DEVICES = 10_000  # devices known at once; above, those with fewest refused requests are forgotten
 
 
 class RefusalPace:

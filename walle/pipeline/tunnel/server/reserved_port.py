@@ -50,6 +50,6 @@ def _bind(family: socket.AddressFamily, where: tuple[Any, ...]) -> socket.socket
 def _socket(family: int) -> socket.socket:
     made = socket.socket(family)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if family == socket.AF_INET6:  # as the processes listen: IPv4 has sockets of its own
+    if family == socket.AF_INET6:  # the tunnel's processes listen so too: IPv4 has its sockets apart
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return made

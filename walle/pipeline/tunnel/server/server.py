@@ -50,7 +50,7 @@ __all__ = ["ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 # Of one read of a connection: all that its transport decrypts at a time, which may have had most of a record before.
 # aiofastnet does not deliver the rest when reading is paused and resumed, unless more comes.
 _RECEIVE_BYTES = RECORDS_BYTES + 16 * 1024
-_TURN_BYTES = 128 << 10  # of one device; a batch of fewer devices takes less time to store
+_TURN_BYTES = 128 << 10  # uploads that one turn of a device takes; a batch of fewer devices takes less time to store
 # Of one device that are taken into the queue at a time, whatever the others have there.
 _LEAST_UPLOADS = 32
 _LEAST_BYTES = 32 << 10
@@ -95,20 +95,20 @@ class ServerLimits:
     """Bounds on the memory that devices take in a server, and timeouts."""
 
     window: int = 256  # uploads of a device that may be unacknowledged
-    window_bytes: int = 1 << 20  # and their bytes; a device that sends more is not read for a while
+    window_bytes: int = 1 << 20  # unacknowledged bytes of a device; one that sends more is not read for a while
     handlers: int = 1024  # requests of all devices that are answered at once, a quarter of one; others wait by priority
     queue_uploads: int = 10_000  # uploads waiting for the consumer, over all devices
     memory_bytes: int = 64 << 20  # unprocessed bytes, requests and uploads, over all devices; see `ByteBudget`
-    device_bytes: int = 16 << 20  # the same of one device; twice the largest frame
+    device_bytes: int = 16 << 20  # memory for one device; twice the largest frame
     memory_retry_s: float = 30.0  # delay that a device is told whose connection was closed for memory
-    requests: int = 16  # of one device, at once
+    requests: int = 16  # requests of one device that are answered at once
     connections: int = 20_000
     handshakes: int = 1024  # TLS handshakes under way at once; others wait to be accepted
-    hello_s: float = 10.0  # for a TLS handshake, and from it to the Hello
-    check_s: float = 30.0  # for `dictionaries` and `resume` of a device
-    frame_s: float = 30.0  # for the rest of a frame, while other devices wait for the memory of its bytes
-    idle_s: float = 90.0  # without a byte from the device, which pings more often
-    linger_s: float = 2.0  # to send the last bytes of a connection
+    hello_s: float = 10.0  # time for a TLS handshake, and from it to the Hello
+    check_s: float = 30.0  # time for `dictionaries` and `resume` of a device
+    frame_s: float = 30.0  # time for the rest of a frame, while other devices wait for the memory of its bytes
+    idle_s: float = 90.0  # silence after which a connection is closed; a device pings more often
+    linger_s: float = 2.0  # time to send the last bytes of a connection
     closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
 
 
@@ -199,7 +199,7 @@ class TunnelServer:
         self.is_draining = False
         self.revocations = Revocations()
         self._rng = rng or random.Random()
-        self._redirect = ("", 0)  # of devices that come while it drains, and that no other server of the ring has
+        self._redirect = ("", 0)  # server for devices that come while this one drains, if the ring has no other
         self.ring = RingPlace(name, self.clock)
         self.resume = resume
         self.on_request = on_request
@@ -220,7 +220,7 @@ class TunnelServer:
         # Connections that are not read until enough uploads of their own device were taken, or the queue has room.
         self._bounded: set[Connection] = set()
         self._for_room = RoomQueue[Connection]()
-        self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
+        self._waiting: dict[Connection, int] = {}  # connections that wait for room for a request of that size; in order
         self._emptied = asyncio.Event()
 
     @property
