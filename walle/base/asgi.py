@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-ANSWERED = "walle.answered"  # in a scope: the profile of this request was answered before
+ANSWERED = "walle.answered"  # key in a scope: the profile of this request was answered before
 
 type Scope = MutableMapping[str, Any]
 type Message = MutableMapping[str, Any]

@@ -9,10 +9,10 @@ requests in all; M. Brooker, "Exponential backoff and jitter", AWS, 2015). A tim
 import email.utils
 import random
 
-LONGEST_ASKED_S = 3600.0  # that a server can have a device wait
+LONGEST_ASKED_S = 3600.0  # longest wait that a server can ask of a device
 _MAX_DOUBLINGS = 30
-_SPREAD = 0.2  # of an interval, to either side, so that devices do not stay in step
-_LONGEST_INTERVALS = 30  # of a periodic request: the longest pause between two attempts that fail
+_SPREAD = 0.2  # part of an interval, to either side, so that devices do not stay in step
+_LONGEST_INTERVALS = 30  # limit for a periodic request, in intervals: the longest pause between two attempts that fail
 
 
 class Backoff:

@@ -24,7 +24,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    time = staticmethod(_time.time)  # without a Python call between: each put and each event asks for it
+    time = staticmethod(_time.time)  # no Python call between: each put and each event asks for it
     monotonic = staticmethod(_time.monotonic)
 
     async def sleep(self, seconds: float) -> None:

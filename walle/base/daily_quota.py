@@ -7,7 +7,7 @@ import threading
 from walle.base.clock import Clock
 
 _DAY_S = 86_400.0
-_MAX_TOKENS = 10_000  # whose records are counted
+_MAX_TOKENS = 10_000  # tokens whose records are counted
 
 
 class DailyQuota:

@@ -13,7 +13,7 @@ from typing import Any
 
 UNFINISHED = ".unfinished"  # ends the names of temporary files
 _CHUNK_BYTES = 1 << 20
-_AT_FDCWD, _RENAME_NOREPLACE = -100, 1  # of renameat2 (Linux)
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1  # constants of renameat2 (Linux)
 _UNSUPPORTED = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # answers of file systems without a call
 
 

@@ -17,8 +17,8 @@ _LINE_BREAK = re.compile("[\x85\u2028\u2029]")  # JSON escapes the others itself
 _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":")
 ).encode  # json.dumps makes one a call
-MAX_ELEMENTS = 1 << 19  # of an array
-MAX_DEPTH = 200  # of lists and tables in each other; the writers of JSON recurse
+MAX_ELEMENTS = 1 << 19  # elements of an array
+MAX_DEPTH = 200  # lists and tables in each other; the writers of JSON recurse
 
 
 def to_json(value: Any, depth: int = 0) -> Any:

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Self
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, shorten, take, take_id
 from walle.protocol.trust import MAX_EPOCH
 
-MAX_EXCLUSIVE_BYTES = 4 << 20  # of a file's contents
+MAX_EXCLUSIVE_BYTES = 4 << 20  # limit of a file's contents
 DEFAULT_EXCLUSIVE_BYTES = 1 << 20
-MAX_EXCLUSIVE_FILES = 100  # of one device; of one task, in task.toml
-SEAL_OVERHEAD_BYTES = 65 + 16  # of a sealed file: an ephemeral public key and a tag
+MAX_EXCLUSIVE_FILES = 100  # files of one device; files of one task, in task.toml
+SEAL_OVERHEAD_BYTES = 65 + 16  # bytes that a sealed file has more: an ephemeral public key and a tag
 MAX_LIST_BYTES = 128 << 10
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _LIST = "exclusive files"
@@ -35,7 +35,7 @@ class ExclusiveFile:
 
     name: str
     required: bool = True
-    max_bytes: int = DEFAULT_EXCLUSIVE_BYTES  # of the contents
+    max_bytes: int = DEFAULT_EXCLUSIVE_BYTES  # limit of the contents
 
     KEYS: ClassVar = ("name", "required", "max_bytes")
 
@@ -119,7 +119,7 @@ class ExclusiveList:
     """
 
     device_id: str
-    generation: int  # of the device's key, to which the files are sealed
+    generation: int  # generation of the device's key, to which the files are sealed
     serial: int
     epoch: int
     expires_s: int

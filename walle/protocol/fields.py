@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-MAX_ID_CHARS = 256  # of a device and of a report: the cloud remembers thousands of them
+MAX_ID_CHARS = 256  # length of the ids of devices and reports: the cloud remembers thousands of them
 
 
 class ProtocolError(ValueError):

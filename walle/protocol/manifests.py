@@ -14,12 +14,12 @@ from walle.protocol.reads import check_reads
 from walle.protocol.task_state import StatePolicy
 from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
 
-SMOKE_FILE = "smoke.jsonl"  # of a version: events that a device plays before it activates it
+SMOKE_FILE = "smoke.jsonl"  # events of a version that a device plays before it activates it
 MAX_SMOKE_BYTES = 16 << 10
-SMOKE_FOLDER = "smoke-events/"  # in place of SMOKE_FILE: events that name images and arrays, with these files
+SMOKE_FOLDER = "smoke-events/"  # replaces SMOKE_FILE where events name images and arrays: they and these files
 SMOKE_EVENTS = f"{SMOKE_FOLDER}events.jsonl"
-MAX_SMOKE_FILE_BYTES = 256 << 10  # of these files together
-PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
+MAX_SMOKE_FILE_BYTES = 256 << 10  # limit of these files together
+PHASES = ("preprocess", "execute", "postprocess")  # phases of a task in their order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Manifest:
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
-    history: HistoryPolicy | None = None  # of a task that asks for older events
-    state: StatePolicy | None = None  # of a task that keeps a state between its runs
+    history: HistoryPolicy | None = None  # set for a task that asks for older events
+    state: StatePolicy | None = None  # set for a task that keeps a state between its runs
     dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
-    output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)  # where what the task returns goes
+    output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)  # destination of the task's results
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario: `task` or `task/name`
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
-    cloud_files: tuple[FileEntry, ...] = ()  # that the cloud has beside `files`; no device gets them
+    cloud_files: tuple[FileEntry, ...] = ()  # files that the cloud has beside `files`; no device gets them
     exclusive: tuple[ExclusiveFile, ...] = ()  # files of each device alone, which come through /cen
 
     FORMAT = 2
-    _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
-    _FORMAT_3 = 3  # with `output`: a walle that does not know it must refuse the version, as it would upload outputs
-    _FORMAT_4 = 4  # with `exclusive`: a walle that does not know it would run the version without them
+    _FORMAT_1 = 1  # manifest with `sequence` in place of `trigger`; devices may have such versions installed
+    _FORMAT_3 = 3  # manifest with `output`: a walle that does not know it must refuse the version, or uploads outputs
+    _FORMAT_4 = 4  # manifest with `exclusive`: a walle that does not know it would run the version without them
 
     @property
     def name(self) -> str:
@@ -153,7 +153,7 @@ class Manifest:
             _ = manifest.queue_policy
         except ProtocolError as error:
             raise ProtocolError(f"manifest.limits.{error.where}", error.what) from error
-        except ValueError as error:  # of FullPolicy
+        except ValueError as error:  # FullPolicy does not know the value
             raise ProtocolError("manifest.policies", f"{error}; install a newer walle") from error
         return manifest
 

@@ -13,7 +13,7 @@ from walle.protocol.trust import Alarm
 
 REPORT_INTERVAL_HEADER = "X-Walle-Report-Interval"
 """Header of the answer to a report: after how many seconds the cloud wants the next one, 0 for the device's choice."""
-LONGEST_REPORT_INTERVAL_S = 3600  # that a device takes from a cloud
+LONGEST_REPORT_INTERVAL_S = 3600  # longest interval that a device takes from a cloud
 
 
 class OutcomeKind(enum.StrEnum):
@@ -44,9 +44,9 @@ class Failure:
     """
 
     error_type: str  # the name of its class, such as ZeroDivisionError; empty where a device does not report it
-    error: str  # its first MAX_ERROR_CHARS
+    error: str  # first MAX_ERROR_CHARS of its message
     place: str = ""  # "file:line in function" of the task's code, empty if it is unknown
-    traceback: str = ""  # its last MAX_TRACEBACK_CHARS, empty where there is none, as of a deadline
+    traceback: str = ""  # last MAX_TRACEBACK_CHARS; empty where there is none, such as for a deadline
     log: str = ""  # the last lines that the failing run logged, its last MAX_LOG_CHARS
     count: int = 1
 
@@ -116,7 +116,7 @@ class Metric:
         number: Any = value.get("value")
         try:
             is_finite = type(number) in (int, float) and math.isfinite(number)
-        except OverflowError:  # of a whole number
+        except OverflowError:  # a whole number may be too large for a float
             is_finite = False
         if not is_finite:
             raise ProtocolError(f"{where}.value", "must be a finite number")
@@ -154,7 +154,7 @@ class Outcome:
     state_max_bytes: int = 0
 
     MAX_FAILURES = 10
-    MAX_METRICS = 17  # of a version: those of the task, and its latency
+    MAX_METRICS = 17  # metrics of a version: those of the task, and its latency
     MAX_COUNT = 10**9  # a report of more executions is forged
 
 
@@ -177,7 +177,7 @@ class OutcomeBatch:
     MAX_ALARMS = 10
     MAX_TRACES = 20
     MAX_GROUPS = 8
-    MAX_GROUP_CHARS = 64  # of a key, and of a value
+    MAX_GROUP_CHARS = 64  # length of a key, and of a value
 
     def to_json(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)

@@ -82,8 +82,8 @@ class Audience:
 
     app_version: str = ""  # a PEP 440 range, empty for all
     but_not: tuple[str, ...] = ()  # ranges of the app versions that another directive is for
-    below: int = 1 << 53  # of 2**53 places
-    devices: tuple[bytes, ...] = ()  # of named devices: the first 4 bytes of their digest in the release
+    below: int = 1 << 53  # bound of the places, of which there are 2**53
+    devices: tuple[bytes, ...] = ()  # first 4 bytes of the digests of named devices in the release
 
     PLACES = 1 << 53
     PREFIX_BYTES = 4
@@ -177,7 +177,7 @@ class Directive:
             url=take(value, "url", str, where),
             release=take(value, "release", str, where),
             epoch=take(value, "epoch", int, where) if "epoch" in value else 0,  # a stored one may have none
-            audience=Audience.from_json(value.get("audience", {}), f"{where}.audience"),  # as above
+            audience=Audience.from_json(value.get("audience", {}), f"{where}.audience"),  # stored ones may lack it
             signature=take(value, "signature", str, where),
         )
         if directive.version:

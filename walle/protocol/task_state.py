@@ -49,7 +49,7 @@ class StatePolicy:
     """
 
     version: int = 1
-    on_upgrade: UpgradePolicy | None = None  # must be given from version 2 on
+    on_upgrade: UpgradePolicy | None = None  # required from version 2 on
     features: FeaturesPolicy = FeaturesPolicy.KEEP
     max_bytes: int = 64 << 10
     on_full: FullStatePolicy = FullStatePolicy.REFUSE

@@ -19,8 +19,8 @@ MAX_TIME_US = 1 << 53
 class TraceKind(enum.StrEnum):
     """Kind of what a trace follows."""
 
-    INSTALL = "install"  # from the answer with a directive to the activation; its key is RELEASE:VERSION
-    RUN = "run"  # from an event to the consumer of its outputs; its key is the event's arrival, milliseconds since 1970
+    INSTALL = "install"  # way from the answer with a directive to the activation; its key is RELEASE:VERSION
+    RUN = "run"  # way from an event to the consumer of its outputs; its key is the event's arrival in ms since 1970
 
 
 SPANS = {

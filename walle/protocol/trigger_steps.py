@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from walle.protocol.fields import ProtocolError, shorten
 
-MAX_IDS = 64  # of a sequence
-MAX_SEQUENCES = 64  # that optional steps stand for
+MAX_IDS = 64  # ids of a sequence
+MAX_SEQUENCES = 64  # sequences that optional steps stand for
 _WHERE = "trigger.sequence"
 
 

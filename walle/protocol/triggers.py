@@ -120,7 +120,7 @@ class TriggerCondition:
     skip_till_next: bool = False
     cooldown_ms: int = 0
     where: ContentsTest | None = None
-    without_visit: bool = False  # also trigger by an event of a page that has no open visit
+    without_visit: bool = False  # true: an event of a page that has no open visit triggers too
     key: str = ""
     absent: str = ""
     absent_s: int = 0
@@ -145,7 +145,7 @@ class TriggerCondition:
         *("key", "absent", "absent_s", "idle_s", "idle", "every_s"),
         *("window_s", "window_every_s", "grace_s", "window_of"),
     )
-    KEYS: ClassVar = ("sequence", *OPTIONS)  # of the [trigger] table in task.toml, and of `trigger` in the manifest
+    KEYS: ClassVar = ("sequence", *OPTIONS)  # keys of task.toml's [trigger] table, and of `trigger` in the manifest
 
     def __post_init__(self) -> None:
         has_timer = bool(self.idle_s or self.every_s or self.window_s)

@@ -7,7 +7,7 @@ from typing import Any, Self
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_id, take_map
 
 TRUST_HEADER = "X-Walle-Trust"
-MAX_EPOCH = 1 << 53  # of numbers that every JSON reader keeps exactly; also of serials and versions
+MAX_EPOCH = 1 << 53  # largest number that every JSON reader keeps exactly; limits serials and versions too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Timestamp:
 
     fleet: str
     epoch: int
-    generation: int  # of the release table
+    generation: int  # generation of the release table
     floor: int
     floors: Mapping[str, int] = dataclasses.field(default_factory=dict)
     root: int  # version of the root metadata

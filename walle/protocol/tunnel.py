@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from walle.protocol.fields import ProtocolError, shorten
 
 PROTOCOL_VERSION = 4
-OLDEST_PROTOCOL = 2  # that the cloud still serves
+OLDEST_PROTOCOL = 2  # lowest protocol that the cloud still serves
 OLDEST_CLOUD = 3  # the lowest protocol in which a device speaks to a cloud
 VERSIONS_FROM = 4  # the lowest protocol in which uploads have the versions of their tasks
 MAX_VERSION_CHARS = 64
-UNKNOWN_VERSION = "unknown"  # to people; "" in an upload
-MAX_SEQ = 2**62  # of an upload; a Hello with a higher one is forged
-MAX_DICTIONARIES = 16  # in one Hello
+UNKNOWN_VERSION = "unknown"  # people see it; an upload has ""
+MAX_SEQ = 2**62  # limit of an upload's number; a Hello with a higher one is forged
+MAX_DICTIONARIES = 16  # dictionaries in one Hello
 MAX_DICTIONARY_BYTES = 128 << 10
 DICTIONARY_MARK = b"\x37\xa4\x30\xec"  # the first bytes of a zstd dictionary
-MAX_DEADLINE_MS = 3_600_000  # of a request
-PRIORITIES = range(-100, 101)  # of requests; a higher one is sent and started first
+MAX_DEADLINE_MS = 3_600_000  # limit of a request
+PRIORITIES = range(-100, 101)  # range of a request's priority; a higher one is sent and started first
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -40,7 +40,7 @@ class Origin:
     offset: int
     upto: int
 
-    MAX_COUNT = 8  # in one Hello: the latest
+    MAX_COUNT = 8  # entries in one Hello: the latest
 
 
 def origins_to_text(origins: Sequence[Origin]) -> str:

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from walle.trust.signing import SignatureError
 
 KEY_BYTES = 32
-_P = 2**255 - 19  # of the field
-_D = -121665 * pow(121666, -1, _P) % _P  # of the curve: -x² + y² = 1 + d x² y²
-_ORDER = 2**252 + 27742317777372353535851937790883648493  # of the subgroup, a prime L
+_P = 2**255 - 19  # modulus of the field
+_D = -121665 * pow(121666, -1, _P) % _P  # parameter d of the curve: -x² + y² = 1 + d x² y²
+_ORDER = 2**252 + 27742317777372353535851937790883648493  # order of the subgroup, a prime L
 # Multiplication by 5L - 1, which X25519 does not clamp to another number: a multiple of 8 of 255 bits. It maps P + T,
 # P in the subgroup and T of small order, to -P, whose u is that of P. So u stays the same only where T is zero.
 _MINUS_ONE = X25519PrivateKey.from_private_bytes((5 * _ORDER - 1).to_bytes(KEY_BYTES, "little"))

@@ -260,7 +260,7 @@ class TrustFolder:
     def _replace(self, signers: Mapping[Path, Signer], metadata: Mapping[Path, bytes]) -> None:
         """Write keys and metadata that are only valid together: all of them, or none."""
         staging = self.offline / ".rotation.new"
-        shutil.rmtree(staging, ignore_errors=True)  # of a killed command
+        shutil.rmtree(staging, ignore_errors=True)  # a killed command may have left it
         for path in (*signers, *metadata):
             make_folders(staging / path.relative_to(self.folder).parent, mode=0o700)
         staging.chmod(0o700)

@@ -42,7 +42,7 @@ from walle.trust.signing import MANIFEST_DOMAIN, SignatureError, key_id
 ROOT, SCENARIOS, RELEASE, TIMESTAMP = "root", "targets", "snapshot", "timestamp"
 ROLES = (ROOT, SCENARIOS, RELEASE, TIMESTAMP)
 ONLINE_ROLES = (RELEASE, TIMESTAMP)
-FLEET_FIELD = "x-walle-fleet"  # in root metadata: TUF keeps fields that it does not know
+FLEET_FIELD = "x-walle-fleet"  # a field of root metadata: TUF keeps fields that it does not know
 
 MAX_ROOT_BYTES = 64 << 10
 MAX_SCENARIOS_BYTES = 2 << 20
@@ -120,7 +120,7 @@ class Root:
     fleet: str
     expires_s: int
     roles: Mapping[str, RoleKeys]
-    data: bytes  # as it was received
+    data: bytes  # received bytes, unchanged
 
     @classmethod
     def trusted(cls, data: bytes) -> Self:
@@ -223,8 +223,8 @@ class ProposedRoot:
     root: Root
     signed_bytes: bytes
     signed_by: frozenset[str]
-    missing_old: int  # of the keys before
-    missing_new: int  # of its own keys
+    missing_old: int  # signatures that the keys before have to add
+    missing_new: int  # signatures that its own keys have to add
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,7 +100,7 @@ class RootProposal:
         data = sign_metadata(body, [])
         stage = self._stage(self._current.proposed(data))
         staging = self._trust.offline / ".pending.new"
-        shutil.rmtree(staging, ignore_errors=True)  # of a killed command
+        shutil.rmtree(staging, ignore_errors=True)  # a killed command may have left it
         make_folders(staging, mode=0o700)
         if before is not None and self._stage(before).exists():
             shutil.copytree(self._stage(before), staging, dirs_exist_ok=True)
@@ -185,7 +185,7 @@ class RootProposal:
             signed = sign_metadata(body, [Signer.load(stage / _KEY_FILES[SCENARIOS])])
             write_file(public / f"{held.version + 1}.scenarios.json", signed, mode=0o644)
         self._trust.put_in_place(stage)
-        shutil.rmtree(self._stages, ignore_errors=True)  # of proposals before this one
+        shutil.rmtree(self._stages, ignore_errors=True)  # earlier proposals are replaced
         self.path.unlink()
         return root
 
