@@ -38,7 +38,7 @@ from walle.trust.audience import is_named
 _LOG = logging.getLogger(__name__)
 
 _ERROR_HEADER = "X-Walle-Error"
-_RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
+_RETRY_STATUSES = (401, 403, 408, 425, 429)  # a proxy may answer so, or a cloud during its set-up
 
 # Idle connections end before the gateway ends them (5 s): else a request may meet the end of one.
 HTTP_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
@@ -66,7 +66,7 @@ class CloudRequests:
         self._parts: list[bytes] = []
         self._profile: tuple[str, str] = "", ""  # the place, and the header that has it
         self._answer = PushAnswer()  # the latest one
-        self._error = ""  # of the profile, the latest one that was logged
+        self._error = ""  # latest error of the profile that was logged
         self._asked_s = 0.0  # interval between reports that the cloud asks for, 0 for none
         self._is_awaited = asyncio.Event()  # set when reports are to come soon
 

@@ -16,7 +16,7 @@ from walle.pipeline.tunnel.dictionaries import Dictionary
 
 _LOG = logging.getLogger(__name__)
 
-_RETRY_S = 60.0  # after a tunnel was refused or failed permanently
+_RETRY_S = 60.0  # pause after a tunnel was refused or failed permanently
 
 
 class CloudTunnel:

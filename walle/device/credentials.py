@@ -35,8 +35,8 @@ _LOG = logging.getLogger(__name__)
 _RETRY_S = 1.0
 _LONGEST_RETRY_S = 300.0
 _RENEWAL_RETRY_S = 60.0
-_RENEW_LEFT_S = 10 * 86_400.0  # of a certificate's 30 days
-_REVOKED = "KeyRevokedError"  # as the cloud names its errors
+_RENEW_LEFT_S = 10 * 86_400.0  # a certificate has 30 days
+_REVOKED = "KeyRevokedError"  # the cloud's name for the error
 _UNKNOWN = "IdentityRefusedError"
 
 
@@ -86,7 +86,7 @@ class DeviceCredentials:
         self._has_certificate = False
         self._certified = asyncio.Event()
         self._session = ""
-        self._session_s = 0.0  # when half of its life is over
+        self._session_s = 0.0  # time when half of the session's life is over
         self._asking = asyncio.Lock()
 
     async def start(self) -> None:
@@ -207,7 +207,7 @@ class DeviceCredentials:
         try:
             await self._ask_certificate()
         except CloudRefusalError as error:
-            self._token = ""  # it admits nobody: once is enough
+            self._token = ""  # the token admits nobody: once is enough
             raise CloudRefusalError(f"{refusal}; and {error}", _REVOKED, error.response) from error
 
     async def _ask_certificate(self) -> None:

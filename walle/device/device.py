@@ -51,10 +51,10 @@ from walle.task.run.runner import TaskRunner
 from walle.trust.sealing import open_sealed
 
 _HISTORY = "history.db"
-_MAX_CHECKINS = 4  # that one `checkin` sends
+_MAX_CHECKINS = 4  # check-ins that one `checkin` sends
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
-_KEEP_RUNS_S = 10.0  # between two writes of the counts of runs
-_LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
+_KEEP_RUNS_S = 10.0  # interval between two writes of the counts of runs
+_LAST_RUNS_S = 2.0  # time at the end for runs under way and queued triggers
 _LOG = logging.getLogger(__name__)
 
 
@@ -323,7 +323,7 @@ class Device:
         version = outcome.version
         if reason := self.agent.count_run(
             task, version, outcome.failure, outcome.metrics
-        ):  # without waiting for the cloud's verdict
+        ):  # spawned: the run does not wait for the cloud's verdict
             self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_loss(self, task: str, kind: LossKind, count: int) -> None:

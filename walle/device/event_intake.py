@@ -22,7 +22,7 @@ from walle.pipeline.trigger.stream_engine import PositionError, StreamEngine, Ta
 _LOG = logging.getLogger(__name__)
 
 _JOURNAL = "events"  # folder of the event journal
-_KEPT_SHARE = 4  # of the journal's bound, up to which events that are done are kept for their ids
+_KEPT_SHARE = 4  # a quarter of the journal's bound, up to which events that are done are kept for their ids
 
 
 class EventIntake:
@@ -51,10 +51,10 @@ class EventIntake:
         self._opening: asyncio.Task[EventJournal] | None = None
         self._recorded: collections.deque[tuple[int, Event | Tick]] = (
             collections.deque()
-        )  # in the journal, not taken yet
+        )  # events and ticks in the journal that are not taken yet
         self._live = LiveSource(config.live)
         self._time = LiveTime(clock, stream)
-        self._has_live_events = False  # of this process
+        self._has_live_events = False  # true once this process has recorded a live event
         self._refused_in_replay = 0
         self._turn = asyncio.Lock()
         self._is_closed = False
@@ -170,7 +170,7 @@ class EventIntake:
     async def _begin_live(self, *, can_wait: bool) -> EventJournal:
         self._check_open()
         journal = self._journal or await self._open_journal()
-        await self._take_recorded(can_wait=can_wait)  # by a call that was cancelled
+        await self._take_recorded(can_wait=can_wait)  # a call that was cancelled may have left some
         self._live.note_clock(self._clock.time(), self._clock.monotonic())
         return journal
 
@@ -266,7 +266,7 @@ class EventIntake:
         async for place, event in journal.replay(begin, needed_from=start):
             if not isinstance(event, Tick):
                 self._live.restore(event)
-            if place < start:  # it is done
+            if place < start:  # the event is done
                 continue
             position = place
             await self._history.keep_up()

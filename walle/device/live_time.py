@@ -22,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 
 # A sleep may not count the time of a suspended device, and a task that starts gives no notice of its timers.
 _LONGEST_SLEEP_S = 60.0
-_RETRY_S = 60.0  # after a tick that could not be recorded
+_RETRY_S = 60.0  # pause after a tick that could not be recorded
 _BEHIND_MS = 1_000  # an event that is further behind the time gets a tick before it
-_CLOCK_STEP_S = 1.0  # as in live_source.py
+_CLOCK_STEP_S = 1.0  # see live_source.py
 
 
 class LiveTime:
@@ -47,7 +47,7 @@ class LiveTime:
         anchor_ms, anchor_s = self._anchor
         time_s = self._clock.time()
         offset_s = time_s - self._clock.monotonic()
-        if offset_s - self._clock_offset_s <= -_CLOCK_STEP_S:  # it was set back
+        if offset_s - self._clock_offset_s <= -_CLOCK_STEP_S:  # the clock was set back
             anchor_s += offset_s - self._clock_offset_s
             self._anchor = anchor_ms, anchor_s
         self._clock_offset_s = offset_s

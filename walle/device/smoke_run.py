@@ -46,9 +46,9 @@ from walle.task.run.runner import TaskRunner, deadline_s
 _LOG = logging.getLogger(__name__)
 
 _MAX_RUNS = 3
-_LEAST_S = 10.0  # for all runs of a version, in which it has _MAX_RUNS times its deadline at least
+_LEAST_S = 10.0  # least time for all runs of a version; a long deadline gives more
 _AT_ONCE = 2  # versions of different tasks
-_MAX_ARRAY_BYTES = 8 << 20  # of an event's images and arrays: a frame of 1920 by 1080 has 6.2 MB
+_MAX_ARRAY_BYTES = 8 << 20  # limit of an event's images and arrays: a frame of 1920 by 1080 has 6.2 MB
 _NOT_OF_VERSION = (HostLost, HostStartError, StoreError, EventHistoryError)
 
 
@@ -89,7 +89,7 @@ class SmokeRun:
             VMError: the version does not load, or the VM host does not serve it.
         """
         async with self._turns:
-            runner = TaskRunner(1, task_log=self._task_log, host=self._host)  # its strikes end with it
+            runner = TaskRunner(1, task_log=self._task_log, host=self._host)  # strikes of this check end with it
             try:
                 await runner.load(files, manifest)
                 events = await asyncio.to_thread(_events_of, files, manifest)
@@ -121,7 +121,7 @@ class SmokeRun:
         await asyncio.to_thread(self._folder.mkdir, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             runs = _Runs(manifest, self._task_log, self._exclusive)
-            for number, of_user in enumerate((await events.by_user()).values()):  # as the cloud simulated it
+            for number, of_user in enumerate((await events.by_user()).values()):  # the cloud's simulation plays them so
                 play = EventPlay(
                     runner,
                     files,
@@ -170,7 +170,7 @@ class _Runs:
         self.failed: Exception | None = None
         self._manifest = manifest
         self._task_log = task_log
-        self._lines: list[LogLine] = []  # of the latest run
+        self._lines: list[LogLine] = []  # lines of the latest run
         self._is_unserved = False  # the run asked for what a smoke run does not have
         self.callbacks: Callbacks = {"escalate": self._escalate}
         if manifest.exclusive:

@@ -53,7 +53,7 @@ class DeviceSummary:
     escalated: int
     bare_events: int
     last_error: str
-    to_feature_ms: tuple[float, ...]  # from an event's arrival to the end of its task's run
+    to_feature_ms: tuple[float, ...]  # time from an event's arrival to the end of its task's run
     to_ack_ms: tuple[float, ...]
     queued: dict[str, int]
     dropped: dict[str, int]
@@ -74,5 +74,5 @@ class DeviceSummary:
     rejected: int
     discarded: dict[str, int]
     losses: tuple[str, ...]  # a line for each loss since the start: of the store (`StoreReport`), history and journal
-    lost_uploads: dict[str, int]  # of those, the number of uploads by cause: at least these, where a loss is open
+    lost_uploads: dict[str, int]  # lost uploads by cause: at least these, where a loss is open
     open_losses: dict[str, int]  # the number of losses by cause whose end is unknown yet

@@ -31,8 +31,8 @@ from walle.task.format.failure import failure_of
 from walle.task.run.log import LogLine, TaskLog, last_lines
 from walle.task.run.runner import PHASE_TOPIC, TaskRunner, deadline_s
 
-_NEARLY_FULL = 0.8  # of a state's bound: a warning
-_KEPT_FOR_TASK = 0.1  # of a run's deadline: its time to go on after an escalation that got no answer
+_NEARLY_FULL = 0.8  # share of a state's bound from which on there is a warning
+_KEPT_FOR_TASK = 0.1  # share of a run's deadline: time for the task after an escalation that got no answer
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -40,7 +40,7 @@ class _Run:
     """One run of a task, until its outcome."""
 
     version: ActiveVersion
-    arrived_s: float  # its event, by the monotonic clock
+    arrived_s: float  # arrival of its event, by the monotonic clock
     outputs: int = 0
     unanswered: str = ""  # why its last escalation had no answer: "away", "late", "full"
     is_unserved: bool = False  # the device could not read what it asked for, as on a full disk
@@ -99,7 +99,7 @@ class TaskRuns:
         self._traces = traces
         self._followed: dict[str, _VmTimes] = {}  # by task: runs whose outputs are not put yet
         self._topics = PutTopics()
-        self._warm: dict[str, ActiveVersion] = {}  # of each task, the version that has run since it was activated
+        self._warm: dict[str, ActiveVersion] = {}  # version of each task that has run since it was activated
         self._warned: set[tuple[str, int]] = set()  # tasks with the bound of their state, which came near it
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
 
@@ -112,7 +112,7 @@ class TaskRuns:
         """
         version = self._active.get(task)
         if version is None:
-            return TaskOutput()  # it was removed after the event triggered it
+            return TaskOutput()  # the task was removed after the event triggered it
         run = self._runs[task] = _Run(version=version, arrived_s=trigger.arrived_s)
         policy = version.manifest.state
         state = None if policy is None else self._store.task_states.active(task)
@@ -165,7 +165,7 @@ class TaskRuns:
         if run.unanswered in ("away", "full") or (run.unanswered and not self._tunnel.client.connected):
             return None  # the cloud was unreachable, or had no room: that does not count against the version
         if run.is_unserved or isinstance(error, HostStartError):
-            return None  # nor does a fault of the device's disk, or of its VM host
+            return None  # a fault of the device's disk, or of its VM host, does not count either
         return RunOutcome(version=version, failure=failure)
 
     def _warn_of_state(self, version: ActiveVersion, policy: StatePolicy, state: TaskState) -> None:
@@ -222,7 +222,7 @@ class TaskRuns:
         }
         data = plain.encode(question)
         self._counts.escalated += 1
-        if not timeout_s > 0:  # nor is it a number
+        if not timeout_s > 0:  # false for NaN too
             return "late", f"{spent_ms:.0f} ms of the run's {limit_s * 1000:.0f} are over, which leaves none to wait"
         run.unanswered = ""
         client = self._tunnel.client

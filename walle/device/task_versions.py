@@ -21,8 +21,8 @@ from walle.task.run.runner import TaskRunner, deadline_s
 
 _LOG = logging.getLogger(__name__)
 
-_LOAD_S = 3.0  # for loading a version before it is activated, which a rollback waits for; the rest goes on beside it
-_SWITCH_S = 10.0  # for a run under way and its outputs, beside its deadline, before a version with a state replaces it
+_LOAD_S = 3.0  # time to load a version before it is activated: a rollback waits for it; the rest is loaded beside it
+_SWITCH_S = 10.0  # time beside its deadline for a run and its outputs, before a version with a state replaces it
 
 
 @dataclasses.dataclass
@@ -31,7 +31,7 @@ class ActiveVersion:
 
     files: Path
     manifest: Manifest
-    dictionary: Dictionary | None = None  # for its uploads
+    dictionary: Dictionary | None = None  # dictionary for its uploads
 
 
 class TaskVersions:
@@ -47,7 +47,7 @@ class TaskVersions:
         active: dict[str, ActiveVersion],
     ) -> None:
         self.active = active
-        self.had_task = False  # since the start
+        self.had_task = False  # true if it had a task since the start
         self._store = store
         self._stream = stream
         self._history = history
