@@ -95,6 +95,6 @@ class GatewayActor(ServiceActor):
         """Return the configuration with the ports that the process before this one had, where the system chose them."""
         try:
             ports = json.loads(self._ports.read_text())
-        except FileNotFoundError:  # it never served
+        except FileNotFoundError:  # the gateway never served
             return self._config
         return dataclasses.replace(self._config, **ports)

@@ -28,7 +28,7 @@ class InferenceActor(NodeActor):
         self._socket = socket if ray.get_runtime_context().get_node_id() == scheduler_node else None
         if self._socket is not None:
             note_process(socket.parent, f"inference-{number}")
-        if ray.get_runtime_context().namespace.startswith("walle-"):  # it may outlive who started it
+        if ray.get_runtime_context().namespace.startswith("walle-"):  # the process may outlive the one that started it
             self._watching = asyncio.get_running_loop().create_task(end_with_cloud(ray.get_runtime_context().namespace))
         self._cloud = cloud
         self._server: ReplicaServer | None = None

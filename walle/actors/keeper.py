@@ -45,7 +45,7 @@ from walle.errors import ConfigError, WalleError
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-_READY_S = 60.0  # until a process that was started again continues
+_READY_S = 60.0  # timeout for a process that was started again to continue
 _LEAVE_MORE_S = 15.0  # beyond the seconds over which the devices leave
 _RESTART_OVER_S = 1.0
 _PLAN = "plan"
@@ -226,10 +226,10 @@ class NodeKeeper:
 
     async def _step(self) -> bool:
         """Do what the plan says is next; return whether there was anything."""
-        nodes, processes = await ask_head(self._read)  # as it is after the step before
+        nodes, processes = await ask_head(self._read)  # read again: the step before changed it
         actions = in_turn(self._plan, self._rules, processes)
         if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
-            actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are
+            actions = [one for one in actions if not isinstance(one, Move)]  # a process that moves would come back
         if not actions:
             self._faults.pop(_PLAN, None)
             done = self._plan.restarting
@@ -242,7 +242,7 @@ class NodeKeeper:
             return False
         leaving = [one for one in actions if isinstance(one, Leave)]
         self._doing = f"{type(actions[0]).__name__.lower()} {actions[0].name}"
-        if leaving:  # of one or more drained nodes, at the same time
+        if leaving:  # drained nodes leave at the same time
             await asyncio.gather(*(self._do(one) for one in leaving))
         else:
             await self._do(actions[0])
@@ -271,7 +271,7 @@ class NodeKeeper:
                     await self._until_supplied(kind, node)
             case Move(name) if name == KEEPER:
                 await ask(await find_soon("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
-                await self._until_ended()  # from there
+                await self._until_ended()  # the keeper continues there
             case Move(name):
                 await end(await find_soon(name, self._place.namespace))
                 actor = await spawn_again(self._config, self._place, name, avoid=self._plan.drained)
@@ -330,7 +330,7 @@ class NodeKeeper:
 
     async def _restart(self, name: str) -> None:
         actor = await find_soon(name, self._place.namespace)
-        if name == KEEPER:  # its successor continues with the plan, in which it is done then
+        if name == KEEPER:  # the keeper's successor continues with the plan, in which this step is done then
             ray.kill(actor, no_restart=False)
             await self._until_ended()
         await end(actor, is_again=True)
@@ -364,11 +364,11 @@ class NodeKeeper:
         for name in sorted(actor_names(self._place.namespace)):
             with contextlib.suppress(NodeLostError):
                 if not (record := record_of(find(name, self._place.namespace))):
-                    raise HeadAwayError(f"it does not say where {name} runs")  # not that nothing runs there
+                    raise HeadAwayError(f"it does not say where {name} runs")  # the process may run nevertheless
                 kind, node, pid = "", record["Address"]["NodeID"], int(record["Pid"])
                 if member := parse_member(name):
                     kind, start = member
-                    node = by_start.get(start, start)  # also of one that Ray cannot start again: its node has gone
+                    node = by_start.get(start, start)  # the node of a member that Ray cannot start again may be gone
                 found.append(Process(name, node, pid, kind))
         return nodes, found
 

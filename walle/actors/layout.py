@@ -44,7 +44,7 @@ async def spawn_again(config: CloudConfig, place: Place, name: str, *, avoid: It
         NodeLostError: as `spawn_in_place`.
     """
     if name == KEEPER:
-        from walle.actors.nodes import NodesActor  # it moves the others by this function
+        from walle.actors.nodes import NodesActor  # imported late: NodesActor moves the others by this function
 
         options = {**service_options(config, place, name, avoid=avoid), "lifetime": "detached"}
         return await spawn_in_place(NodesActor, config, dataclasses.replace(place, is_successor=True), "", **options)

@@ -69,7 +69,7 @@ class LocalRay:
         """End it with all its processes, and remove its files."""
         ray.shutdown()
         self.reaper.close()
-        shutil.rmtree(self.folder, ignore_errors=True)  # where the reaper was killed
+        shutil.rmtree(self.folder, ignore_errors=True)  # a killed reaper leaves it
 
 
 def _make_folder() -> Path:
@@ -79,7 +79,7 @@ def _make_folder() -> Path:
     """
     parent = tempfile.gettempdir()
     parent = parent if len(parent) < _PARENT_CHARS else "/tmp"  # noqa: S108
-    return Path(tempfile.mkdtemp(prefix="wray-", dir=parent)).resolve()  # as /proc names it
+    return Path(tempfile.mkdtemp(prefix="wray-", dir=parent)).resolve()  # /proc shows the resolved name
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ from walle.actors.head import HeadAwayError, ask_head
 from walle.cloud import CloudConfig
 from walle.errors import DeployError
 
-WAIT_S = 20.0  # for a process that is started again
-_DEAD_S = 3.0  # for one that Ray says is dead
+WAIT_S = 20.0  # time for a process to be started again
+_DEAD_S = 3.0  # time for an actor that Ray says is dead
 _ASK_AGAIN_S = 0.1
 
 # Calls that change something at most once, whatever happens to the answer, and calls that change nothing. After any
@@ -126,7 +126,7 @@ async def ask_again(
         try:
             answer = await getattr(actor, method).remote(*args)
         except ray.exceptions.RayActorError as error:
-            is_dead = isinstance(error, ray.exceptions.ActorDiedError)  # also for a moment before it is started again
+            is_dead = isinstance(error, ray.exceptions.ActorDiedError)  # Ray shows it too while an actor is restarted
             if loop.time() - began_s >= (_DEAD_S if is_dead else WAIT_S):
                 raise _lost(method, args, error) from error
             if is_dead and find is not None:
@@ -216,7 +216,7 @@ class Remote:
 
     async def _find_again(self) -> None:
         if self._find is not None:
-            with contextlib.suppress(NodeLostError, HeadAwayError):  # it is being moved: the next call looks again
+            with contextlib.suppress(NodeLostError, HeadAwayError):  # the next call finds an actor that is moving
                 self._actor = await ask_head(self._find)
 
 

@@ -14,8 +14,8 @@ from walle.actors.node import NodeLostError, ask
 _LOG = logging.getLogger(__name__)
 
 _STOP_S = 15.0
-_NAME_S = 10.0  # after an actor's end until another may have its name
-_ALONE_S = 30.0  # that a cloud may be without its keeper
+_NAME_S = 10.0  # time after an actor's end until another may have its name
+_ALONE_S = 30.0  # time that a cloud may be without its keeper
 _LOOK_S = 5.0
 _AGAIN_S = 1.0
 KEEPER = "nodes"
@@ -99,7 +99,7 @@ async def end(actor: Any, *, is_again: bool = False) -> None:
         async with asyncio.timeout(_STOP_S):
             await ask(actor, "close")
     except NodeLostError:
-        pass  # its process has ended
+        pass  # the actor's process has ended
     except Exception as error:  # noqa: BLE001 - it ends, whatever it says
         _LOG.warning("an actor did not close well: %r", error)
     finally:

@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 _STATES = {"ALIVE": "running", "DEAD": "gone"}
 _DETAIL_CHARS = 200
-_ASK_S = 2.0  # for a version
+_ASK_S = 2.0  # time for a process to tell its version
 
 
 def note_process(folder: Path, name: str) -> None:
@@ -103,7 +103,7 @@ class ClusterProcesses:
     def _pids(self, name: str) -> list[int]:
         try:
             return [int(line) for line in (self._sockets / f"{name}.pids").read_text().split()]
-        except (OSError, ValueError):  # of another node
+        except (OSError, ValueError):  # the file is another node's
             return []
 
 

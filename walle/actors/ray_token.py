@@ -24,7 +24,7 @@ _GIVEN = "RAY_AUTH_TOKEN"
 _GIVEN_FILE = "RAY_AUTH_TOKEN_PATH"
 _OTHERS = 0o077
 _TOKEN_BYTES = 32
-_ASK_S = 10.0  # for a process of the cluster, which may have to start
+_ASK_S = 10.0  # time for a process of the cluster, which may have to start
 
 
 def prepare_token(environment: Mapping[str, str], home: Path) -> None:

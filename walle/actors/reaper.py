@@ -22,10 +22,10 @@ MARKER = "WALLE_LOCAL_RAY"
 
 _PROC = Path("/proc")
 _TITLE = b"ray::"
-_LIMIT_S = 10.0  # that processes are looked for; one that cannot be killed by then is the kernel's to end
+_LIMIT_S = 10.0  # time for the search for processes; one that cannot be killed by then is the kernel's to end
 _LOOK_S = 0.05
-_QUIET_LOOKS = 4  # without a process, before there is none: one that was starting may come last
-_WAIT_S = 15.0  # of a parent that closes its reaper
+_QUIET_LOOKS = 4  # looks that must find no process: one that was starting may come last
+_WAIT_S = 15.0  # time that a parent waits for its reaper to close
 _END = b"end"
 
 
@@ -89,7 +89,7 @@ def reap(marker: str, folder: str, limit_s: float = _LIMIT_S) -> None:
         found = _processes(marker, folder)
         quiet = 0 if found else quiet + 1
         for pid in found:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_S)
 
@@ -108,7 +108,7 @@ def _processes(marker: str, ray_folder: str) -> set[int]:
             children.setdefault(int(status[1]), []).append(pid)
             if wanted in (folder / "environ").read_bytes().split(b"\0") or _is_agent(folder, ray_folder):
                 left.append(pid)
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # the process has ended, or is another user's
             continue
     found: set[int] = set()
     while left:

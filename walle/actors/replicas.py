@@ -31,7 +31,7 @@ def replica(
         ConfigError: as `of_replicas`.
     """
     options, cloud = of_replicas(config, scheduler_node, avoid=avoid), cloud_name(config)
-    if not config.features:  # then another node need not know how to reach the uploads
+    if not config.features:  # no features are read: another node need not know how to reach the uploads
         config = dataclasses.replace(config, uploads="")
     return (config, number, sockets / f"{number}", scheduler_node, cloud), options
 

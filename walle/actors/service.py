@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _MAX_RETRY_S = 5.0
-_TOUCH_S = 10.0  # between two calls to peers that have moved, perhaps, and were not called since
+_TOUCH_S = 10.0  # interval between two calls to peers that may have moved and were not called since
 _PARENT_CHARS = 20  # a socket's path has at most 107
 
 

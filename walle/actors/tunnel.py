@@ -52,7 +52,7 @@ class TunnelActor(ServiceActor):
         )
         member = await node.start()
         self._undo.push_async_callback(node.close)
-        await asyncio.to_thread(write_file, note, f"{node.port}\n")  # its successor's devices find it there
+        await asyncio.to_thread(write_file, note, f"{node.port}\n")  # devices find its successor at the same port
         self._undo.callback(note.unlink, missing_ok=True)
         self._set_node(node)
         return member

@@ -33,7 +33,7 @@ from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
-_LOOK_S = 1.0  # whether a lease is lost
+_LOOK_S = 1.0  # interval between two checks that no lease is lost
 _PLACED_S = 30.0
 _local_rays: list[LocalRay] = []  # the one that this process has started
 
@@ -130,11 +130,11 @@ class ActorCloud:
             async with _waiting_for(config.service_resources):
                 for name in ("identities", "monitor", "releases"):
                     await ask(nodes[name], "start")
-                await ask(nodes["gateway"], "ray_node")  # it is placed
+                await ask(nodes["gateway"], "ray_node")  # an answer shows that the gateway is placed
             scheduler_node = "" if config.shared_folder else await ask(nodes["gateway"], "ray_node")
             names = {"namespace": place.namespace, **lifetime}
             replicas = Replicas(config, Path(place.sockets), scheduler_node, names)
-            replicas_undo.push_async_callback(replicas.close)  # after the gateway, which asks them
+            replicas_undo.push_async_callback(replicas.close)  # closed after the gateway, which asks them
             await replicas.start()
             address = await ask(nodes["gateway"], "start")
             if keeps_nodes:
@@ -252,7 +252,7 @@ def _place(config: CloudConfig) -> Place:
         cloud_id = make_cloud_id(config.folder)
         (config.folder / NOTES / "lost").unlink(missing_ok=True)
         return Place(f"walle-{cloud_name(config)}", str(config.folder / NOTES), cloud_id)
-    folder = _local_rays[-1].folder if _local_rays else None  # which goes with that Ray, however it ends
+    folder = _local_rays[-1].folder if _local_rays else None  # removed with that Ray's folder, however Ray ends
     sockets = tempfile.mkdtemp(prefix="walle-", dir=folder)
     return Place(f"walle-{cloud_name(config)}", sockets, is_local=folder is not None)
 
