@@ -70,7 +70,7 @@ _LOG = logging.getLogger(__name__)
 
 _PARTIAL_KEEP_S = 86_400.0  # a partly pulled version is kept this long, for a directive that resumes it
 _MAX_BUNDLE_BYTES = 300_000_000  # the limit of a whole app package in §2.2
-_MAX_DIFFERENCE_BYTES = 64 << 20  # of a file and the one that it replaces
+_MAX_DIFFERENCE_BYTES = 64 << 20  # size of a file and the one that it replaces, together
 # Why a pull was cancelled.
 _NEWER = "a newer directive came"
 _CLOSED = "the agent was closed"
@@ -481,7 +481,7 @@ class Agent:
         target = VersionRef(directive.version, directive.manifest, directive.release)
         is_back = state.active is not None and target.is_back_from(state.active)
         if self._exclusive is not None:
-            await self._exclusive.obtain(manifest)  # before the check, whose runs may read them
+            await self._exclusive.obtain(manifest)  # obtained before the check, whose runs may read them
         is_checked = not self._missing(manifest)
         await self._run_check(directive, files, manifest, is_back=is_back)
         return manifest, is_checked
@@ -532,7 +532,7 @@ class Agent:
         may_postpone = before.active is not None and state.previous_good
         missing = self._missing(manifest)
         if (missing or not is_checked) and (may_postpone or before.active is None):
-            await self._postpone(before, state, is_checked=False)  # its runs had no file to read
+            await self._postpone(before, state, is_checked=False)  # runs had no file to read
             why = f"it requires exclusive files that this device does not have: {missing} (walle device-file put)"
             if not missing:
                 why = "the exclusive files that it requires have come since it was checked; it is checked with them"

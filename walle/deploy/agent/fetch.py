@@ -119,7 +119,7 @@ class HttpFetcher:
                     position += len(rest)
                     if rest:
                         yield rest
-        if position < size_bytes:  # without a Content-Length, the end may be a dropped link
+        if position < size_bytes:  # a missing Content-Length hides that the link was dropped
             raise FetchError(url, f"ended after {position} bytes of {size_bytes}")
 
     @contextlib.asynccontextmanager

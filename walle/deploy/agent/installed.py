@@ -75,7 +75,7 @@ class Standing(enum.StrEnum):
 
     OPEN = "open"  # still to be carried out: its pull was interrupted, or what it installed was corrupted since
     DONE = "done"
-    REFUSED = "refused"  # its version was found bad here; only a newer directive can change that
+    REFUSED = "refused"  # the version was found bad here; only a newer directive can change that
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +114,8 @@ class TaskState:
 
     task: str
     serial: int = 0
-    epoch: int = 0  # of the serial
-    era: str = ""  # of the epoch: see `DeviceTrust.era`
+    epoch: int = 0  # epoch of the serial
+    era: str = ""  # era of the epoch: see `DeviceTrust.era`
     standing: Standing = Standing.DONE
     active: VersionRef | None = None
     previous: VersionRef | None = None
@@ -218,7 +218,7 @@ class TaskState:
         if self.outcome is not None:
             for name in _REPORTED_ALONE:
                 del body["outcome"][name]
-            body["failure_class"] = body["outcome"].pop("failure_class")  # which take no other fields of an outcome
+            body["failure_class"] = body["outcome"].pop("failure_class")  # older programs refuse it in an outcome
         digest = hashlib.sha256(canonical_json(body)).hexdigest()
         return canonical_json({"format": _FORMAT, "state": body, "sha256": digest})
 
@@ -358,7 +358,7 @@ class Staging:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.received_bytes = 0  # from the network in this try
+        self.received_bytes = 0  # bytes from the network in this try
 
     def prepare(self) -> None:
         """Create the folder unless an earlier try left it; remove those of other versions."""

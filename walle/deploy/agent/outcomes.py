@@ -14,7 +14,7 @@ from walle.deploy.agent.run_metrics import RunMetrics
 from walle.protocol import Alarm, Attribute, Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
 from walle.protocol.traces import DeviceTrace
 
-_MAX_BATCH_BYTES = 512 << 10  # of JSON; the cloud takes 1 MiB
+_MAX_BATCH_BYTES = 512 << 10  # limit of a report's JSON; the cloud takes 1 MiB
 _MAX_KEYS = 1000  # different (task, version, release, kind) between two reports; a device has tens
 
 
@@ -61,7 +61,7 @@ class OutcomeReport:
         self._max_keys = max_keys
         self._state_of = state_of
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
-        self._metrics: dict[tuple[str, str, str, OutcomeKind], RunMetrics] = {}  # of outcomes that are gathered
+        self._metrics: dict[tuple[str, str, str, OutcomeKind], RunMetrics] = {}  # metrics of gathered outcomes
         self._sent: OutcomeBatch | None = None
         self._alarms: dict[str, Alarm] = {}
         self._traces: list[DeviceTrace] = []

@@ -24,7 +24,7 @@ from walle.protocol import Directive, Failure, FailureClass, FileEntry, Manifest
 from walle.trust.signing import SignatureError
 
 MAX_MANIFEST_BYTES = 4 << 20
-MIN_CODED_BYTES = 4096  # of a file that is asked for in a content coding
+MIN_CODED_BYTES = 4096  # smallest file that is asked for in a content coding
 _LOG = logging.getLogger(__name__)
 _MAX_PATH_BYTES = 1024
 _CONCURRENT_FETCHES = 4

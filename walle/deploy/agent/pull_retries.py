@@ -18,7 +18,7 @@ _MOST_S = 300.0
 class _Retry:
     number: tuple[int, int]  # epoch and serial of the directive
     backoff: Backoff
-    due_s: float = 0.0  # by the monotonic clock
+    due_s: float = 0.0  # time of the next try, by the monotonic clock
 
 
 class PullRetries:

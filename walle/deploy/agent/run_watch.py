@@ -17,14 +17,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
-ALLOWED = 0.1  # of a version's runs may fail here, whatever the one before did
-EVIDENCE = 1e7  # at which a version is left
-_SHARES = (0.5, 0.2)  # of the way from the allowed rate to 1: the rates that the two bets are for
+ALLOWED = 0.1  # share of a version's runs that may fail here, whatever the one before did
+EVIDENCE = 1e7  # evidence at which a version is left
+_SHARES = (0.5, 0.2)  # places between the allowed rate and 1: the rates that the two bets are for
 _DOUBT = 1e-3  # probability that the version before fails more often than the bound on its rate
 _MOST = 2.0  # times the rate that was seen of the version before, at most: after a few runs the bound is near 1
 _NEARLY_ALL = 0.99  # allowed rate above which nothing can be found
 _ENOUGH = 30  # runs of the version before, for a rate of its own: after fewer, what it was allowed holds on
-_STEPS = 40  # of the bisection
+_STEPS = 40  # steps of the bisection
 
 
 @dataclasses.dataclass(frozen=True)

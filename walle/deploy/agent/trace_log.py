@@ -17,7 +17,7 @@ from walle.protocol.traces import (
     trace_id,
 )
 
-_MAX_TASKS = 1000  # with an install under way
+_MAX_TASKS = 1000  # most tasks with an install under way
 
 
 class TraceLog:
@@ -48,13 +48,13 @@ class TraceLog:
         finally:
             if task in self._installs or len(self._installs) < _MAX_TASKS:
                 spans = self._installs.setdefault(task, [])
-                spans[:] = [one for one in spans if one.name != name]  # of an attempt before
+                spans[:] = [one for one in spans if one.name != name]  # an earlier attempt may have left one
                 spans.append(_span(name, start_s, self._clock.time()))
 
     def end_install(self, directive: Directive) -> None:
         """Report the install of a directive that was carried out or refused."""
         spans = self._installs.pop(directive.task, [])
-        if len(spans) < 2:  # its signature alone: it had been carried out before
+        if len(spans) < 2:  # only the signature was checked: the directive had been carried out before
             return
         key = install_key(directive.release, directive.version)
         if self._is_sampled(TraceKind.INSTALL, directive.task, key):

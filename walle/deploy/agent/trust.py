@@ -63,9 +63,9 @@ class DeviceTrust:
         self._clock = clock
         self._device_id = device_id
         self._app_version = app_version
-        self._era = self.root.version  # of the root that last took a role from an online key, or of the pinned one
+        self._era = self.root.version  # the last root to take a role from an online key, or the pinned one
         self._retired: dict[str, dict[str, bytes]] = {}  # scenario → keys that signed versions here before
-        self._known_at_s = clock.monotonic()  # when `timestamp` was accepted, or read from the disk
+        self._known_at_s = clock.monotonic()  # time at which `timestamp` was accepted, or read from the disk
 
     # --- acceptance ---------------------------------------------------------------------------------------------------
 

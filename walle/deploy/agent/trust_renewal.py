@@ -32,7 +32,7 @@ class TrustRenewal:
         self._outcomes = outcomes
         self._clock = clock
         self._renewing = asyncio.Lock()
-        self._last_header = ""  # of the timestamp that was accepted last
+        self._last_header = ""  # header of the timestamp that was accepted last
         self._alarmed: set[str] = set()  # kinds of alarms since the last fresh timestamp
 
     async def restore(self) -> None:

@@ -43,7 +43,7 @@ class WatchedRuns:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "runs.json"
-        self.is_changed = False  # since the last `write`
+        self.is_changed = False  # true if a count changed since the last `write`
         self._tasks: dict[str, _TaskRuns] = {}
 
     def count(self, state: TaskState, *, ok: bool) -> str:

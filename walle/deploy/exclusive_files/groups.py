@@ -31,7 +31,7 @@ from walle.errors import ConfigError, DeployError
 from walle.protocol import SEAL_OVERHEAD_BYTES, Profile, SealedFile, canonical_json, seal_info
 from walle.trust.sealing import seal_again
 
-MAX_GROUP_FILES = 200  # of a cloud
+MAX_GROUP_FILES = 200  # limit of a cloud
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 _REMEMBERED = 50_000  # hashes of sealed files, some 250 bytes each
@@ -88,7 +88,7 @@ class GroupFile:
     task: str
     name: str
     policy: Policy
-    size_bytes: int  # of the contents
+    size_bytes: int  # size of the contents
     put_s: float
     put_by: str
 

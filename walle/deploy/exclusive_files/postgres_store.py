@@ -52,7 +52,7 @@ class PostgresExclusiveStore(ExclusiveStore):
         self._database = database
 
     def open(self) -> Self:
-        self._rows("SELECT 1")  # which brings the schema up to date
+        self._rows("SELECT 1")  # the first statement brings the schema up to date
         return self
 
     def _put(self, record: ExclusiveRecord, sha256: str, sealed: bytes) -> None:

@@ -108,7 +108,7 @@ class GroupRow(NamedTuple):
     app_version: str
     rule: str
     columns: str
-    size_bytes: int  # of the contents
+    size_bytes: int  # size of the contents
     put_s: float
     put_by: str
 

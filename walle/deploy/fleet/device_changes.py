@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError, whole_characters
 
 MAX_DEVICE_TASKS = 400  # §7.1 has 348 active tasks; a row has about 100 bytes on the disk
-MAX_SIGHTING_BYTES = 32 << 10  # of a profile with all of its tasks, as the gateway passes it on
+MAX_SIGHTING_BYTES = 32 << 10  # limit of a profile with all of its tasks, as the gateway passes it on
 MAX_DEVICE_FAILURES = 20
 _MAX_APP_VERSION = 100  # characters
 _MAX_ATTRIBUTES = 2_000  # characters of JSON
@@ -173,7 +173,7 @@ def _make_room(db: sqlite3.Connection, device_id: str, known: set[str], wanted: 
 def _failures(outcome: Outcome) -> tuple[Failure, ...]:
     if outcome.failures or not outcome.error:
         return outcome.failures
-    count = max(1, outcome.failed)  # of a device that does not describe its failures, or one without task code
+    count = max(1, outcome.failed)  # the device does not describe its failures, or they are not of task code
     return (Failure(error_type="", error=outcome.error, place=outcome.place, log=outcome.log, count=count),)
 
 

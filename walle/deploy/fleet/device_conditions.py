@@ -14,7 +14,7 @@ class Dialect(NamedTuple):
 
     tasks: str  # the table
     id_has: str
-    has_attribute: str  # with a key, and a value as text
+    has_attribute: str  # condition on a key, and a value as text
     in_scenarios: str
     scenarios: Callable[[Sequence[str]], Any]
 

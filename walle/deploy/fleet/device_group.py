@@ -7,11 +7,11 @@ from typing import Self
 
 from walle.protocol import Attribute, Profile, printable
 
-MAX_GROUPS = 8  # of a release: a simulation plays all of its events for each
-_LEAST_SHARE = 0.01  # of the devices that a policy reaches, for a group
-_LEAST_DEVICES = 2  # of a group: what one device says of itself, alone in a fleet of any size, fails no release
+MAX_GROUPS = 8  # groups of a release: a simulation plays all of its events for each
+_LEAST_SHARE = 0.01  # smallest group, as a share of the devices that a policy reaches
+_LEAST_DEVICES = 2  # smallest group: one device's claims about itself, alone in a fleet of any size, fail no release
 _MAX_PAIRS = 10_000  # different attributes that are counted in a group
-_MAX_CHARS = 40  # of an app version or a system, as it is shown
+_MAX_CHARS = 40  # characters shown of an app version or a system
 
 type _Key = tuple[str, str]  # app version and system
 type _Pair = tuple[str, str, Attribute]  # name, type and value of an attribute

@@ -33,12 +33,12 @@ _LOG = logging.getLogger(__name__)
 MAX_DEVICES = 100_000
 MAX_FAILURES = 20_000
 MAX_PAGE = 1_000
-MAX_PAGE_TASKS = 100_000  # of the devices of one page, which ends after the device that reaches it
+MAX_PAGE_TASKS = 100_000  # tasks on a page, which ends after the device that reaches it
 MAX_FAILURES_PAGE = 100
 _MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _FLUSH_S = 2.0
-MAX_VALUES = 30  # of an attribute that are counted
-_MAX_COMBINATIONS = 128  # of policies that take a device, between two times that they are added up
+MAX_VALUES = 30  # values of an attribute that are counted
+_MAX_COMBINATIONS = 128  # combinations of policies that are counted before they are added up
 
 
 class UnknownDeviceError(DeployError):

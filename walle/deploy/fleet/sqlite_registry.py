@@ -63,7 +63,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
     def __init__(self, path: Path, clock: Clock, **options: Any) -> None:
         super().__init__(clock, **options)
         self.path = path
-        self._lock = threading.Lock()  # of the connection, which worker threads take in turn
+        self._lock = threading.Lock()  # held for the connection, which worker threads take in turn
         self._db: sqlite3.Connection | None = None
 
     async def _open(self) -> None:

@@ -49,19 +49,19 @@ from walle.task.format.compilers import Compile, compile_apart
 
 MAX_REQUEST_BYTES = MAX_PACK_BYTES
 MAX_ANSWER_BYTES = 1 << 30
-SPOOLED_BYTES = 2 << 30  # of all answers that wait for their clients, and as many of requests that come
-SPOOLED_ANSWERS_EACH = 128 << 20  # of one token, or one answer
+SPOOLED_BYTES = 2 << 30  # bytes of all answers that wait for their clients; the same again for requests that come
+SPOOLED_ANSWERS_EACH = 128 << 20  # bytes for one token, or one answer
 SPOOLED_REQUESTS_EACH = 2 * MAX_REQUEST_BYTES
-_SPARE_BYTES = 8 << 20  # that an answer may have beyond the objects of its repository
-_SLOWEST_BYTES_S = 16 * 1024  # at which a client must read an answer, on average
-_SLOW_GRACE_S = 60.0  # after which that counts
+_SPARE_BYTES = 8 << 20  # bytes that an answer may have beyond the objects of its repository
+_SLOWEST_BYTES_S = 16 * 1024  # average rate at which a client must read an answer
+_SLOW_GRACE_S = 60.0  # time after which the rate counts
 _SPOOL_BYTES = 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
-_UNPACK_BYTES = 256 * 1024  # of a gzip body at a time
+_UNPACK_BYTES = 256 * 1024  # piece of a gzip body that is unpacked at a time
 _READ_THREADS = 4
 _PUSH_THREADS = 2  # two pushes are unpacked at a time, each in the memory of its limits
-MAX_REQUESTS = 32  # that are spooled or served at once
-MAX_REQUESTS_EACH = 8  # of the owner of one token
+MAX_REQUESTS = 32  # requests that are spooled or served at once
+MAX_REQUESTS_EACH = 8  # requests for the owner of one token
 _UPLOAD_LIMITS = GitLimits(cpu_s=60, wall_s=120.0, file_bytes=MAX_ANSWER_BYTES)
 _RECEIVE_CAPABILITIES = b"report-status delete-refs quiet ofs-delta object-format=sha1 agent=walle"
 _TAILS = ("info/refs", "git-upload-pack", "git-receive-pack")
@@ -116,7 +116,7 @@ def git_app(
     rules = PushRules(limits or GitLimits(), audit, compile_sources, refs, quota or GitQuota(), repos)
     large_files = lfs_app(repos, access, limits=large_file_limits, space=space)
     push = functools.partial(receive_push, repos, rules)
-    writing_bytes = 0  # that answers which are being written may take
+    writing_bytes = 0  # bytes that the answers being written may take
 
     async def serve(request: GitRequest, body: IO[bytes], answer: IO[bytes], most_bytes: int) -> None:
         loop = asyncio.get_running_loop()

@@ -22,7 +22,7 @@ from walle.errors import ConfigError, DeployError
 
 OLDEST_GIT = (2, 30)
 _VERSION = re.compile(rb"git version (\d+)\.(\d+)")
-_MAX_MESSAGE_BYTES = 4096  # of what git says of a failure
+_MAX_MESSAGE_BYTES = 4096  # length kept of git's message about a failure
 _NICE = 10  # devices are served first
 # Run git with its own standard input, and beside it a process that ends both and all their children once the other end
 # of the pipe {life} is closed: when the process that has it ends. The shell stays, to reap them, and ends as git does.

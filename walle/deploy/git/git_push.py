@@ -78,7 +78,7 @@ class PushRules:
     limits: GitLimits
     audit: AuditStore | None
     compile_sources: Compile
-    quota: DailyQuota  # of refs that are set or deleted
+    quota: DailyQuota  # counts refs that are set or deleted
     disk: GitQuota
     repos: TaskRepos
 

@@ -25,13 +25,13 @@ from walle.deploy.git.repo import TaskRepos
 from walle.store.disk_space import DiskSpace
 
 _LIMITS = GitLimits(memory_bytes=1 << 30, cpu_s=1800, wall_s=3600.0, file_bytes=64 << 30)
-_WORTH_BYTES = 1 << 20  # that a new pack must save, or a tenth: else its objects stay
-_MANY_PACKS = 50  # of a token, which are worth to be one
+_WORTH_BYTES = 1 << 20  # bytes that a new pack must save, or a tenth: else the old objects stay
+_MANY_PACKS = 50  # packs of a token that are worth one new pack
 _PUSHES = "walle-pushes.lock"  # shared by pushes from the check of their objects to their refs
 _ONE = "walle-repack.lock"
-_WAIT_S = 30.0  # for pushes to end
+_WAIT_S = 30.0  # time for pushes to end
 _POLL_S = 0.05
-_LEFT_S = 3600.0  # after which a file that git did not finish is of a killed process
+_LEFT_S = 3600.0  # age at which an unfinished file of git's belongs to a killed process
 
 
 @dataclasses.dataclass(frozen=True)

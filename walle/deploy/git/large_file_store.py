@@ -30,7 +30,7 @@ from walle.deploy.shared_files.store import FileStoreError, StoredFile, folder_l
 from walle.errors import DeployError
 from walle.task.format.large_file import MAX_LARGE_FILE_BYTES, LargeFile
 
-PARTIAL_S = 86_400.0  # since the last byte of an upload that was cut
+PARTIAL_S = 86_400.0  # time after its last byte when the rest of a cut upload is removed
 _CHUNK_BYTES = 1 << 20
 _PART = ".part"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -59,7 +59,7 @@ class LargeFileLimits:
 
     file_bytes: int = MAX_LARGE_FILE_BYTES
     scenario_bytes: int = 64 << 30
-    scenario_files: int = 100_000  # they are counted for each upload
+    scenario_files: int = 100_000  # counted for each upload
 
     def check(self, sha256: str, size_bytes: int, used: "Used") -> None:
         """Raise LargeFileError where a file of this length may not come to a scenario that has `used`."""
@@ -222,7 +222,7 @@ class LargeObjects(FolderStore):
     def files(self) -> Iterator[StoredFile]:
         for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/*")):
             if is_name(path.name):
-                with contextlib.suppress(FileStoreError):  # it was removed meanwhile
+                with contextlib.suppress(FileStoreError):  # the object was removed meanwhile
                     yield self.stat(path.name)
 
 
@@ -242,7 +242,7 @@ class IncomingFile:
         self._size_bytes = size_bytes
         self._digest = hashlib.sha256()
         self._written_bytes = held_bytes
-        self._is_hashed = held_bytes == 0  # on its way
+        self._is_hashed = held_bytes == 0  # bytes are hashed as they come
         self._lock = threading.Lock()
         self.is_wrong = False
 
@@ -286,7 +286,7 @@ class IncomingFile:
             os.fchmod(self._handle, 0o444)
             os.fsync(self._handle)
             make_folders(self._target.parent)
-            with folder_locked(self._target.parents[2], shared=True):  # of all objects: none is removed meanwhile
+            with folder_locked(self._target.parents[2], shared=True):  # lock of all objects: none is removed meanwhile
                 os.utime(self._handle)
                 self._path.replace(self._target)
                 sync_folder(self._target.parent)

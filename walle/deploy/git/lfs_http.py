@@ -37,9 +37,9 @@ from walle.errors import DeployError
 from walle.store.disk_space import DiskFullError, DiskSpace, is_full
 
 MAX_BATCH_BYTES = 256 << 10
-MAX_OBJECTS = 1000  # in one batch; git-lfs asks for 100
+MAX_OBJECTS = 1000  # objects in one batch; git-lfs asks for 100
 MAX_TRANSFERS = 32
-MAX_TRANSFERS_EACH = 8  # of the owner of one token, as many as git-lfs begins
+MAX_TRANSFERS_EACH = 8  # transfers of one token's owner; git-lfs begins as many
 _CHUNK_BYTES = 1 << 20
 _TYPE = b"application/vnd.git-lfs+json"
 _TUS_TYPE = "application/offset+octet-stream"

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection
 
 from walle.access.access import Role
 
-MAX_BRANCHES = 1_000  # of a scenario
-MAX_REFS_A_DAY = 2_000  # that one token sets or deletes: each is a record of the audit log, whose size is bounded
+MAX_BRANCHES = 1_000  # limit of a scenario
+MAX_REFS_A_DAY = 2_000  # refs that one token sets or deletes: each is a record of the audit log, whose size is bounded
 
 MAY_REWRITE = Role.RELEASER
 """The role that may take commits of others away: delete branches, and move them to other histories."""

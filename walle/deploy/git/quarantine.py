@@ -22,12 +22,12 @@ from walle.deploy.git.git_process import GitLimits, GitProcessError, run_git
 from walle.errors import DeployError
 from walle.task.format.tree import MAX_TREE_BYTES
 
-MAX_OBJECTS = 200_000  # in one push
-MAX_OBJECT_BYTES = MAX_TREE_BYTES  # of one file: no task may have a larger one
+MAX_OBJECTS = 200_000  # objects in one push
+MAX_OBJECT_BYTES = MAX_TREE_BYTES  # limit of one file: no task may have a larger one
 _PREFIX = "incoming-"
 _LOCK = "lock"
 _NO_ANCESTOR = 1  # status of `git merge-base --is-ancestor`; of a failure, another
-_HEADER = struct.Struct(">4sII")  # of a pack: PACK, version, number of objects
+_HEADER = struct.Struct(">4sII")  # header of a pack: PACK, version, number of objects
 
 
 class PackError(DeployError):

@@ -11,7 +11,7 @@ from time import monotonic
 
 from walle.errors import DeployError
 
-SLOW_S = 5.0  # of waiting for the client, after which another may have the place
+SLOW_S = 5.0  # wait for the client after which another may have the place
 
 
 class PlacesTakenError(DeployError):

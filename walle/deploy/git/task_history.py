@@ -13,10 +13,10 @@ from dulwich.refs import Ref
 from walle.deploy.git.repo import TAG_PREFIX, RepoError, TaskRepos, peel
 from walle.task.format.tree import MAX_TREE_FILES
 
-MAX_VERSIONS = 200  # of a task that are shown, the newest
-MAX_TEXT_BYTES = 200_000  # of a file that is compared by lines
-MAX_FILE_LINES = 2_000  # of a file, since a comparison of hostile lines takes their square
-MAX_LINES = 4_000  # of one comparison, over all its files
+MAX_VERSIONS = 200  # newest versions of a task that are shown
+MAX_TEXT_BYTES = 200_000  # limit of a file that is compared by lines
+MAX_FILE_LINES = 2_000  # lines of a file: a comparison of hostile lines takes their square
+MAX_LINES = 4_000  # lines of one comparison, over all its files
 _MAX_MESSAGE = 2_000
 _CONTEXT = 3
 
@@ -128,7 +128,7 @@ def _change(path: str, before: bytes | None, after: bytes | None, left: int) -> 
 def _differing(before: str, after: str) -> Iterator[str]:
     diff = difflib.unified_diff(before.splitlines(), after.splitlines(), n=_CONTEXT, lineterm="")
     for number, line in enumerate(diff):
-        if number >= 2:  # after the names of the files
+        if number >= 2:  # the first two lines name the files
             yield line
 
 

@@ -66,7 +66,7 @@ class FailureGroups:
     def take(self, device_id: str, outcome: Outcome, now_s: float) -> None:
         """Count the failures of an outcome; those that it counts and does not describe are in `others`."""
         failures = outcome.failures
-        if not failures and outcome.error:  # of a device that does not describe them, or a failure without task code
+        if not failures and outcome.error:  # the device does not describe its failures, or they are not of task code
             count = max(1, outcome.failed)
             known = Failure(error_type="", error=outcome.error, place=outcome.place, log=outcome.log, count=count)
             failures = (known,)

@@ -12,7 +12,7 @@ from walle.deploy.fleet.device_count import DeviceCount
 LONGEST_S = (
     900  # a release must not wait longer for its first reports; it is also the time in which devices are counted
 )
-_COUNT_S = 1.0  # between two looks at the estimate, which takes a millisecond
+_COUNT_S = 1.0  # interval between two updates of the estimate; each takes a millisecond
 
 
 class ReportPace:

@@ -17,7 +17,7 @@ class ReportedStates:
 
     limit_bytes: int | None = None  # `max_bytes` of the version's manifest, 0: it has no state; None: not known
     size_bytes: int = 0  # the largest one
-    max_bytes: int = 0  # its bound; 0 until a state was reported
+    max_bytes: int = 0  # bound of the state; 0 until a state was reported
     refused: int = 0  # reports
 
     def limit(self, limit_bytes: int | None) -> None:

@@ -78,7 +78,7 @@ class Totals:
     state_max_bytes: int = 0
     states_refused: int = 0
     last_error: str = ""
-    last_place: str = ""  # of that error, "file:line in function" of the task's code
+    last_place: str = ""  # place of the last error, "file:line in function" of the task's code
     distinct_failures: int = 0  # see `MonitorService.failures`
     stage: str = ""
     stage_devices: int = 0
@@ -86,7 +86,7 @@ class Totals:
     control_devices: int = 0
     verdict: str = ""
     guards: tuple[Mapping[str, Any], ...] = ()
-    cause: str = ""  # of a pause by the gate, as a key
+    cause: str = ""  # key of the cause of a pause by the gate
     tests: tuple[GateTest, ...] = ()
     heard_s: float = 0.0  # time at which a further device last counted at the step; 0 where none is judged
 
@@ -240,21 +240,21 @@ class _Evidence:
     def from_plain(cls, plain: dict[str, Any]) -> "_Evidence":
         evidence = cls()
         evidence.devices = {OutcomeKind(kind): DeviceCount.from_plain(one) for kind, one in plain["devices"].items()}
-        hindered = plain.get("hindered", {})  # not in evidence of before
+        hindered = plain.get("hindered", {})  # older evidence lacks it
         evidence.hindered = {FailureClass(what): DeviceCount.from_plain(one) for what, one in hindered.items()}
         evidence.ok, evidence.failed = plain["ok"], plain["failed"]
-        evidence.dropped = plain.get("dropped", 0)  # not in evidence of before
+        evidence.dropped = plain.get("dropped", 0)  # older evidence lacks it
         evidence.uploads_dropped = plain.get("uploads_dropped", 0)
         evidence.entries_evicted = plain.get("entries_evicted", 0)
         evidence.states = ReportedStates.from_plain(plain)
         evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
         evidence.last_place = plain.get("last_place", "")
-        if "failures" in plain:  # not in evidence of before
+        if "failures" in plain:  # older evidence lacks it
             evidence.failures = FailureGroups.from_plain(plain["failures"])
         evidence.ended = plain.get("ended", {})
-        if "course" in plain:  # not in evidence of before
+        if "course" in plain:  # older evidence lacks it
             evidence.course = Course.from_plain(plain["course"])
-        if "gate_course" in plain:  # likewise
+        if "gate_course" in plain:  # older evidence lacks it
             evidence.gate_course = GateCourse.from_plain(plain["gate_course"])
         evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
         if evidence.monitor is None:
@@ -297,7 +297,7 @@ class MonitorService:
         self._flush_s = flush_s
         self._group_s = group_s
         self._pace = ReportPace(reports_s, clock) if reports_s else None
-        self._group: asyncio.Task[StateError | None] | None = None  # of reports that are journalled together
+        self._group: asyncio.Task[StateError | None] | None = None  # reports that are journalled together
         self._can_join = False
         self._group_took_s = 0.0
         self._evidence: dict[str, _Evidence] = {}
@@ -308,7 +308,7 @@ class MonitorService:
         self._flushing = asyncio.Lock()
         self._is_away = False  # the journal, at the last write
         self._saving: asyncio.Task[None] | None = None
-        self._counting = asyncio.Lock()  # of devices, which takes a core for a while
+        self._counting = asyncio.Lock()  # one count of devices at a time: it takes a core for a while
 
     async def start(self) -> Self:
         """Load the journalled evidence, and journal it from now on."""

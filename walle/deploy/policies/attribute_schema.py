@@ -31,14 +31,14 @@ APP_VERSION = "app_version"  # a column of every rule, of type string
 UPLOADED = "uploaded."  # begins the names of columns that the cloud knows, whatever a profile says
 MAX_ATTRIBUTES = 200
 MAX_TEXT_BYTES = 1 << 16
-MAX_VALUE_CHARS = 512  # of a text that rules compare; its length bounds what a rule's evaluation costs
+MAX_VALUE_CHARS = 512  # limit of a text that rules compare: it bounds what a rule's evaluation costs
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Words that CEL's grammar reserves: they cannot be names of columns.
 _RESERVED = re.compile(
     "as|break|const|continue|else|false|for|function|if|import|in|let|loop|namespace|null|package|return|true|var|void"
     "|while"
 )
-_SECTIONS = {"attributes": "", "uploaded": UPLOADED}  # of the file; what begins the names of their columns
+_SECTIONS = {"attributes": "", "uploaded": UPLOADED}  # sections of the file; the prefix of their columns' names
 
 
 class SchemaError(DeployError):

@@ -31,9 +31,9 @@ from walle.protocol import MAX_ID_CHARS, Attribute
 
 DEVICE_ID = "device_id"  # the key of a table of devices; another key is an attribute of profiles, the id of a user
 MAX_ROWS = 4_000_000
-MAX_TABLE_BYTES = 512 << 20  # of all rows as JSON
-MAX_LINE_BYTES = 4096  # of one row, as JSON
-MAX_VALUES_BYTES = 1 << 30  # of distinct rows
+MAX_TABLE_BYTES = 512 << 20  # size of all rows as JSON
+MAX_LINE_BYTES = 4096  # size of one row as JSON
+MAX_VALUES_BYTES = 1 << 30  # size of the distinct rows
 _SHARED_ROWS = 1_000_000  # distinct rows that are compared with later ones while a table is made
 _MAGIC = b"WALLEAT1"
 _SHA_BYTES = 32

@@ -19,10 +19,10 @@ from walle.protocol import Attribute, Profile
 _LOG = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 1_024  # combinations of values of the same columns
-_MAX_TEXT_CHARS = 100  # of a value that is remembered
+_MAX_TEXT_CHARS = 100  # limit of a value that is remembered
 _WORTH = 4  # parts, above which they are evaluated together
-_BATCH = 16  # parts of a batch on average, and
-_MAX_BATCH = 32  # at most
+_BATCH = 16  # parts of a batch on average
+_MAX_BATCH = 32  # most parts of a batch
 
 
 class _Batch:
@@ -41,7 +41,7 @@ class _Batch:
             self._is_compiled = True
             try:
                 self._expression = compile_bits(self._rules)
-            except RuleError as error:  # they are near the library's bounds
+            except RuleError as error:  # the rules together are near the library's bounds
                 _LOG.debug("rules are evaluated one by one: %s", error)
         if self._expression is None:
             return None

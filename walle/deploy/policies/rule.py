@@ -149,7 +149,7 @@ def _compiled(text: str, columns: Columns) -> Rule | RuleError:
     try:
         return _compile(text, columns, is_stored=True)
     except RuleError as error:
-        return RuleError(error.rule, error.offset, error.what)  # without its frames
+        return RuleError(error.rule, error.offset, error.what)  # a copy without frames
 
 
 def compile_bits(rules: tuple[Rule, ...]) -> cel.Expression:
@@ -165,7 +165,7 @@ def compile_bits(rules: tuple[Rule, ...]) -> cel.Expression:
     for number, rule in enumerate(rules):
         tree = functools.reduce(lambda left, right: Node("call", "_&&_", (left, right), 0), rule.terms)
         terms.append(f"(({unparse(_without_versions(tree, versions))}) ? {1 << number} : 0)")
-    while len(terms) > 1:  # in pairs, since a sum is nested as deeply as it has terms
+    while len(terms) > 1:  # summed in pairs: a plain sum is nested as deeply as it has terms
         terms = [" + ".join(terms[at : at + 2]) for at in range(0, len(terms), 2)]
         terms = [f"({one})" for one in terms]
     return _compile_bits(terms[0], rules[0].columns, tuple(sorted(versions)))
@@ -208,7 +208,7 @@ def _compile(text: str, columns: Columns, *, is_stored: bool) -> Rule:
 @functools.lru_cache(maxsize=1024)
 def _environment(columns: Columns, versions: tuple[str, ...] = ()) -> cel.Env:
     text = cel.Type.STRING
-    overload = cel.Overload("version_in_range", cel.Type.BOOL, [text, text], False)  # to be checked, never called
+    overload = cel.Overload("version_in_range", cel.Type.BOOL, [text, text], False)  # only for the check
     types = {
         APP_VERSION: text,
         **{name: _TYPES[kind] for name, kind in columns},

@@ -11,7 +11,7 @@ from walle.deploy.policies.policy import Policy
 from walle.deploy.policies.rule import RuleError
 from walle.errors import DeployError
 
-MAX_INSTRUCTIONS = 6_000  # of all patterns, by `pattern_size`: about 10 ms of a look-up with the longest values
+MAX_INSTRUCTIONS = 6_000  # limit of all patterns, by `pattern_size`: about 10 ms of a look-up with the longest values
 
 type RuleOwners = Literal["releases", "exclusive files of groups"]
 

@@ -14,8 +14,8 @@ from walle.deploy.policies.cel_tree import Node
 from walle.deploy.policies.pattern_size import pattern_size
 
 MAX_PATTERN_CHARS = 500
-MAX_INSTRUCTIONS = 600  # of the programs of all patterns of a rule
-MAX_READ_BYTES = 1 << 20  # by comparisons, searches and sums of texts, in one evaluation
+MAX_INSTRUCTIONS = 600  # instructions of the programs of all patterns of a rule
+MAX_READ_BYTES = 1 << 20  # bytes that comparisons, searches and sums of texts read in one evaluation
 _VALUE_BYTES = 4 * MAX_VALUE_CHARS
 _SEARCHED_AT_ONCE = 64  # bytes of what is searched for that one step compares
 _STORED = 10  # times these bounds, which a rule of a release from before them may have

@@ -27,7 +27,7 @@ from walle.deploy.policies.value_sets import Choice, NumberCut, Ranges, ValueSet
 from walle.protocol import Attribute, Profile
 
 _LOG = logging.getLogger(__name__)
-_MAX_VERSIONS = 1024  # for which a table remembers its answer
+_MAX_VERSIONS = 1024  # versions for which a table remembers its answer
 
 
 class _Table(Protocol):

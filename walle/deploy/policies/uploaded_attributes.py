@@ -126,7 +126,7 @@ class UploadedAttributes:
         last = self._current
         while True:
             await clock.sleep(FOLLOW_S)
-            await asyncio.to_thread(self.read)  # on a disk that may be slow
+            await asyncio.to_thread(self.read)  # the disk may be slow
             if self._current is not last:
                 last = self._current
                 on_change(last)

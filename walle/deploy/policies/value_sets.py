@@ -102,7 +102,7 @@ def _set_of(node: Node, types: dict[str, ColumnType]) -> tuple[str, ValueSet] | 
         case "!_":
             inner = _set_of(parts[0], types)
             return (inner[0], inner[1].complement()) if inner else None
-        case "_&&_":  # by De Morgan
+        case "_&&_":  # De Morgan's law
             both = _united(parts, types, complement=True)
             return (both[0], both[1].complement()) if both else None
         case "_||_":

@@ -171,7 +171,7 @@ def _is_on_disk(file: BinaryIO) -> bool:
     """Return whether the kernel can send a file: those of other stores may be no files of this machine."""
     try:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except OSError:  # it has no descriptor
+    except OSError:  # a stream without a descriptor
         return False
 
 

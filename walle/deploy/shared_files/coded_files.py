@@ -34,10 +34,10 @@ else:
 
 IDENTITY = "identity"  # no coding
 MIN_FILE_BYTES = 4096  # a smaller file is an answer of one or two packets in any form
-_WORTHWHILE = 0.95  # of the size without the coding
+_WORTHWHILE = 0.95  # share of the plain size up to which a coding is worthwhile
 _LARGE_BYTES, _HUGE_BYTES = 8 << 20, 128 << 20
 _LEVEL, _LEVEL_OF_LARGE, _LEVEL_OF_HUGE = 12, 6, 3
-_MAX_COMPARED_BYTES = 256 << 20  # of a file and the one that it replaces: a difference has both in memory
+_MAX_COMPARED_BYTES = 256 << 20  # size of a file and the one that it replaces: a difference has both in memory
 _XOR_LEVEL = 3  # a higher one saves 1 % of the bytes
 _CHUNK_BYTES = 1 << 20
 

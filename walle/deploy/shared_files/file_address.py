@@ -25,7 +25,7 @@ from walle.base.durable_file import write_file
 from walle.errors import ConfigError
 
 _DAY_S = 86_400
-_LIFE_DAYS = 3  # of an address from the start of its day: longer than a directive, which lives for one day
+_LIFE_DAYS = 3  # days from the start of an address's first day: longer than a directive, which lives for one day
 _KEY_DAYS = 30  # a key signs for so long, and is accepted for as long as what it signed
 _CONTEXT = b"walle file address\0"
 _PERMISSION = re.compile(r"([0-9a-f]{1,12})-([0-9a-f]{8})-([A-Za-z0-9_-]{22})", re.ASCII)

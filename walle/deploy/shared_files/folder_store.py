@@ -63,7 +63,7 @@ class FolderStore(FileStore):
                     continue
                 try:
                     yield self.stat(path.name)
-                except FileStoreError:  # it was removed meanwhile
+                except FileStoreError:  # the file was removed meanwhile
                     continue
 
     def remove(self, sha256: str, *, stored_until_s: float | None = None) -> bool:

@@ -17,7 +17,7 @@ from walle.errors import ConfigError
 
 GRACE_S = 4 * 86_400.0  # longer than an address of files is valid
 MIN_GRACE_S = 3600.0  # a release puts its files, and is journalled at most so much later
-SKEW_S = 3600.0  # that the clock of the store may be behind this machine's
+SKEW_S = 3600.0  # time by which the store's clock may be behind this machine's
 
 
 class Sweep(NamedTuple):

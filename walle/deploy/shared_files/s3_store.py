@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MULTIPART_BYTES = 16 << 20
 _PART_BYTES, _PARTS_AT_ONCE = 8 << 20, 4  # 32 MiB of memory; at most 10,000 parts
-_READ_BYTES = 4 << 20  # in one request
+_READ_BYTES = 4 << 20  # bytes read in one request
 _RETRIES, _RETRY_S = 3, 20
 _NO_BUCKET, _MAKE_BUCKET = "NoSuchBucket", "the bucket does not exist: make it first"
 
@@ -86,7 +86,7 @@ class S3Store(FileStore):
         make_folders(folder)
         self._s3 = obstore
         self._clock = clock or SystemClock()
-        self._takes_conditions = True  # until the server refuses If-None-Match
+        self._takes_conditions = True  # false once the server has refused If-None-Match
         self._bucket = open_bucket(place, place.endpoint, environment)
         self._public = open_bucket(place, place.public, environment) if place.public else None
 
@@ -181,7 +181,7 @@ class S3Store(FileStore):
             self._s3.put(self._bucket, sha256, data, use_multipart=False, mode="create")
         except AlreadyExistsError:  # another gateway was faster
             return _is_same(self._found(sha256), data)
-        except (BaseError, NotImplementedError) as error:  # of another kind: the put without the condition tells it
+        except (BaseError, NotImplementedError) as error:  # a put without the condition shows any other error
             # With its words: the message has addresses, names and times, in which there may be a 501 too.
             self._takes_conditions = "status code: 501" not in str(error) and "NotImplemented" not in str(error)
             return False

@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple, Self
 from walle.base.durable_file import UNFINISHED, write_all
 from walle.errors import DeployError
 
-CHUNK_BYTES = 1 << 20  # in which files are read and copied
+CHUNK_BYTES = 1 << 20  # piece in which files are read and copied
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
