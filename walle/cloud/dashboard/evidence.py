@@ -9,11 +9,11 @@ from walle.deploy.gate.evidence_text import decision_text, name_text
 from walle.deploy.releases.release import ReleaseState
 from walle.deploy.releases.stage_text import stage_text, state_text
 
-_MARKS = 40  # of a chart, the latest
+_MARKS = 40  # latest marks of a chart that are shown
 _COLORS = {
     False: ("bad", "warn", "busy", "dim", "fg", "good"),
     True: ("good", "busy", "fg", "dim", "warn", "bad"),
-}  # of tests that accept
+}  # True: tests that accept
 _PURPOSES = {"rejects": "rolls back", "accepts": "accepts", "groups": "pauses", "hindered": "pauses"}
 
 

@@ -11,7 +11,7 @@ from walle.cloud.dashboard.pages import size_of, when
 from walle.cloud.dashboard.shell import Shell
 from walle.cloud.dashboard.sources import DashboardSources
 
-_TITLES = {  # of parts whose name says too little; /healthz and /metrics keep the name
+_TITLES = {  # titles of parts whose name says too little; /healthz and /metrics keep the name
     "losses": "lost uploads",
     "inference": "fallback inference",
     "identity": "identities of devices",

@@ -4,7 +4,7 @@ from walle.base.clock import Clock
 from walle.base.daily_quota import DailyQuota
 from walle.errors import DeployError
 
-MAX_RECORDS_A_DAY = 200  # of one token; a person needs a few
+MAX_RECORDS_A_DAY = 200  # records of one token; a person needs a few
 
 
 class RecordQuotaError(DeployError):

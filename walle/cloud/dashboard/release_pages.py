@@ -26,7 +26,7 @@ type Verb = Literal["start", "pause", "resume", "rollback", "retry"]
 type VersionsOf = Callable[[str], Awaitable[list[VersionHealth]]]
 
 PAGE = 50
-_HEALTH_S = 10.0  # for which counts of a task's versions are shown, which cost a look at all its devices
+_HEALTH_S = 10.0  # time for which counts of a task's versions are shown: counting reads all its devices
 _MAX_ACTS = 256
 _VERBS: Mapping[str, Verb] = {"Start": "start", "Pause": "pause", "Resume": "resume", "Rollback": "rollback"}
 _STATES = {

@@ -21,8 +21,8 @@ from walle.cloud.dashboard.sealing import Sealer
 
 COOKIE = "walle_session"
 LOGIN_COOKIE = "walle_login"
-LOGIN_S = 3600.0  # for which the form of the login is valid
-LINK_HOURS = (1, 24, 168)  # that a read-only link may be valid
+LOGIN_S = 3600.0  # time for which the form of the login is valid
+LINK_HOURS = (1, 24, 168)  # lifetimes that a read-only link may have
 
 
 @dataclasses.dataclass(frozen=True)

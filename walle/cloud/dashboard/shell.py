@@ -29,7 +29,7 @@ NAVIGATION = (
     ("metrics", "/dashboard/metrics", "Metrics"),
 )
 TICK_S = 1.0  # interval at which a live part is rendered again
-_SAME_SITE = ("", "same-origin", "none")  # of Sec-Fetch-Site; "" by a client that is not a browser
+_SAME_SITE = ("", "same-origin", "none")  # values of Sec-Fetch-Site; a client that is not a browser sends ""
 _MAX_FIELDS = 50
 
 

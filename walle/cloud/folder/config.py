@@ -67,7 +67,7 @@ class CloudConfig:
     drain_to: str = ""
     drain_s: float = 1.0
     tunnel_names: tuple[str, ...] = ()  # what devices call this host, beside localhost; for the certificate
-    join_devices: int = 10  # that the token of join.json admits, within a day of each start
+    join_devices: int = 10  # devices that the token of join.json admits, within a day of each start
     scenarios: tuple[str, ...] = ()  # task repositories to make at start
     business_app: str = ""
     database: str = ""

@@ -16,7 +16,7 @@ from walle.deploy.shared_files.store import FileStore
 from walle.errors import ConfigError
 
 STORES = ("files", "cloud-files")
-LOCAL = "folder"  # as the place: the cloud's own folder
+LOCAL = "folder"  # name of a place: the cloud's own folder
 _FILE = "files.toml"
 _FIELDS = ("store", "endpoint", "region", "public")
 

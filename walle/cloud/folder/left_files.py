@@ -24,9 +24,9 @@ from walle.store.sync_database import SyncDatabase
 _FILLED = {"identities.db": "identities", "exclusive.db": "exclusive_serials"}  # a table of each that has rows
 LEFT_FILES = tuple(_FILLED)
 _WITHDRAWN = "moved_"  # begins the names of tables
-_LOCK = 0x57414C46  # of an advisory lock
-_WAIT_S = 600  # for another process that moves files
-_COPY_S = 3600.0  # for the one transaction, and for its wait for another process
+_LOCK = 0x57414C46  # key of an advisory lock
+_WAIT_S = 600  # longest wait for another process that moves files
+_COPY_S = 3600.0  # time for the one transaction, and for its wait for another process
 _LOG = logging.getLogger(__name__)
 
 

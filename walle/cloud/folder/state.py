@@ -19,7 +19,7 @@ from walle.errors import WalleError
 from walle.store.lease import MONITOR, RELEASES, LeaseKeeper, LeaseState
 from walle.store.sqlite_leases import SqliteLeases
 
-STOP_S = 3.0  # for what waits for a database in a node that stops
+STOP_S = 3.0  # time for what waits for a database in a node that stops
 _LOG = logging.getLogger(__name__)
 
 type MakeRegistry = Callable[..., DeviceRegistry]

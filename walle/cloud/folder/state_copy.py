@@ -211,7 +211,7 @@ def set_aside(path: Path, ending: str) -> Path:
     target = next(path.with_name(name + ending) for name in names if not path.with_name(name + ending).exists())
     with contextlib.suppress(FileNotFoundError):
         path.replace(target)
-    for log in ("-wal", "-shm"):  # of a process that has the file open
+    for log in ("-wal", "-shm"):  # logs of a process that has the file open
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + log).replace(target.with_name(target.name + log))
     return target

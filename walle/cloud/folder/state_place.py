@@ -65,7 +65,7 @@ def check_url(url: str) -> str:
 def _is_split_well(url: str) -> bool:
     try:
         parts = urlsplit(url)
-    except ValueError:  # of the address of IPv6
+    except ValueError:  # an IPv6 address is malformed
         return False
     if "@" in parts.path or parts.fragment or not all("=" in one for one in parts.query.split("&") if one):
         return False

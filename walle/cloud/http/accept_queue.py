@@ -54,7 +54,7 @@ class Newcomers:
 
     def _take_turn(self, address: str) -> None:
         queue = self._queues[address]
-        found = queue.popleft() if queue else None  # they may have been closed
+        found = queue.popleft() if queue else None  # the newcomers may have been closed
         if queue:
             self._turns.take(address, lambda: self._take_turn(address))
         else:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_ACCEPTS = 256  # in one pass of the event loop, and none after
+_ACCEPTS = 256  # connections accepted in one pass of the event loop
 _ACCEPT_S = 0.004
-_RETRY_S = 0.2  # after the process ran out of file descriptors
+_RETRY_S = 0.2  # pause after the process ran out of file descriptors
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]

@@ -28,13 +28,13 @@ READ_BYTES = 2 * (16 * 1024 + 64)
 # What it decrypts at a time: it may have had most of a record before. aiofastnet does not deliver the rest of what it
 # has decrypted when reading is paused and resumed, unless more comes.
 DECRYPTED_BYTES = READ_BYTES + 16 * 1024
-_RECORD_HEAD_BYTES = 5  # of TLS: the type of record, 2 bytes of version, 2 of length
-_RECORD_BYTES = _RECORD_HEAD_BYTES + (16 << 10)  # of one in clear, at most
+_RECORD_HEAD_BYTES = 5  # head of a TLS record: the type, 2 bytes of version, 2 of length
+_RECORD_BYTES = _RECORD_HEAD_BYTES + (16 << 10)  # longest TLS record in clear
 _HANDSHAKE_RECORD = 22
-_DISCARD_BYTES = 1 << 20  # of a body after its refusal: a client that sends it all before it reads sees the answer
+_DISCARD_BYTES = 1 << 20  # rest of a body after its refusal: a client that sends it all before it reads sees the answer
 _DISCARD_S = 3.0
-_FLUSH_S = 1.0  # for the client to take a refusal
-_SLOW_S = 1.0  # for the rest of a request to come, before a full server may end its connection
+_FLUSH_S = 1.0  # time for the client to take a refusal
+_SLOW_S = 1.0  # time for the rest of a request to come, before a full server may end its connection
 _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -49,11 +49,11 @@ class Phase(enum.Enum):
     HEADER = "header"
     BODY = "body"
     ANSWER = "answer"
-    DISCARD = "discard"  # of a body whose request was answered already
+    DISCARD = "discard"  # reading the rest of a body whose request was answered already
     IDLE = "idle"
 
 
-def _is_closing(transport: asyncio.Transport) -> bool:  # which parsing may change
+def _is_closing(transport: asyncio.Transport) -> bool:  # parsing may close the transport
     return transport.is_closing()
 
 
@@ -76,7 +76,7 @@ def first_record_mark(accepted: socket.socket) -> int:
         sent = accepted.recv(_RECORD_BYTES, socket.MSG_PEEK)
     except BlockingIOError:
         return _RECORD_HEAD_BYTES
-    except OSError:  # which the handshake will see too
+    except OSError:  # the handshake will see the error too
         return 0
     if not sent or sent[0] != _HANDSHAKE_RECORD:  # the end, or what the handshake will refuse
         return 0
@@ -209,20 +209,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.has_finished = False  # a request, ever
         self.has_shown = False  # a token or session, valid or not
         self.requests = 0
-        self.stalled_s: float | None = None  # since when the client takes nothing of an answer
-        self._file_stall: asyncio.Future[None] | None = None  # of an answer that the kernel sends
-        self.is_silent = False  # its first record has not come, and nothing but the event loop's watch was made
+        self.stalled_s: float | None = None  # time since which the client takes nothing of an answer
+        self._file_stall: asyncio.Future[None] | None = None  # answer that the kernel sends, while it stalls
+        self.is_silent = False  # true until its first record comes; until then only the event loop watches it
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self._protocol: _Protocol | None = None
-        self._data = b""  # that waits for a turn
-        self.waits = False  # for a turn
+        self._data = b""  # bytes that wait for a turn
+        self.waits = False  # true while it waits for a turn
         self._is_paused = False
         self._is_shut = False  # the end comes by a shutdown from here, not by the client or at once
         self._body_bytes = 0
         self._body_wait_s = 0.0
         self._cycle: object = None
-        self._farewell: asyncio.TimerHandle | None = None  # of a refusal: its client has until then to take it
+        self._farewell: asyncio.TimerHandle | None = None  # timer of a refusal: its client has until then to take it
 
     def wait_for_first_record(self, missing: int, then: Callable[[], None]) -> None:
         """Call `then` once the client's first record of TLS has come, unless the connection ends before.
@@ -275,7 +275,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._file_stall is not None and not self._file_stall.done():
             self._file_stall.set_result(None)
         if self._farewell is not None:
-            self._farewell.cancel()  # it holds the transport and its buffers
+            self._farewell.cancel()  # the timer holds the transport and its buffers
         self.front.forget(self)
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
@@ -321,7 +321,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         transport = self.transport
         if transport is None or _is_closing(transport):
             return
-        if self._protocol is None:  # not made for a connection that sends nothing
+        if self._protocol is None:  # made late: a connection that sends nothing needs none
             self._protocol = _Protocol(self, self.front.config, self.front.state)
             self._protocol.connection_made(transport)
         protocol = self._protocol
@@ -364,7 +364,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._body_bytes, self._body_wait_s = size_bytes, 0.0
             if cycle.more_body:
                 self._enter(Phase.BODY)
-                protocol.flow.pause_reading()  # until the app asks for the body
+                protocol.flow.pause_reading()  # the app asks for the body when it wants it
             else:
                 self._enter(Phase.ANSWER)
         elif self.phase is Phase.BODY and not cycle.more_body:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
-_BUDGET_S = 0.002  # of turns in one pass of the event loop, whose other work comes between
+_BUDGET_S = 0.002  # time for turns in one pass of the event loop, whose other work comes between
 _PASS_S = 0.005  # longer passes have fewer turns
 _MOST = 16  # turns in one pass
 
@@ -27,7 +27,7 @@ class Turns:
         self._rest = rest
         self._queues: dict[str, deque[Callable[[], None]]] = {}
         self._is_dealing = False
-        self._count = most  # of turns in one pass
+        self._count = most  # turns in one pass
         self._dealt_s = 0.0
 
     def take(self, address: str, work: Callable[[], None]) -> None:
@@ -61,14 +61,14 @@ class Turns:
                 work = queue.popleft()
                 del self._queues[address]
                 if queue:
-                    self._queues[address] = queue  # after all the others
+                    self._queues[address] = queue  # last in the order of turns
                 work()
                 if perf_counter() >= began_s + _BUDGET_S:
                     break
         finally:
             self._is_dealing = bool(self._queues) or self._rest > 0
             if self._rest:
-                self._loop.call_soon(self._pause, perf_counter())  # after what the turn woke
+                self._loop.call_soon(self._pause, perf_counter())  # work that the turn woke comes first
             elif self._is_dealing:
                 self._loop.call_soon(self._deal)
 

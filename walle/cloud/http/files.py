@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 EXTENSION = "http.response.zerocopysend"
-SLICE_BYTES = 1 << 20  # that a socket is given at most, before other connections have a turn
+SLICE_BYTES = 1 << 20  # most that a socket is given before other connections have a turn
 
 TRANSPORT_SECURITY = (b"strict-transport-security", b"max-age=31536000")
 """Header of all answers over HTTPS: a browser uses nothing else for this host within a year of its last answer."""
@@ -104,7 +104,7 @@ def _is_cached(file: int, offset: int, size: int) -> bool:
     """Return whether the first and the last byte of a part can be read without the disk."""
     try:
         return all(os.preadv(file, [bytearray(1)], at, os.RWF_NOWAIT) for at in (offset, offset + size - 1))
-    except OSError:  # they are not, or the file system does not tell
+    except OSError:  # the pages are not in memory, or the file system does not tell
         return False
 
 

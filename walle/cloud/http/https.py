@@ -9,7 +9,7 @@ from walle.base.clock import Clock
 from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 30.0  # between two looks at the files
+_LOOK_S = 30.0  # interval between two checks of the files
 
 
 class CertificateFilesError(ConfigError):
@@ -79,4 +79,4 @@ def _new_context() -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    return ""  # in place of a question at the terminal
+    return ""  # OpenSSL would ask for a password at the terminal

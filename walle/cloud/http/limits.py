@@ -25,9 +25,9 @@ class HttpLimits:
 
     connections: int = 2048
     unfinished_each: int = 1024
-    requests_each: int = 10_000  # on one connection
-    streams: int = 256  # of server-sent events
-    streams_each: int = 32  # of one address
+    requests_each: int = 10_000  # requests on one connection
+    streams: int = 256  # streams of server-sent events
+    streams_each: int = 32  # streams of one address
     header_bytes: int = 16 << 10
     headers: int = 100
     business_body_bytes: int = 64 << 20

@@ -3,7 +3,7 @@
 import ctypes
 import gc
 
-_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+_M_MMAP_THRESHOLD = -3  # constant of glibc's malloc.h
 # uvloop and aiofastnet reserve this for each connection, or a little more; asyncio's buffer is filled with zeros, and
 # gains nothing.
 _TLS_BUFFER_BYTES = 256 << 10

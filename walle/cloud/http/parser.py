@@ -11,10 +11,10 @@ from typing import Protocol
 import httptools
 
 _REQUEST_LINE = re.compile(rb"([A-Z-]+) ([!-~]+) HTTP/(1\.[01])\r\n")
-_END = b"\r\n\r\n"  # of a header, and of a body in chunks
-_CHUNKS = 256  # of a body, from which on their mean size counts
-_CHUNK_BYTES = 64  # which it must have: each chunk costs time
-_CHUNK_HEADER_BYTES = 32  # of each chunk, beside what all of them together may have of extensions and trailers
+_END = b"\r\n\r\n"  # end of a header, and of a body in chunks
+_CHUNKS = 256  # chunks of a body from which on their mean size counts
+_CHUNK_BYTES = 64  # smallest mean size of a body's chunks: each chunk costs time
+_CHUNK_HEADER_BYTES = 32  # cost of each chunk, beside what all of them together may have of extensions and trailers
 
 
 class RequestError(Exception):
@@ -56,10 +56,10 @@ class RequestParser:
         self.is_between = True  # requests: the next byte is the first of one
         self._fields: list[tuple[bytes, bytes]] = []
         self._is_header = False
-        self._is_ended = True  # as httptools says
+        self._is_ended = True  # no message of httptools is under way
         self._keeps_alive = True  # the latest request, the connection
-        self._left_bytes = 0  # of a body with a length
-        self._tail = b""  # of a body in chunks: its last three bytes
+        self._left_bytes = 0  # rest of a body with a length
+        self._tail = b""  # last three bytes of a body in chunks
         self._chunks = self._raw_bytes = self._body_bytes = 0
 
     def free(self) -> None:

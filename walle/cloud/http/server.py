@@ -46,15 +46,15 @@ _LOG = logging.getLogger(__name__)
 # few: thousands of them would take 600 MB. What ends otherwise is freed at once.
 _ENDED_A_COLLECTION = 128
 _BACKLOG = 2048
-_NEWCOMERS = 1024  # that were accepted and have not begun
-_LARGE_BYTES = 64 << 10  # of a body
+_NEWCOMERS = 1024  # connections that were accepted and have not begun
+_LARGE_BYTES = 64 << 10  # size from which on a body is large
 _SWEEP_S = 0.5
-_LOOK_S = 0.01  # whether the last request is answered
-_FAREWELL_S = 3.0  # for requests under way when the gateway closes
+_LOOK_S = 0.01  # interval between two checks that the last request is answered
+_FAREWELL_S = 3.0  # time for requests under way when the gateway closes
 _SPARE_FILES = 512  # file descriptors for all but HTTP
 _RETRY = [(b"retry-after", str(RETRY_AFTER_S).encode())]
-_CONNECTION = "walle.connection"  # in a scope
-_KNOWN_S = 3600.0  # after a valid token or session, for its address
+_CONNECTION = "walle.connection"  # key in a scope
+_KNOWN_S = 3600.0  # time for which an address is known after a valid token or session
 _MOST_KNOWN = 1 << 16
 _DEVICE = DEVICE_HEADER.lower().encode()
 _OF_BODY = (b"content-length", b"transfer-encoding", b"expect")
@@ -88,7 +88,7 @@ class HttpFront:
         self.buffer = memoryview(bytearray(DECRYPTED_BYTES))
         self.refused = Counter[str]()
         self.is_tls = False
-        self.sends_files = False  # by the kernel; not with TLS
+        self.sends_files = False  # true if the kernel sends files; not with TLS
         self.stop_accepting: Callable[[], None] = _nothing  # connections under way go on
         self.newcomers: Callable[[], int] = int  # how many were accepted and have not begun
         self.config: uvicorn.Config
@@ -139,7 +139,7 @@ class HttpFront:
         connection = HttpConnection(self, address, accepted)
         self._connections[connection] = None
         self._unfinished.setdefault(address, {})[connection] = None
-        missing = first_record_mark(accepted) if is_tls else 0  # who waited to be accepted has often sent
+        missing = first_record_mark(accepted) if is_tls else 0  # a client that waited to be accepted has often sent
         if missing:
             # One whose hello does not come costs a socket: no task, and none of the tens of KiB of TLS.
             # Its handshake has a turn of its own: it takes longer than most requests.
@@ -161,7 +161,7 @@ class HttpFront:
             await connect(lambda: connection, connection.accepted)
         except OSError as error:  # ssl.SSLError is one
             self.refused["handshake"] += 1
-            error.__traceback__ = None  # its frames hold the transport and refer to it
+            error.__traceback__ = None  # the frames hold the transport and refer to the error
 
     def _connected(self, connection: HttpConnection) -> None:
         connection.handshake = None
@@ -235,7 +235,7 @@ class HttpFront:
             if not of_address:
                 del self._unfinished[connection.address]
         if connection.phase is Phase.IDLE and connection in self._connections:
-            del self._connections[connection]  # to the end: the one that is idle for longest is the first
+            del self._connections[connection]  # moved to the end: the one that is idle for longest is the first
             self._connections[connection] = None
 
     def forget(self, connection: HttpConnection) -> None:

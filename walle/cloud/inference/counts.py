@@ -22,12 +22,12 @@ class InferenceCounts:
 
     requests: int = 0
     failed: int = 0
-    repeated: int = 0  # that ran again because their replica was lost
+    repeated: int = 0  # requests that ran again because their replica was lost
     cancelled: int = 0
     refused: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     batch_sizes: Histogram = dataclasses.field(default_factory=lambda: Histogram(BATCH_SIZES))
-    waited_s: Histogram = dataclasses.field(default_factory=lambda: Histogram(LATENCIES_S))  # until their batch began
-    latency_s: Histogram = dataclasses.field(default_factory=lambda: Histogram(LATENCIES_S))  # of results
+    waited_s: Histogram = dataclasses.field(default_factory=lambda: Histogram(LATENCIES_S))  # time before the batch
+    latency_s: Histogram = dataclasses.field(default_factory=lambda: Histogram(LATENCIES_S))  # time before the result
 
     def merge(self, other: "InferenceCounts") -> None:
         """Add the counts of another one."""

@@ -14,7 +14,7 @@ from walle.cloud.inference.vm_engine import VmEngine
 from walle.cloud.simulation.isolation import check_layers, task_host
 from walle.store.background import in_background
 
-_UNLOAD_S = 60.0  # between two looks for versions that are not used any more
+_UNLOAD_S = 60.0  # interval between two checks for versions that are not used any more
 
 
 class LocalEngine:
@@ -26,7 +26,7 @@ class LocalEngine:
         self._undo = contextlib.AsyncExitStack()
         self._files = VersionFiles(source, folder, config.inference_mb << 20)
         self.views = FeatureViews()
-        self._host = task_host(config)  # which nothing else uses
+        self._host = task_host(config)  # a host that nothing else uses
         self.vms = VmEngine(
             config.inference_vms,
             config.inference_mb << 20,

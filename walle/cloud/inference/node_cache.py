@@ -134,7 +134,7 @@ class NodeCache:
                     digest.update(chunk)
                     target.write(chunk)
             if digest.hexdigest() == sha256:
-                os.utime(path)  # it was used last
+                os.utime(path)  # the modification time tells which file was used last
                 return True
             target.seek(0)
             target.truncate()

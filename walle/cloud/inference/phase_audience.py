@@ -14,7 +14,7 @@ from walle.protocol import Profile
 
 _LOG = logging.getLogger(__name__)
 
-REREAD_S = 5.0  # after which releases are read again for a device that none of them reaches
+REREAD_S = 5.0  # time after which releases are read again for a device that none of them reaches
 
 type _Name = tuple[str, str]  # a task's full name, and a version
 
@@ -37,7 +37,7 @@ class PhaseAudience:
         self._by_version: dict[_Name, list[Release]] = {}
         self._by_task: dict[str, list[Release]] = {}
         self._changes = 0
-        self._read_changes = -1  # those that are in `_by_version`
+        self._read_changes = -1  # number of the changes that `_by_version` has
         self._read_s = 0.0
         self._reading: asyncio.Task[None] | None = None
 
@@ -142,4 +142,4 @@ class PhaseAudience:
     def _note_end(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
         if not reading.cancelled():
-            reading.exception()  # its callers have it
+            reading.exception()  # the callers have the exception

@@ -27,10 +27,10 @@ from walle.errors import WalleError
 _LOG = logging.getLogger(__name__)
 
 _PING_S = 1.0
-_SUSPECT_S = 2.0  # without a frame: the process gets no batch that another one can take
-_SILENT_S = 10.0  # without a frame: the process hangs
+_SUSPECT_S = 2.0  # time without a frame after which the process gets no batch that another one can take
+_SILENT_S = 10.0  # time without a frame after which the process counts as hanging
 _HELLO_S = 5.0
-_BACKOFF_S = 0.05  # before the next connection; doubled up to _BACKOFF_MAX_S while none is made
+_BACKOFF_S = 0.05  # pause before the next connection; doubled up to _BACKOFF_MAX_S while none is made
 _BACKOFF_MAX_S = 2.0
 _WARN_AFTER = 8  # tries in a row: some 6 s
 _MAX_USED = 64  # versions whose last use is known
@@ -46,7 +46,7 @@ class _Link:
     loaded: dict[str, LoadedVersion] = dataclasses.field(default_factory=dict)
     discarded: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # by version
     loading: dict[int, asyncio.Future[None]] = dataclasses.field(default_factory=dict)
-    quiet_s: float = 0.0  # without a frame, while this process was running itself
+    quiet_s: float = 0.0  # time without a frame, while this process was running itself
     running: dict[int, "_Batch"] = dataclasses.field(default_factory=dict)
     sending: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)  # parts of files
 
@@ -77,7 +77,7 @@ class ProcessEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
         self._lost = 0
-        self._discarded = collections.Counter[str]()  # of connections that have ended
+        self._discarded = collections.Counter[str]()  # counts of connections that have ended
         self._joined = asyncio.Event()  # at least once a process
         self._kept: list[str] = []
         self._used: collections.OrderedDict[str, None] = collections.OrderedDict()  # versions, last used last
@@ -210,7 +210,7 @@ class ProcessEngine:
             stream.send(["load", next(self._numbers), sha256, False])
 
     async def _load(self, link: _Link, version: ReleasedVersion, may_unload: bool) -> None:
-        if link.stream is None:  # its connection has ended since it was chosen
+        if link.stream is None:  # the connection has ended since it was chosen
             raise _unreachable()
         number, loaded = next(self._numbers), asyncio.get_running_loop().create_future()
         link.loading[number] = loaded
@@ -226,7 +226,7 @@ class ProcessEngine:
         while link.quiet_s < _SILENT_S:
             stream.send(["ping"])
             await self._clock.sleep(_PING_S)
-            link.quiet_s += _PING_S  # in steps of this task's own: while this process is stopped, no other is late
+            link.quiet_s += _PING_S  # counted in this task's steps: while this process is stopped, no other is late
         _LOG.error("replica process %d has been silent for %.0f s", link.number + 1, _SILENT_S)
         stream.abort()
 

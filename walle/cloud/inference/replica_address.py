@@ -20,9 +20,9 @@ from cryptography.x509.oid import NameOID
 
 from walle.base.clock import Clock, SystemClock
 
-_CLOCK_SKEW = dt.timedelta(days=1)  # between nodes
-_LIFE = dt.timedelta(hours=1)  # in which the connection is to begin
-CONNECT_S = 5.0  # for a connection and its handshake
+_CLOCK_SKEW = dt.timedelta(days=1)  # difference between the clocks of nodes
+_LIFE = dt.timedelta(hours=1)  # the connection has to begin within this time
+CONNECT_S = 5.0  # time for a connection and its handshake
 
 type Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -31,7 +31,7 @@ from walle.errors import DeployError
 
 _LENGTHS = struct.Struct("<II")
 _MAX_HEAD = 16 << 20
-_MAX_BODY = 1 << 30  # of a batch's results, each of which has its task's output_kb
+_MAX_BODY = 1 << 30  # limit of a batch's results, each of which has its task's output_kb
 
 
 class WireError(DeployError):

@@ -13,8 +13,8 @@ from walle.engine_ext._core import packed_values
 from walle.pipeline.tunnel.server.deadline import request_due_s
 from walle.task.run.runner import PHASE_TOPIC
 
-MAX_VALUES = 1 << 19  # of a request or batch, with those in containers: an empty list is 1 byte here, 72 in Python
-MAX_PART_BYTES = 16 << 10  # of the device's attributes, and of each other part beside the payload
+MAX_VALUES = 1 << 19  # limit of a request or batch, with values in containers: an empty list has 1 byte, in Python 72
+MAX_PART_BYTES = 16 << 10  # limit of the device's attributes, and of each other part beside the payload
 _ATTRIBUTES = frozenset({str, int, float, bool, type(None)})
 _TEXTS = ("task", "version", "phase")
 

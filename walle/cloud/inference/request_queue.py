@@ -10,8 +10,8 @@ import operator
 
 from walle.cloud.inference.request import MAX_VALUES, PhaseRequest
 
-MAX_BATCH_BYTES = 32 << 20  # of the payloads of one batch
-MAX_ATTEMPTS = 3  # of a request whose replica is lost
+MAX_BATCH_BYTES = 32 << 20  # payloads of one batch
+MAX_ATTEMPTS = 3  # attempts at a request whose replica is lost
 _ORDER = operator.attrgetter("order")
 _MAX_LEFT = 64  # deadlines of requests that have left, beside as many as there are requests
 
@@ -42,7 +42,7 @@ class RequestQueue:
     """Waiting requests: `add`, `take` and `remove` cost the logarithm of their number, and a move of memory."""
 
     def __init__(self) -> None:
-        self._sorted: list[Waiting] = []  # by `order`, the last one runs first
+        self._sorted: list[Waiting] = []  # sorted by `order`, the last one runs first
         self._due: list[tuple[float, int]] = []  # heap of deadlines and numbers; those that left stay for a while
         # By number, the first one has waited longest.
         self._arrived: collections.OrderedDict[int, Waiting] = collections.OrderedDict()

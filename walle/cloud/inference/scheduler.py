@@ -28,10 +28,10 @@ from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.inference.request_queue import MAX_ATTEMPTS, RequestQueue, Waiting
 from walle.cloud.inference.task_shares import TaskShares
 
-_NEW_SHARE = 0.2  # of the latest batch in the mean of their times
+_NEW_SHARE = 0.2  # weight of the latest batch in the mean of their times
 _MAX_TIMES = 1_000  # versions whose batch times are known
-DEVICE_REQUESTS = 4  # of one device to one version that run by their deadline alone
-MAX_WAIT_S = 60.0  # of a request without a deadline, by which it is ordered and ends
+DEVICE_REQUESTS = 4  # requests of one device to one version that run by their deadline alone
+MAX_WAIT_S = 60.0  # wait after which a request without a deadline ends; it is ordered as if that were its deadline
 
 
 class _Lane:
@@ -43,7 +43,7 @@ class _Lane:
         self.task = version.manifest.name
         self.counts = counts
         self.queue = RequestQueue()
-        self.devices: dict[str, int] = {}  # their requests that have no answer yet
+        self.devices: dict[str, int] = {}  # requests of each device that have no answer yet
         self.running = 0
         self.batch_s = 0.0  # mean; 0 until one has run
         self.is_loaded = False  # a batch has run, so that the next one does not load the version
@@ -84,7 +84,7 @@ class Scheduler:
         self._shares = TaskShares()
         self._engine = engine
         self._clock = clock
-        self._lanes: dict[ReleasedVersion, _Lane] = {}  # of versions with requests
+        self._lanes: dict[ReleasedVersion, _Lane] = {}  # versions with requests
         self._batch_times: collections.OrderedDict[str, tuple[float, bool]] = collections.OrderedDict()
         self._running: set[asyncio.Task[None]] = set()
         self._number = 0
@@ -263,7 +263,7 @@ class Scheduler:
 
     def _wake_at(self, due_s: float) -> None:
         if self._waking is not None and self._waking[0] <= due_s:
-            return  # it looks again then
+            return  # the timer looks again then
         if self._waking is not None:
             self._waking[1].cancel()
             self._waking = None

@@ -3,8 +3,8 @@
 import collections
 from collections.abc import Collection
 
-LAG_S = 0.1  # of VM time by which deadlines alone decide between tasks
-_MAX_TASKS = 1_000  # whose use is known while they have no requests
+LAG_S = 0.1  # lead in VM time up to which deadlines alone decide between tasks
+_MAX_TASKS = 1_000  # tasks whose use is known while they have no requests
 
 
 class TaskShares:

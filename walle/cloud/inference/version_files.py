@@ -13,8 +13,8 @@ from walle.protocol import Manifest
 from walle.task.format.bundle import unpack
 from walle.task.format.large_file import LargeFile
 
-_LARGE_BYTES = 8 << 20  # of a file that is copied by pieces
-MAX_FOLDERS = 64  # of versions that nothing uses, the latest used ones
+_LARGE_BYTES = 8 << 20  # size from which on a file is copied by pieces
+MAX_FOLDERS = 64  # versions that nothing uses, the latest used ones
 
 
 class VersionFiles:

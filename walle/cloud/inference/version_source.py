@@ -8,7 +8,7 @@ from walle.cloud.folder.folder import CloudHome
 from walle.deploy.shared_files.store import FileStore, FileStoreError
 from walle.protocol import Manifest
 
-PART_BYTES = 256 << 10  # of a file that is sent to another node: a batch does not wait long for the part before it
+PART_BYTES = 256 << 10  # piece of a file sent to another node: a batch does not wait long for the part before it
 
 
 class VersionSource(Protocol):

@@ -11,7 +11,7 @@ from walle.cloud.inference.failures import InferenceError
 from walle.cloud.inference.version_source import HomeSource
 from walle.deploy.releases.release import Release
 
-MAX_VERSIONS = 256  # whose manifests are kept, those asked for last
+MAX_VERSIONS = 256  # versions whose manifests are kept, those asked for last
 
 type _Name = tuple[str, str]  # a task's full name, and a version
 

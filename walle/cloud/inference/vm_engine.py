@@ -23,9 +23,9 @@ from walle.errors import VMError, WalleError
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
 from walle.task.run.runner import TaskRunner, check_place
 
-MAX_RESULT_BYTES = MAX_PAYLOAD_BYTES  # of one request: no device can be sent more
-MAX_RESULTS_BYTES = 256 << 20  # of one batch
-RECENT_S = 60.0  # since its last use, in which a replica makes no room for what nobody has asked for
+MAX_RESULT_BYTES = MAX_PAYLOAD_BYTES  # limit of one request: no device can be sent more
+MAX_RESULTS_BYTES = 256 << 20  # limit of one batch
+RECENT_S = 60.0  # time since its last use in which a replica makes no room for a version that no request asked for
 MEMORY_FAILURES = 2  # requests of a replica in a row that exceed its memory, after which it is loaded again
 UNUSED_S = 600.0  # since its last use, after which a version that no device may get is unloaded
 
@@ -84,12 +84,12 @@ class VmEngine:
         may_go = self._is_unneeded if may_unload else _never
         async with self._files.use(version.sha256, version.manifest) as files:
             size_bytes = self._size_bytes(version)
-            while not self.is_loaded(version) and self._is_used(version):  # by a request, which loads it
+            while not self.is_loaded(version) and self._is_used(version):  # a request loads it
                 self._freed.clear()
                 await self._freed.wait()
             if self.is_loaded(version):
                 return
-            number = self._idle_number(version)  # of one whose run could not load it
+            number = self._idle_number(version)  # a replica whose run could not load the version
             if number is None:
                 if not self._make_room(size_bytes, may_go):
                     raise NoRoomError(f"{version.name} is not loaded beforehand: what is used here takes all room")
@@ -294,9 +294,9 @@ class _Loaded:
         self.files = files
         self.size_bytes = size_bytes
         self.is_used = False
-        self.is_ready = False  # its VM has loaded the version
+        self.is_ready = False  # true once its VM has loaded the version
         self.used_s = -math.inf
-        self.memory_failures = 0  # in a row
+        self.memory_failures = 0  # failures in a row
 
     def note_end(self, answer: bytes | Exception) -> None:
         """Count requests that ended by the memory limit, one after the other: what the task keeps may take it all."""

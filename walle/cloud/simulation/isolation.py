@@ -13,7 +13,7 @@ from walle.engine_ext.vm.host import LAYERS, VmHost
 from walle.errors import ConfigError
 from walle.task.format.compilers import Compile, compile_apart, compile_here
 
-_MEMORY_SHARE = 0.5  # of the machine's memory, that one host may write
+_MEMORY_SHARE = 0.5  # part of the machine's memory that one host may write
 
 
 class IsolationError(ConfigError):

@@ -43,8 +43,8 @@ DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
     {"id": "simulated-low", "app_version": "1.0", "os": "android", "performance": "low"},
     {"id": "simulated-high", "app_version": "1.0", "os": "ios", "performance": "high"},
 )
-DEFAULT_USERS = 20  # of the events, each on a device of its own
-_RESET_S = 5.0  # for the reset of interpreters at the end, which says whether one was discarded
+DEFAULT_USERS = 20  # users of the events, each on a device alone
+_RESET_S = 5.0  # time for the reset of interpreters at the end, which shows whether one was discarded
 _MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at every event
 
 type OnSimulatedLog = Callable[[str, int | None, Sequence[LogLine]], None]
@@ -264,7 +264,7 @@ class _Simulation:
         files, on_cloud = places
 
         async def run_on_cloud(phase: str, payload: Any, on_log: OnLog | None) -> Any:
-            if phase == "execute" and manifest.cloud.max_batch > 1:  # in a batch of one, so that its code is tried
+            if phase == "execute" and manifest.cloud.max_batch > 1:  # tried in a batch of one, so that its code runs
                 outputs = await self._cloud.phase_batch(on_cloud, manifest, [payload], [kind], on_log=on_log)
                 if outputs is not None:
                     if isinstance(outputs[0], Exception):
@@ -273,7 +273,7 @@ class _Simulation:
             return await self._cloud.phase(on_cloud, manifest, phase, payload, kind, on_log=on_log)
 
         async def escalate(phase: str, payload: Any, _timeout_ms: float | None, _spent_ms: float) -> tuple[str, Any]:
-            crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which carries only plain data
+            crossed = plain.decode(plain.encode(payload))  # the tunnel carries only plain data, as bytes
             on_log = self._on_log_of(f"{kind['id']} (cloud)", None)
             try:
                 output = await run_on_cloud(phase, crossed, on_log)
@@ -285,7 +285,7 @@ class _Simulation:
         if manifest.exclusive:
             callbacks = {**callbacks, "exclusive.read": functools.partial(_exclusive_file, manifest, named)}
 
-        lines: dict[int, int] = {}  # of the events that were played, by position
+        lines: dict[int, int] = {}  # lines of the events that were played, by position
 
         def position_of(position: int) -> int | None:
             """Return the position if it is that of an event: the time that passes at the end has the next one."""
@@ -360,7 +360,7 @@ class _Simulation:
             for runner in (self._device, self._cloud):
                 await runner.close(wait_s=_RESET_S)
                 reasons += [one.reason for one in runner.discarded().values()]
-        finally:  # also where a simulation that ends is cancelled
+        finally:  # a simulation that ends may be cancelled too
             if self._host is not None:
                 await asyncio.to_thread(self._host.close)
         return reasons[0] if reasons else ""
@@ -374,12 +374,12 @@ class _Play:
     failures: list[Failure] = dataclasses.field(default_factory=list)
     faults: FaultCount = dataclasses.field(default_factory=FaultCount)
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    without_visit: int = 0  # on one kind of device
-    timers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # that run, the same
-    window_evicted: int = 0  # the same
+    without_visit: int = 0  # matched events, on one kind of device
+    timers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # left running at the end
+    window_evicted: int = 0  # evicted events of windows, on one kind of device
     is_cut: bool = False
-    state_bytes: int = 0  # of the largest state of a device
-    entries_evicted: int = 0  # of states, on all devices
+    state_bytes: int = 0  # largest state of a device
+    entries_evicted: int = 0  # entries evicted from states, on all devices
     failed_on: str = ""  # the first group with a failure
 
 

@@ -13,7 +13,7 @@ from walle.metrics.table import counter_of, gauge_of
 from walle.store.lease import MONITOR, RELEASES, LeaseState
 
 _LOOK_S = 2.0
-_LATE_S = 6.0  # without an answer: a look that was begun has not ended
+_LATE_S = 6.0  # time without an answer: a look that was begun has not ended
 
 
 class DatabaseWatch:

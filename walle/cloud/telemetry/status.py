@@ -20,7 +20,7 @@ from walle.cloud.folder.state import lease_states
 from walle.cloud.telemetry.database_watch import DatabaseWatch
 from walle.errors import WalleError
 
-_ASK_S = 2.0  # for the release service, and the keeper of nodes: the rest is shown without them
+_ASK_S = 2.0  # time for the release service, and the keeper of nodes: the rest is shown without them
 _LOG = logging.getLogger(__name__)
 
 

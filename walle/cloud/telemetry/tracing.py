@@ -21,9 +21,9 @@ from walle.pipeline.tunnel.received import Received
 from walle.protocol import Directive, OutcomeBatch, printable
 from walle.protocol.traces import TraceKind, install_key, is_sampled, span_id, trace_id
 
-FROM_ENVIRONMENT = "env"  # in place of an address: OTEL_EXPORTER_OTLP_ENDPOINT and the other variables alone
-_SPANS_PER_MINUTE = 600  # of one device: more are dropped, so that it cannot crowd others out
-_MAX_DEVICES = 10_000  # that are counted in a minute; the spans of others are dropped
+FROM_ENVIRONMENT = "env"  # replaces an address: OTEL_EXPORTER_OTLP_ENDPOINT and the other variables decide alone
+_SPANS_PER_MINUTE = 600  # spans of one device: more are dropped, so that it cannot crowd others out
+_MAX_DEVICES = 10_000  # devices counted in a minute; the spans of others are dropped
 _MAX_ANSWERS = 10_000  # installs whose answer has a span already
 _ROOT = {TraceKind.INSTALL: "push.answer", TraceKind.RUN: "device.trigger"}
 
@@ -63,7 +63,7 @@ class Tracer:
         name = os.environ.get("OTEL_SERVICE_NAME", "walle")
         self._resource = Resource.create({"service.name": name})
         self._answered: collections.OrderedDict[bytes, None] = collections.OrderedDict()
-        self._spans = collections.Counter[str]()  # of devices in this minute
+        self._spans = collections.Counter[str]()  # spans of each device in this minute
         self._minute = 0
 
     # --- what the cloud sees ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from walle.pipeline.ingest.store.upload_store import GroupLag, IngestError, Topi
 _LOG = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
-_TOPICS_SHOWN = 500  # in the metrics, each by itself
+_TOPICS_SHOWN = 500  # topics in the metrics, each by itself
 
 
 class UploadsWatch:
@@ -26,7 +26,7 @@ class UploadsWatch:
         self._retention = retention
         self._clock = clock
         self._topics: dict[str, TopicSize] = {}  # the largest ones
-        self._total = TopicSize(0, 0)  # of all topics
+        self._total = TopicSize(0, 0)  # sum of all topics
         self._groups: dict[str, GroupLag] = {}
         self._refused = 0
         self._error = ""

@@ -31,7 +31,7 @@ MANIFEST = "backup.json"
 FORMAT = 1
 MAX_MANIFEST_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 20
-_PAGES = 1000  # of a database, between two reports of progress
+_PAGES = 1000  # pages of a database between two reports of progress
 _SKIPPED_FOLDERS = (
     "inference",
     "coded-files",
@@ -49,7 +49,7 @@ _SKIPPED_SUFFIXES = (
     MOVED,
     f"{MOVED}-wal",
     f"{MOVED}-shm",
-)  # not in repos: names of refs end so
+)  # skipped outside repos: names of refs end so
 
 type OnProgress = Callable[[int, int, str], None]
 """`on_progress(bytes done, bytes in all, what)`; the sum may grow while a cloud runs."""

@@ -18,7 +18,7 @@ from walle.metrics.table import MAX_SCENARIOS, counter, gauge, gauge_of
 from walle.store.disk_space import DiskSpace
 
 _LOOK_S = 30.0
-_LONGEST_S = 6 * 3600.0  # between two tries at a repository that cannot be repacked, from _LOOK_S on, doubled each time
+_LONGEST_S = 6 * 3600.0  # longest pause before another try at a repository that failed; it doubles from _LOOK_S on
 _LOG = logging.getLogger(__name__)
 _OTHERS = "*"
 
@@ -34,7 +34,7 @@ class GitUpkeep:
         self._used: dict[str, int] = {}
         self._freed_bytes = 0
         self._errors: dict[str, str] = {}  # by scenario
-        self._tries: dict[str, tuple[int, float]] = {}  # that failed in a row, and when the next one is due
+        self._tries: dict[str, tuple[int, float]] = {}  # tries that failed in a row, and when the next one is due
 
     async def run(self) -> None:
         """Look at each repository in turn, until cancelled."""
@@ -54,7 +54,7 @@ class GitUpkeep:
                 if self._clock.monotonic() >= due_s:
                     await _on_thread(self._repack, scenario)
                     self._forget(scenario)
-            except RepoError:  # it was removed meanwhile
+            except RepoError:  # the repository was removed meanwhile
                 continue
             except Exception as error:  # noqa: BLE001 - dulwich raises many kinds; the other repositories go on
                 _LOG.warning("the repository of %s cannot be repacked: %s", scenario, error)
@@ -63,7 +63,7 @@ class GitUpkeep:
                 self._tries[scenario] = min(tries + 1, 20), self._clock.monotonic() + pause_s
             try:
                 used[scenario] = await asyncio.to_thread(self._measure, scenario)
-            except RepoError:  # as above
+            except RepoError:  # the repository was removed meanwhile
                 continue
             except Exception as error:  # noqa: BLE001 - of a damaged one, as above
                 _LOG.warning("the repository of %s cannot be measured: %s", scenario, error)

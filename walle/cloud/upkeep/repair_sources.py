@@ -21,8 +21,8 @@ else:
 
 _LOG = logging.getLogger(__name__)
 _MAX_WINDOW_LOG = 27
-_MAX_BYTES = 8 << 30  # that a form may decode to: nobody knows yet if it is damaged too
-_MAX_BASE_BYTES = 256 << 20  # that is held in memory
+_MAX_BYTES = 8 << 30  # size that a form may decode to: nobody knows yet if it is damaged too
+_MAX_BASE_BYTES = 256 << 20  # bytes held in memory
 
 
 class Copy(NamedTuple):

@@ -78,7 +78,7 @@ def restore_backup(
         else:
             skip_release_numbers(staging, clock)
         raise_epoch(staging, clock)
-        home.move_left_file(home.identities_db)  # of a backup by a version before
+        home.move_left_file(home.identities_db)  # a backup by an earlier version may have it
         if home.database_url or home.identities_db.exists():
             home.identities(clock).follow_restore()
         home.ended_sessions(clock).end_all()  # those that ended after the backup may be among them

@@ -24,9 +24,9 @@ from walle.deploy.shared_files.store import FileStore, FileStoreError, FileStore
 from walle.errors import DeployError
 
 _LOG = logging.getLogger(__name__)
-_READ_BYTES = 4 << 20  # between two pauses
-_MAX_QUARANTINE_BYTES = 1 << 30  # of all files there
-_LOOK_S = 60.0  # between two looks at what releases reach: a lost disk has faults by the thousand
+_READ_BYTES = 4 << 20  # bytes between two pauses
+_MAX_QUARANTINE_BYTES = 1 << 30  # limit of all files in quarantine
+_LOOK_S = 60.0  # interval between two looks at what releases reach: a lost disk has faults by the thousand
 # Errors that say that the disk lost the bytes. Others, such as too many open files, say nothing about the file.
 _LOST = {errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA}
 
@@ -130,7 +130,7 @@ class Scrubber:
             return Checked(name, file, all_bytes, None)
         # A pass takes a week: releases came and went since it began.
         releases = (await self._look(_LOOK_S)).of(name).get(file.sha256, ())
-        if fault is Fault.MISSING and not releases:  # it was removed meanwhile
+        if fault is Fault.MISSING and not releases:  # the file was removed meanwhile
             return Checked(name, file, all_bytes, None)
         origin = ""
         if repairs:

@@ -25,8 +25,8 @@ from walle.metrics.table import counter_of, gauge_of
 
 _LOG = logging.getLogger(__name__)
 PASS_S = 7 * 86_400.0
-_MIN_PASS_S = 3600.0  # between the beginnings of two passes at a given rate
-_MAX_FILE_S = 3600.0  # of one file, at the rate of a pass a week
+_MIN_PASS_S = 3600.0  # shortest time between the beginnings of two passes at a given rate
+_MAX_FILE_S = 3600.0  # time for one file, at the rate of a pass a week
 _RETRY_S = 60.0
 _SAVE_S = 60.0
 _FAULTS_S = 300.0
@@ -42,7 +42,7 @@ class ScrubState:
     """State of the passes. `faults` are those that stand, STORE/SHA256 → what it is; times are of the epoch."""
 
     began_s: float = 0.0
-    ended_s: float = 0.0  # of the last whole pass
+    ended_s: float = 0.0  # end of the last whole pass
     after: str = ""  # STORE/SHA256 up to which the present pass has come
     checked_files: int = 0
     checked_bytes: int = 0
@@ -130,7 +130,7 @@ class Scrubbing:
 
     async def _take(self, checked: Checked) -> None:
         state, name = self._state, _name(checked)
-        if checked.file.etag:  # it was listed, so that the pass goes on from here
+        if checked.file.etag:  # the file was listed: the pass continues after it
             state.after = name
         state.checked_files += 1
         state.checked_bytes += checked.file.size_bytes

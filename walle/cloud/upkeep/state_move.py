@@ -20,7 +20,7 @@ from walle.errors import ConfigError
 from walle.store.postgres_database import Connection, without_password
 from walle.store.sync_database import SyncDatabase
 
-_COPY_S = 3600.0  # for the one transaction
+_COPY_S = 3600.0  # time for the one transaction
 
 
 def move_state(folder: Path, url: str) -> Mapping[str, int]:
