@@ -5,7 +5,7 @@ Names are loaded on first use, so that a device and each of its task VMs import 
 
 import importlib
 
-TYPE_CHECKING = False  # not from `typing`: importing it takes a third of a task VM's start-up
+TYPE_CHECKING = False  # importing `typing` would take a third of a task VM's start-up
 if TYPE_CHECKING:
     from walle.engine_ext.onnx_import import convert
     from walle.engine_ext.operators import OperatorInfo, operators

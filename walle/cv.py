@@ -2,7 +2,7 @@
 
 import walle.engine_ext.cv as _cv
 
-TYPE_CHECKING = False  # not from `typing`: importing it takes a third of a task VM's start-up
+TYPE_CHECKING = False  # importing `typing` would take a third of a task VM's start-up
 if TYPE_CHECKING:
     from walle.engine_ext.cv import *  # noqa: F403
 

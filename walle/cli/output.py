@@ -47,7 +47,7 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str = 
     for row in rows:
         table.add_row(
             *(Text(printable(str(value))) for value in row.values())
-        )  # not markup: some of it comes from devices
+        )  # plain Text, no markup: some values come from devices
     wide = console if console.is_terminal else Console(width=_PIPE_COLUMNS, emoji=False)
     wide.print(table if rows else "[dim]nothing to show[/]")
 

@@ -116,7 +116,7 @@ class BlockColumns:
         for name in names:
             kind, is_large, array = _encoded(columns[name])
             if kind is None:
-                continue  # without a value in this block
+                continue  # no value in this block
             state = f"{kind} {int(is_large)}".encode()
             fields.append(pa.field(name, array.type, metadata={_STATE: state}))
             arrays.append(array)

@@ -22,8 +22,8 @@ FIXED: "Mapping[str, Kind]" = {
     "received_ms": "int",
     "error": "text",
 }
-DISTINCT = ("position", "time", "sent_ms", "received_ms")  # of FIXED, with values that seldom repeat
-MAX_COLUMNS = 1_000  # of payloads
+DISTINCT = ("position", "time", "sent_ms", "received_ms")  # columns of FIXED whose values seldom repeat
+MAX_COLUMNS = 1_000  # columns of payloads
 OTHERS = "more"
 PREFIX = "payload"
 MAX_WHOLE = 2**53  # a float has each integer up to it

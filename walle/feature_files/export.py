@@ -26,9 +26,9 @@ from walle.feature_files.csv_cells import cell_of_json, cell_of_text
 type FileForm = Literal["jsonl", "csv", "parquet"]
 
 _SUFFIXES: Mapping[str, FileForm] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-_ROWS = 50_000  # of a group of a Parquet file,
-_VALUES = 2_000_000  # in all of its columns, which are in memory at once
-_VERSIONS: Mapping[FileForm, int] = {"jsonl": 1, "csv": 1, "parquet": 2}  # of spools
+_ROWS = 50_000  # rows of a group of a Parquet file
+_VALUES = 2_000_000  # values in all of its columns, which are in memory at once
+_VERSIONS: Mapping[FileForm, int] = {"jsonl": 1, "csv": 1, "parquet": 2}  # versions of the spool's format
 
 
 class ExportError(ConfigError):
@@ -70,12 +70,12 @@ class Export:
     def __init__(self, path: Path, what: Mapping[str, Any]) -> None:
         self.path = path
         self.form = form_of(path)
-        self.position = 0  # of the last feature that is in the spool, or that was passed
+        self.position = 0  # position of the last feature that is in the spool, or that was passed
         self.features = 0
         self._what = {"walle_export": _VERSIONS[self.form], **what}
-        self._blocks = BlockColumns()  # of a Parquet file
+        self._blocks = BlockColumns()  # columns of a Parquet file
         self._spool = path.with_name(f"{path.name}.part")
-        self._handle = -1  # of the spool
+        self._handle = -1  # handle of the spool
 
     def __enter__(self) -> Self:
         if self.path.exists():
@@ -167,7 +167,7 @@ class Export:
             os.link(whole, self.path)
         except FileExistsError:
             raise
-        except OSError:  # of a file system without links
+        except OSError:  # the file system has no links
             if self.path.exists():
                 raise FileExistsError(self.path) from None
             whole.rename(self.path)

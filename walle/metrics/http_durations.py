@@ -35,7 +35,7 @@ _BY_PREFIX = {
     "/healthz": "watch",
     "/{path:path}": "business",
 }
-_ENDLESS = ("/v1/releases/{release_id}/stream", "/v1/push-table")  # they end when the client does, or wait for news
+_ENDLESS = ("/v1/releases/{release_id}/stream", "/v1/push-table")  # answers that wait for news, or for the client's end
 
 
 def route_class(path: str) -> str:

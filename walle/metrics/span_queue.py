@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
     from opentelemetry.sdk.trace.export import SpanExporter
 
-MAX_SPANS = 8192  # of 1.4 KB; at 2,000 spans/s, 4 s of a receiver that does not answer
+MAX_SPANS = 8192  # each has 1.4 KB; at 2,000 spans/s, 4 s of a receiver that does not answer
 CAUSES = ("device", "queue", "export")
 
 
@@ -36,7 +36,7 @@ class SpanQueue:
         self.dropped = collections.Counter[str]()
         self.exported = 0  # spans that the receiver took
         self._added = 0
-        self._taken = 0  # by the exporter
+        self._taken = 0  # spans that the exporter took
         own = None if OTEL_BSP_MAX_QUEUE_SIZE in os.environ else max_spans
         self._processor: SpanProcessor = BatchSpanProcessor(self._counting(exporter), max_queue_size=own)
         self.max_spans = own or int(os.environ[OTEL_BSP_MAX_QUEUE_SIZE])

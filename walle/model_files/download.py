@@ -23,9 +23,9 @@ from walle.model_files.package import take_from_package
 from walle.model_files.partial_file import ModelFetchError, PartialFile, partial_file, without_network
 
 ATTEMPTS = 3
-PAUSE_S = 1.0  # before the second attempt; twice as long before the third
+PAUSE_S = 1.0  # pause before the second attempt; twice as long before the third
 MAX_REDIRECTS = 5
-SILENCE_S = 20.0  # without a byte from the server
+SILENCE_S = 20.0  # longest time without a byte from the server
 SLOW_WINDOW_S = 30.0
 SLOW_BYTES = 32 * 1024  # a transfer that brings less than this in a window is ended
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -71,7 +71,7 @@ def fetch(
     make_folders(folder.path)
     target = folder.path / entry.file
     with partial_file(folder.path / f".{entry.file}.{entry.sha256[:12]}.partial", entry) as partial:
-        if folder.has(entry):  # by the process that held the partial file
+        if folder.has(entry):  # the process that held the partial file has completed it
             partial.path.unlink()
             return FetchedModel(target, 0, 0)
         if entry.package is not None:

@@ -82,7 +82,7 @@ def partial_file(path: Path, entry: ModelEntry) -> Iterator[PartialFile]:
             raise
         if _is_same_file(handle, path):
             break
-        os.close(handle)  # it was renamed or removed between opening and locking
+        os.close(handle)  # the file was renamed or removed between opening and locking
     try:
         yield PartialFile(path, handle)
     finally:

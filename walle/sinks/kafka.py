@@ -92,7 +92,7 @@ class KafkaSink(Sink):
         for written, (row, future) in enumerate(zip(rows, sent, strict=True)):
             try:
                 outcome = future
-                if isinstance(outcome.exception(), errors.MessageSizeTooLargeError):  # it or its batch is too large
+                if isinstance(outcome.exception(), errors.MessageSizeTooLargeError):  # row or batch is too large
                     outcome = await self._send(row)
                     await asyncio.wait([outcome])
                 if isinstance(error := outcome.exception(), errors.MessageSizeTooLargeError):

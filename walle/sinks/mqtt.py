@@ -42,7 +42,7 @@ class MqttSink(Sink):
         self._ca_file = ca_file
         self._prefix = _topic(address.path.strip("/"))
         self._connection: MqttPublisher | None = None
-        self._is_one_by_one = False  # for the next messages, after a connection that was lost
+        self._is_one_by_one = False  # true for the next messages after a lost connection
 
     async def start(self) -> None:
         await self._connect()

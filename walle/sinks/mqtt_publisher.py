@@ -58,7 +58,7 @@ class MqttPublisher(MqttConnection):
         except MqttMessageError:
             raise
         except MqttConnectionError as error:
-            if self._end_code in _OF_CONTENT or isinstance(error.__cause__, ValueError):  # of the client: size or topic
+            if self._end_code in _OF_CONTENT or isinstance(error.__cause__, ValueError):  # wrong size or topic
                 raise MqttMessageError(error.what) from error
             raise
 

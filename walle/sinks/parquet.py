@@ -77,7 +77,7 @@ class ParquetSink(Sink):
         try:
             for work in works:
                 await work
-        finally:  # of those that were not done, a retry or another member learns by their names
+        finally:  # a retry or another member sees by the files' names which were done
             for work in works:
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)

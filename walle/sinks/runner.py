@@ -23,8 +23,8 @@ from walle.sinks.sink import Sink, SinkError, SinkRow
 
 _LOG = logging.getLogger(__name__)
 
-_POLL_S = 0.5  # of one look for a batch, and so of the delay until a stop is noticed
-_LAG_S = 5.0  # between two looks at the lag while there are uploads to send
+_POLL_S = 0.5  # time of one look for a batch, and so the delay until a stop is noticed
+_LAG_S = 5.0  # interval between two looks at the lag while there are uploads to send
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,11 +100,11 @@ class SinkRunner:
         self._stopping = asyncio.Event()
         self._rows: list[SinkRow] = []
         self._row_bytes = 0
-        self._since_s = 0.0  # when the first of the rows was read
+        self._since_s = 0.0  # time at which the first of the rows was read
         self._newest: dict[int, int] = {}  # by partition: position of the last of the rows
         self._batches: list[UploadBatch] = []  # read and not committed, without uploads
         self._generation = store.generation
-        self._lag_s = 0.0  # when the lag was last looked at
+        self._lag_s = 0.0  # time of the last look at the lag
 
     def stop(self) -> None:
         """End the run as soon as the write in progress has ended, or `grace_s` later."""
@@ -234,7 +234,7 @@ class SinkRunner:
     async def _write(self, consumer: Consumer) -> None:
         """Write all rows, and set those aside that the target refuses alone."""
         while True:
-            self._forget_dropped(consumer)  # before each attempt: a target may be down for longer than a lease
+            self._forget_dropped(consumer)  # repeated for each attempt: a target may be down for longer than a lease
             if not self._rows:
                 return
             try:
@@ -316,6 +316,6 @@ class SinkRunner:
 
     async def _has_sent(self, until: int) -> bool:
         """Return whether the group, in all its members, has committed all up to a position."""
-        head = await self._store.head()  # before the lag, which counts from a later head
+        head = await self._store.head()  # read before the lag, which counts from a later head
         found = (await self._store.group_lags()).get(self._config.group)
         return found is not None and head - found.uploads >= until

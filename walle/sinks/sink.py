@@ -10,7 +10,7 @@ from walle.pipeline.ingest.store.feature_reader import feature_row, task_of
 from walle.pipeline.ingest.store.partitions import partition
 from walle.pipeline.tunnel.received import Received
 
-_SHOWN_CHARS = 200  # of each text of a device in an error
+_SHOWN_CHARS = 200  # characters of each text of a device in an error
 
 
 class SinkError(PipelineError):

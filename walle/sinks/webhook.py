@@ -16,10 +16,10 @@ from walle.base.plain_json import dumps
 from walle.sinks.sink import Refusal, Sink, SinkError, SinkRow, rows_refused
 
 _TIMEOUT_S = 30.0
-_MAX_ROWS, _MAX_BYTES = 500, 1 << 20  # of a request; a row that is larger goes alone
+_MAX_ROWS, _MAX_BYTES = 500, 1 << 20  # limits of a request; a row that is larger goes alone
 _MAY_PASS = {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS}
 _OF_CONTENT = {httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY}
-_SHOWN_CHARS = 200  # of an answer
+_SHOWN_CHARS = 200  # characters of an answer in an error
 
 
 class WebhookSink(Sink):

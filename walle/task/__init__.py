@@ -13,7 +13,7 @@ int, float, str, bytes, list, tuple, dict with str keys, and arrays.
 
 import importlib
 
-TYPE_CHECKING = False  # its first import in a VM takes more time than the rest of this module
+TYPE_CHECKING = False  # the first import in a VM takes more time than the rest of this module
 if TYPE_CHECKING:
     from walle.task.types import (
         Context,

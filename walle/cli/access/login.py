@@ -21,7 +21,7 @@ from walle.client.cloud_client import CloudAddressError, CloudCertificateError, 
 from walle.client.token_client import TokenClient, TokenJson, fetch_authority
 from walle.errors import ConfigError
 
-_MAX_CHARS = 65_536  # of what git says about a credential
+_MAX_CHARS = 65_536  # length kept of git's description of a credential
 _USER = "walle"  # a cloud takes any name
 _GIT_CA_FILE = "GIT_SSL_CAINFO"  # goes before what git is told of an address
 

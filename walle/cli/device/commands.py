@@ -31,7 +31,7 @@ _WITH_LANDLOCK = "the device's memory, keys and connections"
 _WITHOUT_LANDLOCK = (
     "the device's process from crashes; not its files, nor its memory where /proc shows it to the same user"
 )
-_LAYERS = {  # of a VM host, as its report names them
+_LAYERS = {  # layers of a VM host, by the names in its report
     "landlock": "files: the host reads the standard library only",
     "seccomp": "the system: no files written, no programs, sockets, signals or other processes",
     "no_new_privileges": "privileges: no program gives more",
@@ -136,7 +136,7 @@ def run(
         )
     attributes = dict(map(parse_attribute, attribute or []))
     joined = Join.load(join)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds what the user did
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # the folder holds what the user did
 
     from walle.cli.device.program import DeviceProgram, LogSource, Source, StandardInput
     from walle.device import DeviceConfig

@@ -17,7 +17,7 @@ from walle.errors import ConfigError
 from walle.pipeline.events.rejected_events import recorded
 
 LOG_FILE = "device.log"
-MAX_BYTES = 1 << 20  # of the file, and of the one before it, device.log.1
+MAX_BYTES = 1 << 20  # limit of the file, and of device.log.1, the one before it
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 

@@ -19,7 +19,7 @@ from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
-SESSION_S = 7 * 86_400  # that the broker keeps messages for a device that is away
+SESSION_S = 7 * 86_400  # time that the broker keeps messages for a device that is away
 _AHEAD = 64  # messages that are received before the device asks for them; far fewer than `LivePolicy.duplicates`
 
 

@@ -398,7 +398,7 @@ _COUNTED = (
     ("rejected", "events that could not be read"),
     ("interpreters_discarded", "interpreters discarded"),
 )
-_NEARLY_FULL = 0.8  # of a state's bound: it is shown
+_NEARLY_FULL = 0.8  # share of a state's bound from which on it is shown
 
 
 def _tasks_text(tasks: Mapping[str, str], had: Mapping[str, str]) -> str:

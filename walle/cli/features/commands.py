@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _PAGE = 1_000
 _BLOCK = 5_000  # features of a page in columns
 _LATEST = 10  # features that `tail` shows first
-_SHOWN_CHARS = 400  # of a payload, in text
-_MAX_WAIT_S = 30.0  # between two attempts to reach a cloud that does not answer
+_SHOWN_CHARS = 400  # characters of a payload shown as text
+_MAX_WAIT_S = 30.0  # longest pause between two attempts to reach a cloud that does not answer
 
 
 class _Source(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from walle.cli.figures.catalogue import Figure
 
-_START_S = 2.0  # of each figure, beside `quick_s`: Python and imports, on a busy machine
+_START_S = 2.0  # time for each figure beside `quick_s`: Python and imports, on a busy machine
 
 
 class Budget:

@@ -20,7 +20,7 @@ from walle.cli.figures.headline import Headline
 
 _LAST_LINES = 40
 _MAX_OUTPUT_BYTES = 200_000
-_GRACE_S = 10.0  # for a benchmark that is ended
+_GRACE_S = 10.0  # time for a benchmark to end
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class FigureResult:
     name: str
     status: str
     output: str
-    error: str  # its last lines on standard error; empty for one that is ok
+    error: str  # last lines of its standard error; empty for one that is ok
     seconds: float
     started_s: float
     quick: bool
@@ -124,7 +124,7 @@ def run_directly(path: Path, arguments: Sequence[str], root: Path) -> int:
     process = subprocess.Popen([sys.executable, str(path), *arguments], env=environment(root))
     try:
         process.wait()
-    except KeyboardInterrupt:  # which the benchmark has got too: it ends its own processes
+    except KeyboardInterrupt:  # the benchmark has got the signal too: it ends its own processes
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
         process.kill()

@@ -94,7 +94,7 @@ def bench(
     begin = time.perf_counter()
     session = Session(model, backend=backend, threads=threads)
     load_ms = (time.perf_counter() - begin) * 1e3
-    planned_in = "load" if session.plan() is not None else "first run"  # which knows the shapes
+    planned_in = "load" if session.plan() is not None else "first run"  # the first run knows the shapes
     if unknown := sorted(shapes.keys() - {info.name for info in session.inputs}):
         known = ", ".join(info.name for info in session.inputs)
         raise ConfigError(f"{model}: no input is named {', '.join(unknown)}; its inputs are: {known}")

@@ -26,7 +26,7 @@ from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.deploy.releases.transition_text import event_text
 from walle.errors import WalleError
 
-_NOT_IN_DETAILS = ("at_s", "by", "devices", "faults")  # of a transition, which are shown elsewhere
+_NOT_IN_DETAILS = ("at_s", "by", "devices", "faults")  # fields of a transition that are shown elsewhere
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "retired": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 

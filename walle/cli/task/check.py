@@ -67,7 +67,7 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
     """Return what a version is and what of it travels to a device: as plain data, and as lines of markup."""
     from walle.task.format.bundle import compile_version, large_files
 
-    with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # they are findings
+    with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # the check reports such warnings
         files = compile_version(version)
     config = version.config
     sizes = {path: len(data) for path, data in files.items()}

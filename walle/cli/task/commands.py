@@ -51,7 +51,7 @@ def execute(ctx: "Context", trigger: "Trigger") -> dict[str, object]:
     return {{"page": page, "clicks": len(clicks), "dwell_ms": float(np.ptp(times))}}
 '''
 
-_LOG_VISITS = 400  # of log.jsonl: 13 minutes of a user, for a release that is watched
+_LOG_VISITS = 400  # visits in log.jsonl: 13 minutes of a user, for a release that is watched
 _SIMULATION_VISITS = 3
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PATH = "resources/features.dict"
 _HELD_BACK = 4  # every fourth feature is measured, and not trained on
-_MAX_USERS = 1_000  # of the events, each on a simulated device of its own
+_MAX_USERS = 1_000  # users of the events, each on a simulated device alone
 _BATCH = 16  # uploads of a batch in the report
 _PAYS_WITHIN = 1_000  # uploads of a device, which pulls the dictionary once
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from walle.task.format.large_file import LargeFile
     from walle.task.format.tree import TaskTree
 
-_SCENARIO = "local"  # of a task that is not pushed yet
-_MIN_LFS_BYTES = 1 << 20  # of a file that git may be asked about
+_SCENARIO = "local"  # scenario of a task that is not pushed yet
+_MIN_LFS_BYTES = 1 << 20  # smallest file that git may be asked about
 _LEFT_OUT = frozenset({".git", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 
 Folder = Annotated[Path, typer.Argument(help="The task's folder: task.toml, main.py and what they need.")]

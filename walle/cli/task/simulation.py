@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from walle.task.run.event_play import Until
     from walle.task.run.log import LogLine
 
-_MAX_LOG_LINES = 1_000  # of a simulation, in its report
-_SHOWN_LOG_LINES = 20  # of these, in text
+_MAX_LOG_LINES = 1_000  # lines of a simulation's log in its report
+_SHOWN_LOG_LINES = 20  # log lines shown as text
 _MAX_RESULTS = 1_000  # runs in the report; failed ones are always in it
-_MAX_RESULT_BYTES = 16 << 20  # of all outputs and puts in the report, as JSON, about
-_MAX_VALUE_CHARS = 2_000  # of an output in text
+_MAX_RESULT_BYTES = 16 << 20  # size of all outputs and puts in the report, as JSON, about
+_MAX_VALUE_CHARS = 2_000  # characters of an output shown as text
 _SHOWN_SKIPPED = 5  # lines, in text
-_USERS = 20  # as the cloud plays, `walle.cloud.simulation.simulation.DEFAULT_USERS`
-_NUMBER_BYTES = 20  # of a float in JSON, with the comma
+_USERS = 20  # DEFAULT_USERS of the cloud's simulation, walle.cloud.simulation.simulation
+_NUMBER_BYTES = 20  # size of a float in JSON, with the comma
 
 
 def simulate(
@@ -201,7 +201,7 @@ class _Record:
         self.results: list[dict[str, Any]] = []
         self.dropped_results = 0
         self.result_bytes = 0
-        self.left_out = {"outputs": 0, "bytes": 0}  # of runs in the report, whose outputs were too large for it
+        self.left_out = {"outputs": 0, "bytes": 0}  # runs in the report whose outputs were too large for it
         self.phase_ms: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
         self._lines = played.lines if played is not None else ()
 

@@ -135,7 +135,7 @@ def _check_events(
 def _check_bundle(files: Mapping[str, bytes], large: Mapping[str, LargeFile]) -> Iterator[Finding]:
     """Yield what the cloud refuses besides: files that are missing or not listed, sizes, code that does not compile."""
     try:
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # they are findings already
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # syntax warnings are findings already
             compile_version(version_of(files, large))
     except TaskConfigError as error:
         yield Finding(file=CONFIG_FILE, line=error.line, column=error.column, code="config", message=error.what)

@@ -11,7 +11,7 @@ from walle.protocol import TriggerCondition
 from walle.task.check.event_names import nearest
 from walle.task.check.finding import Finding, Level
 
-_MAX_EVENTS = 100_000  # of a log that are read
+_MAX_EVENTS = 100_000  # events of a log that are read
 _MAX_IDS = 10_000  # event ids and page ids that are kept, each
 _MAX_SHOWN = 5
 

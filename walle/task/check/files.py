@@ -14,8 +14,8 @@ from walle.task.format.large_file import LargeFile
 from walle.task.format.toml_places import KeyPath
 
 _MAX_SHOWN = 5
-_SIMILAR = 0.8  # of whole paths, which have a folder in common
-_FIRST_BYTES = 64  # of a large file, which is not read whole
+_SIMILAR = 0.8  # likeness of whole paths, which have a folder in common
+_FIRST_BYTES = 64  # bytes of a large file that are read
 _ONNX_FIRST = 0x08  # a protobuf's field 1 as a number, which is an ONNX model's ir_version
 _MAX_IR_VERSION = 0x20
 
@@ -75,7 +75,7 @@ def _model_fault(path: str, files: Mapping[str, bytes], large: Mapping[str, Larg
     if not is_whole:
         return ""
     try:
-        Module(data)  # which reads the graph, and plans nothing before its first run
+        Module(data)  # Module reads the graph, and plans nothing before its first run
     except EngineError as error:
         return f"cannot be loaded: {error}"
     return ""

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
-MAX_FINDINGS = 100  # of one task
+MAX_FINDINGS = 100  # findings of one task
 
 type Code = Literal[  # docs/task-check.md says what each means
     "attribute", "batch", "builtin", "bundle", "config", "ctx-attribute", "event-field", "event-id", "event-line",

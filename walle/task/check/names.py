@@ -85,7 +85,7 @@ def _check_attribute(file: str, node: ast.Attribute, aliases: Mapping[str, str])
         if module not in _MODULES or not path:
             return
     whole = importlib.import_module(module)
-    for part in path[:-1]:  # of a value, such as an array, the attributes are not known here
+    for part in path[:-1]:  # a value's attributes, such as an array's, are not known here
         value: object = getattr(whole, part, None)
         if not isinstance(value, ModuleType):
             return

@@ -52,7 +52,7 @@ def check_phases(
 def _check_batch(file: str, tree: ast.Module, bound: Collection[str], max_batch: int) -> Iterator[Finding]:
     """Yield what does not fit between `execute_batch`, `execute` and [cloud] max_batch."""
     if any(isinstance(node, ast.alias) and node.name == "*" for node in running(tree)):
-        return  # which may bring it
+        return  # the import may bring it
     line = next((one.lineno for one in _functions(tree) if one.name == _BATCH), 1)
     if _BATCH in bound and "execute" not in bound:
         what = "has execute_batch and no execute, which runs a payload that has no company, or failed in a batch"
@@ -109,7 +109,7 @@ def _check_function(file: str, function: _Function) -> Iterator[Finding]:
     if _is_generator(function):
         what = f"{function.name} yields, so that its result is a generator, which is not plain data; return a list"
         yield _finding(file, function, "phase-generator", what)
-    if function.decorator_list:  # which may take other parameters
+    if function.decorator_list:  # a decorator may take other parameters
         return
     args = function.args
     positional = [*args.posonlyargs, *args.args]

@@ -10,7 +10,7 @@ from walle.task.check.finding import Code, Finding, Level
 from walle.task.format.bundle import CONFIG_FILE, RESOURCES
 from walle.task.format.config import TaskConfig
 
-_ENTRY_OPTIONS = ("max_bytes", "on_full", "ttl_s", "prefix_ttl_s")  # of [state]
+_ENTRY_OPTIONS = ("max_bytes", "on_full", "ttl_s", "prefix_ttl_s")  # options of [state]
 _MAX_SHOWN = 5
 _ON_CLOUD = ("cloud", "auto")
 
@@ -162,7 +162,7 @@ def _no_topic(use: ContextUse, texts: Mapping[str, str], config: TaskConfig, put
     topic = use.text(texts, 0, "topic")
     call = use.call
     if not topic or call is None or any(one.arg in ("task", None) for one in call.keywords):
-        return ""  # of another task: [reads] is checked
+        return ""  # another task's topic: [reads] is checked
     name = topic.rpartition("/")[2]
     if name in puts or topic.endswith(f"/{config.name}"):
         return ""

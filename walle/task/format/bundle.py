@@ -42,8 +42,8 @@ RESOURCES = "resources/"
 SIMULATION = "simulation/"
 MAX_SOURCE_BYTES = 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MAX_BUNDLE_BYTES = 128 * 1024 * 1024  # without large files
-MAX_LARGE_BYTES = 2 * MAX_LARGE_FILE_BYTES  # of all large files of a version
+MAX_BUNDLE_BYTES = 128 * 1024 * 1024  # limit without large files
+MAX_LARGE_BYTES = 2 * MAX_LARGE_FILE_BYTES  # limit of all large files of a version
 _CHUNK_BYTES = 1 << 20
 
 

@@ -23,8 +23,8 @@ from walle.errors import ConfigError
 from walle.task.format import source_facts
 from walle.task.format.source_facts import Import, Query, SourceError, SourceFacts, facts_of
 
-_MAX_LINE_BYTES = 16 << 20  # of what a process says of one file beside its bytecode
-_MAX_PYC_BYTES = 128 << 20  # of all files together, which is the most that a bundle has
+_MAX_LINE_BYTES = 16 << 20  # length of a process's answer on one file beside its bytecode
+_MAX_PYC_BYTES = 128 << 20  # size of all files together: a bundle has no more
 _PROGRAM = Path(source_facts.__file__)
 
 type Compile = Callable[[Mapping[str, bytes]], dict[str, SourceFacts]]

@@ -73,8 +73,8 @@ ROUTES = ("shared", "cloud")
 LIMITS = {  # key: (default, least, most)
     "deadline_ms": (500, 1, 60_000),
     "memory_mb": (32, 1, 1024),  # Python objects and engine memory together
-    "log_kb": (64, 1, 1024),  # that one run logs and prints
-    "output_kb": (1024, 1, 65_536),  # of one result, and of one payload for the cloud
+    "log_kb": (64, 1, 1024),  # kilobytes that one run logs and prints
+    "output_kb": (1024, 1, 65_536),  # size of one result, and of one payload for the cloud
     "recursion": (1000, 50, 5000),  # calls within calls
     "queue": (QueuePolicy().queue, *QueuePolicy.SIZES),  # triggers that wait for a run
 }
@@ -99,7 +99,7 @@ _SECTIONS = (
 )
 DEFAULT_SMOKE_EVENTS = 32
 MAX_SMOKE_EVENTS = 256
-_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")  # in tomllib's messages
+_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")  # place in tomllib's messages
 
 
 class TaskConfigError(DeployError):
@@ -159,7 +159,7 @@ class TaskConfig:
     phases: Mapping[str, str]
     files: Mapping[str, str]
     limits: Mapping[str, int]
-    policies: Mapping[str, str]  # of queues and outbox when they are full
+    policies: Mapping[str, str]  # policies of queues and outbox when they are full
     history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
     output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)
@@ -167,7 +167,7 @@ class TaskConfig:
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     simulation_events: str = ""  # path in the tree, empty if the task has none
     smoke_events: int = DEFAULT_SMOKE_EVENTS
-    dictionary: str = ""  # the same
+    dictionary: str = ""  # path in the tree, empty if the task has none
     exclusive: tuple[ExclusiveFile, ...] = ()
 
     @classmethod

@@ -77,13 +77,13 @@ def compile_pyc(source: bytes, file: str) -> bytes:
     Raises:
         SourceError: it does not compile.
     """
-    try:  # from bytes, not from a tree: marshal writes objects that a tree still refers to in another way
+    try:  # compiled from bytes, not from a tree: marshal writes objects that a tree still refers to in another way
         body = marshal.dumps(compile(source, file, "exec", dont_inherit=True, optimize=0))
     except SyntaxError as error:
         raise SourceError(f"does not compile: {error.msg}", error.lineno or 0) from error
     except (ValueError, OverflowError, RecursionError) as error:
         raise SourceError(f"does not compile: {error}") from error
-    except MemoryError as error:  # with a text: the parser's own bound on nesting
+    except MemoryError as error:  # a MemoryError with a text is the parser's own bound on nesting
         raise SourceError(f"does not compile: {error}" if error.args else _NO_MEMORY) from error
     return importlib.util.MAGIC_NUMBER + _HASH_BASED.to_bytes(4, "little") + importlib.util.source_hash(source) + body
 

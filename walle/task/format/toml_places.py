@@ -21,7 +21,7 @@ def key_places(text: str) -> dict[KeyPath, tuple[int, int]]:
     """
     places: dict[KeyPath, tuple[int, int]] = {}
     section: KeyPath = ()
-    depth, quotes = 0, ""  # of brackets that are open, and of a text that is open
+    depth, quotes = 0, ""  # open brackets; quotes of an open text
     for number, line in enumerate(text.split("\n"), 1):
         rest = 0
         if not depth and not quotes:

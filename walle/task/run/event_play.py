@@ -92,7 +92,7 @@ class EventPlay:
         self._topics = PutTopics()
         self._trigger: Trigger | None = None  # runs of a task follow one another
         self._output: TaskOutput | None = None
-        self.state_bytes = 0  # of the task's state, the largest so far
+        self.state_bytes = 0  # largest size so far of the task's state
         self._undo = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:

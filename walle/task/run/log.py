@@ -14,10 +14,10 @@ from typing import NamedTuple
 from walle.base.clock import Clock, SystemClock
 from walle.protocol import Failure, printable, whole_characters
 
-MAX_RUN_LINES = 201  # of one run: the VM keeps 200, and adds one that counts the rest
+MAX_RUN_LINES = 201  # lines of one run: the VM keeps 200, and adds one that counts the rest
 MAX_LINE_CHARS = 1_000
 WINDOW_S = 60.0
-MAX_LINES_PER_WINDOW = 1_000  # of one task
+MAX_LINES_PER_WINDOW = 1_000  # lines of one task
 _MAX_TASKS = 1_000
 _REPORT_LINES = 20
 

@@ -45,13 +45,13 @@ _TAKE_FAILURE = "walle.pipeline.stream.context:take_failure"
 _DEFAULT_DEADLINE_MS = 500
 # Of a call whose VM host ends: a task that ends hosts is quarantined before the last one.
 _ATTEMPTS = MAX_STRIKES + 1
-_STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, before its task may run again
-_LOOK_S = 0.02  # between two looks at that thread
-_SPARE_S = 0.2  # that it has to stop before another host is started: most calls that stop late stop soon
-_BATCH_OUTPUT_KB = 64 << 10  # of all results of a batch: a task may return one object for each payload
+_STOP_S = 10.0  # time for an abandoned thread to stop, or its host to be replaced, before its task may run again
+_LOOK_S = 0.02  # interval between two looks at that thread
+_SPARE_S = 0.2  # time in which it has to stop before another host is started: most calls that stop late stop soon
+_BATCH_OUTPUT_KB = 64 << 10  # limit of all results of a batch: a task may return one object for each payload
 _MAX_WARM = 8  # tasks whose libraries are loaded in that host before it takes over
 _LOAD_S = 2.0  # the minimum time that a version has for loading
-PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
+PHASE_TOPIC = "phase"  # topic of tunnel requests that hand a phase to the cloud
 _PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
 _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
@@ -229,10 +229,10 @@ class TaskRunner:
         self._pool = VMPool(vms, host=host)
         self._host = host
         self._task_log = task_log or TaskLog("cloud")
-        self._loaded: weakref.WeakKeyDictionary[VM, _Version] = weakref.WeakKeyDictionary()  # that their VM has loaded
+        self._loaded: weakref.WeakKeyDictionary[VM, _Version] = weakref.WeakKeyDictionary()  # version in each VM
         self._replacing: dict[str, asyncio.Task[None]] = {}  # by the task whose call did not stop
         self._loading: weakref.WeakKeyDictionary[VM, asyncio.Lock] = weakref.WeakKeyDictionary()
-        self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
+        self._run_ids = itertools.count(1)  # a VM finds the log of a failed run by its id
 
     async def load(self, files: Path, manifest: Manifest, *, on_log: OnLog | None = None) -> None:
         """Load what a version's runs need, without running a phase: its modules, libraries and models.
@@ -496,7 +496,7 @@ class TaskRunner:
                         async with self._pool.hold(version) as replacement:
                             if replacement not in self._loaded:
                                 await self._load_once(replacement, version, log)
-                    except VMError as error:  # its next run meets and reports it
+                    except VMError as error:  # the next run meets and reports the error
                         _LOG.info("%s is not loaded in the new VM host: %s", version.name, error)
 
     def _movable(self, vms: Iterable[VM], owner: str) -> list[_Version]:
