@@ -63,7 +63,7 @@ def build_encoder(graph: GraphBuilder, weights: Weights) -> None:
     state = graph.input("state", (1, STATE))
     w = {name: graph.constant(name, weights[name]) for name in ("w_zr", "b_zr", "u_zr", "w_n", "b_n", "u_n")}
     steps = _Slices(graph)
-    gates_x = graph.op("Add", [graph.op("MatMul", [x, w["w_zr"]]), w["b_zr"]])  # of all steps at once
+    gates_x = graph.op("Add", [graph.op("MatMul", [x, w["w_zr"]]), w["b_zr"]])  # gates of all steps at once
     new_x = graph.op("Add", [graph.op("MatMul", [x, w["w_n"]]), w["b_n"]])
     present = steps.cut(x, 1, 0, 1)
     for step in range(CHUNK):

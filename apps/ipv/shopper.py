@@ -49,7 +49,7 @@ class ShopperCounts:
     exits: int = 0
     requests: int = 0
     failed: int = 0
-    last_position: int | None = None  # of the last event that the device has processed
+    last_position: int | None = None  # position of the last event that the device has processed
 
 
 class Shopper:
@@ -97,7 +97,7 @@ class Shopper:
                 group.create_task(self._send_all(waiting))
                 await self._play(waiting)
                 await waiting.put(None)
-        except BaseExceptionGroup as errors:  # of one player and one sender the first error is the one that matters
+        except BaseExceptionGroup as errors:  # the first error of one player and one sender is the one that matters
             raise errors.exceptions[0] from None
         return self.counts
 

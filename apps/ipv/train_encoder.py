@@ -32,8 +32,8 @@ from apps.ipv.training_data import NEXT_EVENTS, NEXT_VISITS, Example, is_held_ou
 EPOCHS = 40
 BATCH = 32
 RATE = 5e-3
-_DECAY = 0.1  # of the weights; keeps states away from saturation
-_CLIP = 1.0  # of the gradients' norm
+_DECAY = 0.1  # decay of the weights; keeps states away from saturation
+_CLIP = 1.0  # limit of the gradients' norm
 _GENERATED_USERS, _GENERATED_EACH = 150, 20
 _READOUTS = {"event": len(NEXT_EVENTS), "visit": len(NEXT_VISITS)}
 

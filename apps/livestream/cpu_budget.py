@@ -1,7 +1,7 @@
 """Token bucket of CPU time: the share of a core that the models of one stream may take, by the stream's own time."""
 
-_BURST_S = 4.0  # of stream time whose budget may be saved, and spent in advance
-_WEIGHT = 0.1  # of the latest cost in the moving mean
+_BURST_S = 4.0  # stream time whose budget may be saved, and spent in advance
+_WEIGHT = 0.1  # weight of the latest cost in the moving mean
 
 
 class CpuBudget:

@@ -380,7 +380,7 @@ def presenter(size: int, rng: np.random.Generator, *, mouth: float | None = None
     wide, x = high * rng.uniform(0.7, 0.84), 0.5 + rng.uniform(-0.04, 0.04)
     y = high * 1.25 + rng.uniform(0.03, 0.08)
     chin, shoulder = y + high, high * rng.uniform(1.7, 2.3)
-    turn = rng.uniform(-0.18, 0.18) * wide  # of the nose from the middle
+    turn = rng.uniform(-0.18, 0.18) * wide  # offset of the nose from the middle
     long_hair, bald = rng.random() < 0.4, rng.random() < 0.12
     if long_hair:
         canvas.ellipse((x, y + high * 0.2), (wide * rng.uniform(1.25, 1.5), high * rng.uniform(1.3, 1.7)), hair)

@@ -79,7 +79,7 @@ class Stage:
             mouth = round(1 + math.sin(17 * time_s)) if part.talks else 0
             _put(image, self._presenters[mouth], 250 + sway, 240)
         if part.article:
-            rise = round(120 * max(0.0, 1 - 3 * part_s))  # it is lifted into the picture
+            rise = round(120 * max(0.0, 1 - 3 * part_s))  # the article is lifted into the picture
             x, y = 440 - sway + round(10 * math.sin(2 * time_s)), 190 + rise + round(6 * math.cos(2.3 * time_s))
             _put(image, self._articles[part.article], x, y)
             _put(image, self._hand, x, y + 95)
@@ -130,7 +130,7 @@ def write_clip(path: Path, seed: int = SEED) -> Path:
     encoder = next(name for name in H264_ENCODERS if name in av.codecs_available)
     with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
         video = container.add_stream(encoder, rate=FRAMES_PER_SECOND)
-        assert isinstance(video, av.VideoStream)  # as the encoder is one of video
+        assert isinstance(video, av.VideoStream)  # the encoder is one of video
         video.width, video.height, video.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         video.codec_context.time_base = Fraction(1, FRAMES_PER_SECOND)
         audio = container.add_stream("aac", rate=RATE, layout="mono")

@@ -37,14 +37,14 @@ from apps.livestream.task_files import OPTIONAL, SETTINGS_WITH_ARTICLES, TASKS, 
 from walle.errors import ConfigError
 
 SETTINGS = TASKS / "highlight" / "resources" / "settings.json"
-type Kinds = Mapping[str, Sequence[str]]  # of evidence, by side
+type Kinds = Mapping[str, Sequence[str]]  # kinds of evidence, by side
 KINDS: Kinds = {"device": ("held", "closeup", "kept"), "cloud": ("held", "closeup", "kept", "look")}
 KINDS_WITH_ARTICLES: Kinds = {"device": ("handled", "shown"), "cloud": ("handled", "shown", "look")}
-PENALTY = 0.05  # of half the sum of squared weights, in nats; the bias has none
-SENT = 0.12  # of the seconds, to the cloud: the share of the paper (§7.1)
-DRAWN_SEEDS = (11, 12, 13)  # not the demo's
+PENALTY = 0.05  # factor of half the sum of squared weights, in nats; the bias has none
+SENT = 0.12  # share of the seconds that go to the cloud, the paper's (§7.1)
+DRAWN_SEEDS = (11, 12, 13)  # seeds that the demo does not use
 _STEPS = 20_000
-_CHANGE = 1e-10  # of a weight in a step
+_CHANGE = 1e-10  # smallest change of a weight in a step
 
 
 def fit(
@@ -62,7 +62,7 @@ def fit(
         reached = ahead - step * slope
         reached[:-1] = np.maximum(reached[:-1], 0)
         if (reached - found) @ (ahead - reached) > 0:
-            momentum = 1.0  # it went too far: begin again without
+            momentum = 1.0  # the step went too far: begin again without momentum
         following = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
         ahead = reached + (momentum - 1) / following * (reached - found)
         change = np.abs(reached - found).max()

@@ -17,7 +17,7 @@ from walle import cv
 
 UNCHANGED = 16  # grey levels; with 0, 6 and 16 the highlights of the tuning clips are the same
 CUT = 25.0  # grey levels; between two frames of a shot of the tuning clips there are up to 20
-LONGEST_GAP_MS = 2_000  # between analysed frames of a stream that changes, whatever the budget
+LONGEST_GAP_MS = 2_000  # longest gap between analysed frames of a stream that changes, whatever the budget
 _WIDTH, _HEIGHT = 32, 18
 _SIDE = 320  # pixels, to which a frame is scaled first: areas of full frames take four times as long
 _FULL_CHANGE = 96.0  # grey levels from which a frame is worth the last of the budget
@@ -39,7 +39,7 @@ class _Running:
 
     reserved_s: float
     tasks: set[str]
-    share_s: float  # of what is reserved, for one task
+    share_s: float  # part of the reserved time for one task
     cost_s: float = 0.0
     is_whole: bool = True  # the CPU time of each task is known
 
@@ -56,12 +56,12 @@ class FrameChooser:
 
     def __init__(self, share: float | None = None, *, unchanged: int = UNCHANGED) -> None:
         self.counts = dict.fromkeys(Choice, 0)
-        self.cpu_s: dict[str, float] = {}  # of all runs whose time is known, by task
+        self.cpu_s: dict[str, float] = {}  # CPU time of all runs whose time is known, by task
         self._budget = None if share is None else CpuBudget(share)
         self._unchanged = unchanged
-        self._before: Thumbnail | None = None  # of the frame before
+        self._before: Thumbnail | None = None  # thumbnail of the frame before
         self._analysed: tuple[list[int], Thumbnail] | None = None  # height and width, thumbnail; None: it was lost
-        self._analysed_ms: int | None = None  # its time, also if it was lost
+        self._analysed_ms: int | None = None  # time of the last analysed frame, also if it was lost
         self._running: dict[int, _Running] = {}  # by pts_ms
 
     def choose(self, pts_ms: int, image: Any) -> Choice:

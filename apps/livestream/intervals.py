@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 
-_Z = 1.959964  # of 95 %
+_Z = 1.959964  # quantile of the normal distribution for 95 %
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from walle.engine_ext.model import GraphBuilder, Value
 
 SIDE = 224
 CELL = 32
-_EPSILON = 1e-3  # of the batch normalisations
+_EPSILON = 1e-3  # constant of the batch normalisations
 # Portable articles among the classes of ImageNet, counted from 0: what may be sold, shown or held. Chosen by the rule
 # of the labels from the classes' names, before a score was seen: no worn clothes, furniture, vehicles, buildings,
 # large appliances, televisions, animals or plants.

@@ -15,7 +15,7 @@ from apps.livestream.tflite_graph import TfliteGraph
 from walle.engine_ext.model import GraphBuilder
 
 ANCHORS = 2016
-OUTPUTS = {18: "boxes", 1: "scores"}  # by the numbers of a row
+OUTPUTS = {18: "boxes", 1: "scores"}  # names by the count of numbers in a row
 
 
 def write_palm_detector(source: Path, target: Path) -> Path:

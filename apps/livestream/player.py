@@ -22,7 +22,7 @@ from walle.pipeline.trigger.task_results import TaskResult
 
 SCENARIO = "livestream"
 PARTS = ("item", "face", "voice")
-OPTIONAL = ("palm", "article")  # on devices that have them (task_files.py: tasks_of)
+OPTIONAL = ("palm", "article")  # tasks on devices that have them (task_files.py: tasks_of)
 DECIDER = "highlight"
 _AHEAD = 2  # frames without all their answers, without a pace
 
@@ -66,7 +66,7 @@ class Player:
         self.builder = SecondBuilder(images=images)
         self.frames = 0
         self.sound_s = 0.0
-        self.was_ended = False  # by `seconds` or `stop`, before the source's end
+        self.was_ended = False  # true if `seconds` or `stop` ended the play, before the source's end
         self.refused = 0  # events that the device did not take
         self._device = device
         self._parts = (*PARTS, *(name for name in OPTIONAL if f"{SCENARIO}/{name}" in device.tasks))
@@ -255,7 +255,7 @@ class Player:
     def _take_answer(self, name: str, result: TaskResult) -> None:
         pts_ms = self._played.pop((name, result.position), None)
         if pts_ms is None:
-            return  # of an event of somebody else
+            return  # somebody else's event
         if result.dropped:
             self.builder.drop(name, pts_ms)
         elif result.failure is not None:

@@ -150,7 +150,7 @@ class SecondBuilder:
 
     def _second(self, second: int) -> _Second:
         if second < self._next:
-            return _Second()  # it is gone: a sound of the second before, after a gap
+            return _Second()  # the second is gone: a sound of the second before came after a gap
         return self._seconds.setdefault(second, _Second())
 
     def _frame(self, pts_ms: int) -> _Frame | None:

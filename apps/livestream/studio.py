@@ -119,7 +119,7 @@ class Studio:
             ca_pem=address.ca_pem,
             trusted_keys=home.trusted_keys,
             enrolment_token=home.identities().make_token(device_id, life_s=3600.0),
-            vms=len(self._tasks) + 1,  # and one for a version that is being checked
+            vms=len(self._tasks) + 1,  # one more for a version that is being checked
             report_interval_s=1.0,
         )
 

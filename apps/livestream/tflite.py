@@ -43,9 +43,9 @@ class TfliteOperator:
     result_shape: tuple[int, ...]
     padding: str = "VALID"
     strides: tuple[int, int] = (1, 1)
-    window: tuple[int, int] = (1, 1)  # of a pool
+    window: tuple[int, int] = (1, 1)  # window of a pool
     activation: str = ""
-    axis: int = 0  # of Concat
+    axis: int = 0  # axis of Concat
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

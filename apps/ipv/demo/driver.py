@@ -13,7 +13,7 @@ from walle.errors import ConfigError
 from walle.pipeline.events.event import PAGE_ENTER, PAGE_EXIT, Event
 from walle.pipeline.events.event_log import EventLog
 
-_ROUND_GAP_MS = 3_600_000  # between two rounds of a log
+_ROUND_GAP_MS = 3_600_000  # pause between two rounds of a log
 
 
 class ShopperDriver:

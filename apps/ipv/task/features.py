@@ -92,7 +92,7 @@ _FEATURE = {
     "events": "count",
 }
 _KEYS = {name: _FEATURE[name] for name in ("page_id", "item_id", "enter_ms")}
-_plans: "dict[str, Plan]" = {}  # of _FEATURE and of _KEYS, each compiled at the first visit
+_plans: "dict[str, Plan]" = {}  # plans of _FEATURE and of _KEYS, each compiled at the first visit
 
 
 def _plan(events: "Events", name: str, template: "dict[str, Any]") -> "Plan":

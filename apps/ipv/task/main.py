@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEVICE_STEPS = 64  # the longest visit that a device of class "low" encodes itself
 STATE_SIZE = 32
-FEATURE_TOPIC = "feature"  # of the features in the device's store
+FEATURE_TOPIC = "feature"  # topic of the features in the device's store
 
 
 def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":

@@ -43,7 +43,7 @@ class ResultsFolder:
             raise ConfigError(what) from error
         finally:
             for folder in made:
-                with contextlib.suppress(OSError):  # it was not made, or another program has put a file into it
+                with contextlib.suppress(OSError):  # the folder was not made, or another program has put a file into it
                     folder.rmdir()
 
     def begin(self) -> None:
@@ -57,7 +57,7 @@ class ResultsFolder:
             if not file.parent.is_symlink():
                 file.unlink(missing_ok=True)
                 if file.parent != self.path:
-                    with contextlib.suppress(OSError):  # it has other files, or does not exist
+                    with contextlib.suppress(OSError):  # the folder has other files, or does not exist
                         file.parent.rmdir()
         self._write_manifest()
 

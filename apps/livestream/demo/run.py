@@ -35,8 +35,8 @@ from walle.errors import ConfigError
 from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
-_MAX_SIDE = 1280  # of the frames that the tasks get; the models see 320 pixels
-_MAX_LINES = 20  # of seconds that were not decided, in the document
+_MAX_SIDE = 1280  # size of the frames that the tasks get; the models see 320 pixels
+_MAX_LINES = 20  # undecided seconds that the document lists
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class _Demo:
         self._shown, self._file = self._source, self._drawn
         if self._drawn is None:
             address = Address.parse(options.source)
-            self._shown = address.shown  # without a password
+            self._shown = address.shown  # an address without its password
             self._file = Path(address.target) if address.kind is Kind.FILE else None
         if options.clips and self._file is None:
             raise ConfigError(f"{self._shown} is not a file, of which --clips could cut; leave --clips out")

@@ -22,7 +22,7 @@ class View:
 
     def __init__(self, source: str, devices: int, console: Console, *, how: str = "") -> None:
         self._source = source
-        self._how = how  # to end it
+        self._how = how  # shown to the user: the way to end it
         self._latest: list[collections.deque[Decision]] = [collections.deque(maxlen=_LATEST) for _ in range(devices)]
         self._players: list[Player | None] = [None] * devices
         self._live = Live(console=console, auto_refresh=False, get_renderable=self._table, transient=True)

@@ -12,7 +12,7 @@ from apps.livestream.media.errors import AddressError, ConnectionLostError, Medi
 from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.stop import StopSignal
 
-_MAX_DIGITS = 18  # of a length
+_MAX_DIGITS = 18  # digits of a length
 
 
 class HttpFile:
@@ -175,7 +175,7 @@ class HttpFile:
                 f"asked for the bytes from {at} on, the server sends others ({given[:80]!r}); copy it",
             )
         self._response = response
-        self._body = response.iter_raw()  # as it arrives: gathered chunks would delay a slow stream
+        self._body = response.iter_raw()  # bytes as they arrive: gathered chunks would delay a slow stream
         return response
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ class ImageConverter:
         self._max_side = max_side
         self._limits = limits
         self._reformatter = VideoReformatter()
-        self._matrix: tuple[int, int, int, int] | None = None  # of the stream since its last key frame
+        self._matrix: tuple[int, int, int, int] | None = None  # display matrix of the stream since its last key frame
         self._matrix_read = False
 
     def upright(self, frame: av.VideoFrame, aspect: Fraction) -> Image:

@@ -135,7 +135,7 @@ class Media:
         target_us = start_us + at_ms * 1_000
         for margin_us in (*_SEEK_MARGINS_US, at_ms * 1_000):
             from_us = max(start_us, target_us - margin_us)
-            with contextlib.suppress(av.error.FFmpegError):  # without an index, stay at the beginning
+            with contextlib.suppress(av.error.FFmpegError):  # a file without an index is read from the beginning
                 self.container.seek(from_us)
                 if self.video is None or self._next_key_frame_us() <= target_us:
                     self.container.seek(from_us)

@@ -17,8 +17,8 @@ from apps.livestream.media.sampling import SECOND
 # Steps of a transport stream's clock that are not pauses: the thresholds of FFmpeg's own program.
 _JUMP_NS = 10 * SECOND
 _BACKWARD_JUMP_NS = SECOND // 10
-_PACKET_BYTES = 512  # of memory, beside its data: a hostile file has packets of one byte
-_MAX_FAULTS = 50  # of the demuxer, one after the other without a packet between
+_PACKET_BYTES = 512  # memory of a packet beside its data: a hostile file has packets of one byte
+_MAX_FAULTS = 50  # faults of the demuxer, one after the other without a packet between
 # Containers whose header has the duration, and by how much it differs from the end of the last packet in whole files.
 # FFmpeg computes the duration of the others from the bit rate, or takes that of the last packet.
 _DURATION_IN_HEADER = dict.fromkeys(("mov", "matroska", "flv", "avi", "asf", "caf", "w64"), SECOND // 5)

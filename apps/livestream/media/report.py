@@ -13,7 +13,7 @@ class FrameAccount:
 
     decoded: int = 0
     delivered: int = 0
-    sampled_away: int = 0  # by frames_per_second
+    sampled_away: int = 0  # frames that frames_per_second left out
     dropped: int = 0  # the consumer was behind: the oldest queued frame of a live source
     unusable: int = 0  # presentation time not after the frame before, or a pixel format that cannot be converted
     undelivered: int = 0  # decoded when the source was closed
@@ -33,10 +33,10 @@ class SoundAccount:
 
     decoded: int = 0
     silence: int = 0  # inserted into gaps
-    trimmed: int = 0  # of frames that begin before the end of the one before
+    trimmed: int = 0  # samples of frames that begin before the end of the one before
     segments: int = 0
     due: int = 0  # what decoded + silence - trimmed are at 16 kHz, `unconverted` left out
-    unconverted: int = 0  # in the resampler when the source was closed
+    unconverted: int = 0  # samples in the resampler when the source was closed
     converted: int = 0  # samples that the resampler gave
     padding: int = 0  # zeros after the last sample, to fill its chunk
     delivered: int = 0
@@ -71,7 +71,7 @@ class SourceReport:
     damaged_packets: int = 0  # the demuxer or a decoder refused them
     corrupt_frames: int = 0  # delivered, with errors that the decoder concealed
     missing_timestamps: int = 0  # replaced by the end of the frame before
-    timestamp_jumps: int = 0  # of all streams of a live source, removed from the timeline
+    timestamp_jumps: int = 0  # jumps of all streams of a live source, removed from the timeline
     silences: int = 0  # gaps in the sound that were filled
     overlaps: int = 0  # frames of sound that were trimmed
     out_of_order: int = 0  # items after a later one: video and sound are too far apart in the source
@@ -81,8 +81,8 @@ class SourceReport:
     gap_count: int = 0
     expected_ms: int | None = None  # the container's duration, where it has one
     ended_ms: int = 0  # the end of the last packet that was read
-    missing_bytes: int | None = None  # that the container's structure says should follow, at least
-    missing_packets: int = 0  # in the container's index and not in the file
+    missing_bytes: int | None = None  # least bytes that should follow by the container's structure
+    missing_packets: int = 0  # packets in the container's index and not in the file
     complete: bool | None = None  # False: truncated; None: not known, or not read to its end
     end: str = ""  # why the source ended; empty while it is read
 

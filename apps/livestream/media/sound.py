@@ -71,8 +71,8 @@ class SoundTrack:
         self._silence_ns = int(limits.silence_s * SECOND)
         self._max_rate = limits.sample_rate
         self._shift_ns = shift_ns
-        self._rate = 0  # of the segment; 0 before the first frame
-        self._start_ns = 0  # of the segment
+        self._rate = 0  # rate of the segment; 0 before the first frame
+        self._start_ns = 0  # start of the segment
         self._fed = 0  # samples of the segment, at its rate
         self._resampler: av.AudioResampler | None = None
         self._converted: list[Samples] = []  # each [channels, n]

@@ -117,7 +117,7 @@ class Source:
         self._pump_task: asyncio.Task[None] | None = None
         self._ended = False
         self._failure: BaseException | None = None
-        self._raised: Exception | None = None  # by the decoder, behind items that are delivered first
+        self._raised: Exception | None = None  # error of the decoder, behind items that are delivered first
         self._pace_start: tuple[float, int] | None = None
         self._sampler = FrameSampler[av.VideoFrame](settings.frames_per_second)
         self.report = SourceReport(where=os.fspath(where))
@@ -365,7 +365,7 @@ class Source:
         except RuntimeError:  # closed before
             return
         await asyncio.shield(asyncio.wrap_future(future))
-        self._thread.shutdown()  # its last call is done: this waits for its last instructions only
+        self._thread.shutdown()  # waits for the last instructions only: the thread's last call is done
 
 
 def _check(name: str, value: float | Fraction | None, low: float, high: float) -> None:

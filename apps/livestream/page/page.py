@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 _FOLDER = Path(__file__).parent
-WIDTH, HEIGHT = 1000, 160  # of the curves, in the units of the SVG
+WIDTH, HEIGHT = 1000, 160  # size of the curves, in the units of the SVG
 PLACES = {"device": "on the device", "cloud": "in the cloud", "device alone": "on the device, without the cloud"}
 CURVES = (("score", "highlight"), ("held", "item in hand"), ("face", "face"), ("voice", "voice"))
 # Where the tasks palm and article ran, their evidence is what the decision weighs.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from apps.livestream.train.networks import FACE_WIDTHS, ITEM_WIDTHS, STRIDES, Detector
 from apps.livestream.train.scenes import CLASSES, FACE, SIDE, Scenes
 
-LEVEL_SIDES = ((0, 72), (48, 144), (104, 10_000))  # of boxes that a level learns, the longer side in pixels
+LEVEL_SIDES = ((0, 72), (48, 144), (104, 10_000))  # longer side, in pixels, of the boxes that a level learns
 
 
 class Cells:

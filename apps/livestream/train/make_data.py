@@ -44,7 +44,7 @@ ARTICLES = (
 )  # fmt: skip
 SURE, UNSURE = 0.42, 0.25  # scores of the public item detector: from SURE on a label, between them neither
 FACE_SURE, FACE_UNSURE = 0.65, 0.4
-ITEM_SETTINGS = {"score": UNSURE}  # of the item task that labels frames
+ITEM_SETTINGS = {"score": UNSURE}  # settings of the item task that labels frames
 FRAME_SIDE, SPRITE_SIDE = 400, 128
 FRAMES_PER_SECOND = 4
 HELD_OUT = 0.8  # the part of each clip before the held-out one

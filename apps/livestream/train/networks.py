@@ -30,7 +30,7 @@ class ConvNorm(nn.Module):
         self.conv = nn.Conv2d(inputs, results, kernel, stride, kernel // 2, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(results, momentum=0.03)
         self.relu = relu
-        self.bias: Any = None  # of folded weights that were just loaded
+        self.bias: Any = None  # bias of folded weights that were just loaded
 
     def forward(self, x: Tensor) -> Tensor:
         if self.bias is not None:

@@ -306,7 +306,7 @@ class Scenes:
         whole = (self.sprites[sprite, 3].float().mean((1, 2)) / 255) * size * size * stretch
         inside = alpha.sum((1, 2, 3)) / whole.clamp(min=1)
         label = self.label[sprite].float()
-        least = torch.where(label == 0, 0.2, 0.4)  # of a person often only a part is in the picture
+        least = torch.where(label == 0, 0.2, 0.4)  # often only a part of a person is in the picture
         state = torch.where((inside > least) & (torch.maximum(right - left, bottom - top) >= 9), 1.0, 2.0)
         state = torch.where(active & solid.any(2).any(1), state, 0.0)
         box = torch.stack([label, left, top, right, bottom, state], 1)

@@ -4,8 +4,8 @@ TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MARGIN = 2 / 7  # of a side, on each side of the middle
-_EDGE = 1 / 7  # of a side: the width of the edge
+_MARGIN = 2 / 7  # part of a side, on each side of the middle
+_EDGE = 1 / 7  # width of the edge as a part of a side
 
 
 def centre_and_border(cells: "Sequence[Sequence[float]]") -> "tuple[float, float]":

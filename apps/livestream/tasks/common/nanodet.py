@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIDE = 320
 INPUT = "input.1"
-BINS = 8  # of a distance
+BINS = 8  # bins of a distance
 _MEAN = (103.53, 116.28, 123.675)
 _STD = (57.375, 57.12, 58.395)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SIDE = 320
 INPUT = "image"
-LABELS = ("person", "bottle", "cup", "cell phone", "book", "article")  # of items; a hand is a person
+LABELS = ("person", "bottle", "cup", "cell phone", "book", "article")  # labels of items; a hand is a person
 
 
 def blob(small: "np.ndarray") -> "np.ndarray":

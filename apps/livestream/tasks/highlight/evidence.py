@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     type Box = Sequence[float]  # left, top, width, height, in pixels
     type Article = dict[str, Any]
 
-_GROWTH = 0.08  # of an item's longer side, by which its box grows before it is looked for what touches it
+_GROWTH = 0.08  # part of an item's longer side by which its box grows before others are tested for touching it
 _SUPPORT = 2  # frames of a second in which an article must be seen to count in full
-_FINGERS = 1.0  # of a palm's longer side, by which its box grows on each side to hold the fingers
+_FINGERS = 1.0  # palms' longer sides by which a palm's box grows on each side to hold the fingers
 
 
 def frame_evidence(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from walle.task import Context, Trigger
 
-_QUALITY = 85  # of the JPEG that the cloud looks at
-SMOOTHED = ("handled", "shown")  # their evidence is the mean of this second and the two before it
+_QUALITY = 85  # quality of the JPEG that the cloud looks at
+SMOOTHED = ("handled", "shown")  # evidence that is the mean of this second and the two before it
 _BEFORE = 2
 
 

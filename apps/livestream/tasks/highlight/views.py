@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SCORE = 0.25
 OVERLAP = 0.6
 CANDIDATES = 100
-PART = 0.6  # of each side
+PART = 0.6  # part of each side
 
 
 def items(ctx: "Context", image: "np.ndarray") -> "list[dict[str, Any]]":

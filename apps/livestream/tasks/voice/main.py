@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RATE = 16_000
 WINDOW = 512  # samples, 32 ms
-MAX_SAMPLES = 60 * RATE  # of a chunk
+MAX_SAMPLES = 60 * RATE  # longest chunk
 GAP_MS = 20  # a chunk that begins farther from the last one's end does not continue it
 _MS = RATE // 1000
 DETECTORS = {"silero": silero, "own": own_voice}
