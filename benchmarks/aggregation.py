@@ -39,7 +39,7 @@ from walle.pipeline.stream.events import Events
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 
 EVENTS_A_VISIT = 19
-_ZSTD_LEVEL = 3  # of the tunnel
+_ZSTD_LEVEL = 3  # level of the tunnel
 
 
 def page_visits(rng: random.Random, visits: int) -> list[Event]:

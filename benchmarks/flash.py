@@ -26,7 +26,7 @@ from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import TriggerCondition
 
 _FEATURE_BYTES = 1150  # about those of the IPV feature
-_ACK_S = 0.5  # from a feature to its acknowledgement
+_ACK_S = 0.5  # time from a feature to its acknowledgement
 
 
 def written_bytes() -> int:

@@ -49,7 +49,7 @@ def execute(ctx, trigger):
         image[360, 640, 1]
 """
 WAYS = ("none", "shared", "ordinary", "each", "process")
-_FRAMES_IN_TURN = 4  # that the app has, as a decoder has
+_FRAMES_IN_TURN = 4  # frames that the app has, as a decoder has
 
 
 def host_cpu_s() -> float:

@@ -35,9 +35,9 @@ TASK = "shop/ipv"
 SHARES = (0.25, 0.5, 1.0)
 RUNS = 10
 GUARDS = ("latency_ms < 1.2x", "confidence > 0.95x")
-SILENCE_S = 80.0  # of the simulated clock, by which a device reports each second
+SILENCE_S = 80.0  # silence on the simulated clock, by which a device reports each second
 _POPULAR = {"model": "model-0"}
-MOST_DEVICES = 3_000  # that have the new version; a release that lasts longer counts as undecided
+MOST_DEVICES = 3_000  # devices that have the new version; a release that lasts longer counts as undecided
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Case:
     always_failing: float = 0.0  # share of devices on which every version fails
     bad_model: float = 0.0  # share of devices of the model on which the new version fails always
     hostile: float = 0.0  # share of devices that lie about the new version
-    lie_failed: bool = True  # they say that every run failed; else, that none did
+    lie_failed: bool = True  # true: liars say that every run failed; else, that none did
     lie_runs: int = 1_000
     loud: int = 0  # reports of one honest phone, a thousand runs each, before all others
     guards: tuple[str, ...] = GUARDS
@@ -59,7 +59,7 @@ class Case:
     silent: float = 0.0  # share of devices that are silent with the new version
     quiet: float = 0.0  # share of devices that are silent with any version
     hold_s: float = 0.0
-    attributes: int = 0  # of each device, beside model, system and app version
+    attributes: int = 0  # attributes of each device, beside model, system and app version
     imposters: float = 0.0  # share that states what most devices have, and metrics that make the new version look bad
     shares: tuple[float, ...] = SHARES
 

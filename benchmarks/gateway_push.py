@@ -146,7 +146,7 @@ async def _load(url: str, session: str, *, how: Collection[str], seconds: float,
             profile = Profile(_DEVICE, app_version, attributes, tasks).to_header()
         else:
             profile = ShortProfile(app_version, attributes, digests).to_header()
-            if number < 2 * _CONNECTIONS:  # as devices do that the gateway asks
+            if number < 2 * _CONNECTIONS:  # the gateway asks devices so at first
                 return f"{lines}{PROFILE_HEADER}: {profile}\r\n{HAVE_HEADER}: {have}\r\n\r\n".encode()
         return f"{lines}{PROFILE_HEADER}: {profile}\r\n\r\n".encode()
 

@@ -21,7 +21,7 @@ def print_headline(
     Raises:
         ValueError: a number is not finite.
     """
-    from walle.cli.figures.headline import Headline  # not earlier: some benchmarks measure their own memory
+    from walle.cli.figures.headline import Headline  # imported late: some benchmarks measure their own memory
 
     headline = Headline(what=what, unit=unit, better=better, ours=ours, peers=dict(peers or {}))
     sys.stdout.write(headline.to_line() + "\n")

@@ -47,8 +47,8 @@ from benchmarks.ipv_pipelines.receiver import Receiver
 from walle.pipeline.events.event import Event
 from walle.pipeline.stream.events import Events
 
-VISITS_EACH = 50  # of a generated user
-RAW_VISITS = 2_000  # whose raw events are uploaded
+VISITS_EACH = 50  # visits of a generated user
+RAW_VISITS = 2_000  # visits whose raw events are uploaded
 
 
 async def measure(visits: Sequence[UserVisit], seed: int) -> dict[str, Any]:

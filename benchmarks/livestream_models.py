@@ -44,8 +44,8 @@ PAPER_MS = {  # Table 1: Huawei P50 Pro, iPhone 11
     "face_detection": (41.42, 22.58),
     "voice_detection": (0.07, 0.01),
 }
-WINDOWS_A_SECOND = 16_000 / 512  # of Silero VAD
-MAX_DIFFERENCE = 1e-3  # of an output, relative to its greatest value, or to 0.01 if that is less
+WINDOWS_A_SECOND = 16_000 / 512  # windows of Silero VAD
+MAX_DIFFERENCE = 1e-3  # difference of an output, relative to its greatest value, or to 0.01 if that is less
 _SEED = 7
 
 type Times = dict[str, list[float]]
@@ -173,7 +173,7 @@ async def task_rows(folder: Path, models: Models, rounds: int) -> list[dict[str,
             contents: dict[str, Any] = {"image": image, "second": second}
             if name == "voice":
                 contents = {"samples": sound, "pts_ms": 1000 * second}
-            elif name == "highlight":  # of a frame on which the other tasks found nothing
+            elif name == "highlight":  # a frame on which the other tasks found nothing
                 frame = {"size": list(image.shape[:2]), "items": [], "faces": [], "image": image}
                 contents = {"second": second, "pts_ms": 1000 * second, "voice": 0.0, "frames": [frame]}
             event = {"event_id": "x", "page_id": "", "ts_ms": 1, "contents": contents}

@@ -41,7 +41,7 @@ _CASES = (
     ("every run fails", 1.0, 2),
     ("every run fails", 1.0, 0),
 )  # version, failure rate, beta devices
-_CURVE_S = 5.0  # between two points of a curve
+_CURVE_S = 5.0  # time between two points of a curve
 _REAL_STEPS = (0.2, 0.5, 1.0)  # a gate needs some hundred devices in a step
 _REAL_HORIZON_S = 600.0
 

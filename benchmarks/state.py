@@ -29,7 +29,7 @@ from walle.store.lease import MONITOR, RELEASES
 
 WRITERS = 8  # releases that change at once
 DEVICES = 50_000
-THREADS = 4  # of an identity node
+THREADS = 4  # threads of an identity node
 BATCH = 2_000  # devices that are heard of between two writes of the registry
 CLOCK = SystemClock()
 
@@ -106,10 +106,10 @@ def rate(seconds: float, threads: int, most: int, work: Callable[[int], object])
 
 def identities_s(home: CloudHome, seconds: float) -> list[Rate]:
     """Return enrolments and revocations, each of a device of its own: both by one, and both by THREADS at once."""
-    store, key = home.identities(), os.urandom(91)  # as large as a key of P-256
+    store, key = home.identities(), os.urandom(91)  # the key has the size of one of P-256
     found = []
     for threads in (1, THREADS):
-        token = store.make_token(uses=100_000, life_s=86_400.0)  # that of an image of a fleet
+        token = store.make_token(uses=100_000, life_s=86_400.0)  # one token, as an image of a fleet has it
 
         def enrol(number: int, threads: int = threads, token: str = token) -> None:
             store.certify(f"device-{threads}-{number:06}", key, token, expires_s=CLOCK.time() + 86_400.0)

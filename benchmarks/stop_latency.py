@@ -26,7 +26,7 @@ from benchmarks.headline import print_headline
 from walle.vm import VM, DeadlineExceeded
 
 LIMITS = {"memory_mb": 1024, "log_kb": 64, "output_kb": 64, "recursion": 1000}
-LONGEST_S = 5.0  # of a kind's whole call
+LONGEST_S = 5.0  # longest call of any kind
 
 
 class Kind(NamedTuple):
@@ -140,7 +140,7 @@ async def measure(kind: Kind, points: int) -> dict[str, Any]:
             begin = time.perf_counter()
             try:
                 await vm.call("run", deadline=deadline)
-                continue  # it was faster this time
+                continue  # this call was faster
             except DeadlineExceeded:
                 late_ms.append((time.perf_counter() - begin - deadline) * 1e3)
             if not vm.alive:

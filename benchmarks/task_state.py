@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=150)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # of evictions
+    logging.disable(logging.WARNING)  # evictions warn
     found: dict[str, list[float]] = {name: [] for name in POLICIES}
     for _ in range(options.rounds):
         for name, policy in POLICIES.items():

@@ -66,7 +66,7 @@ CPP = "c++"
 IPV_TASK = Path(__file__).parents[1] / "apps" / "ipv" / "task"
 _SERVE = "--serve"
 RING_NAME = "tunnel-0"
-RING = Ring(1, [RingMember(f"tunnel-{number}", "127.0.0.1", 7443) for number in range(4)])  # of kind "ring"
+RING = Ring(1, [RingMember(f"tunnel-{number}", "127.0.0.1", 7443) for number in range(4)])  # a ring of kind "ring"
 
 
 # --- the server's process ---------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ async def commit_ms(rows: int) -> dict[str, float]:
 
             async def read_all() -> int:
                 read = after = 0
-                while found := await ingest.query(topic="many", after=after, limit=rows):  # of bounded size
+                while found := await ingest.query(topic="many", after=after, limit=rows):  # pages of bounded size
                     read, after = read + len(found), found[-1][0]
                 return read
 
@@ -516,7 +516,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1:2] == [_SERVE]:
         _, _, folder, loop, kind = sys.argv
-        map_tls_buffers()  # as the programs do
+        map_tls_buffers()  # the programs do so too
         fast = "+" in loop
         if kind in ("bare", "buffered"):
             _run(loop, serve_bare(Path(folder), fast=fast, buffered=kind == "buffered"))

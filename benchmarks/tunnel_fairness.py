@@ -49,7 +49,7 @@ from walle.pipeline.tunnel.server.server import ServerLimits, TunnelServer
 _SERVE = "--serve"
 _WARM_UP_S = 2.0
 _LIGHT_EVERY_S = 0.1
-_WRITE_UPLOADS = 64  # of a heavy device at once
+_WRITE_UPLOADS = 64  # uploads that a heavy device writes at once
 
 
 # --- the server's process ---------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def _line(figures: Mapping[str, Any]) -> str:
 
 def main() -> None:
     if sys.argv[1:2] == [_SERVE]:
-        map_tls_buffers()  # as the programs do
+        map_tls_buffers()  # the programs do so too
         asyncio.run(_serve(Path(sys.argv[2])))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

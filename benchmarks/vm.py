@@ -120,7 +120,7 @@ NP = f"import walle.np as np\nTOTAL = float(np.sum(np.full(8, 0.5)))\n{EMPTY}"
 SMALL = {"empty": EMPTY, "np": NP, "np_json": f"import json\n{NP}"}
 LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 1024, "recursion": 1000}  # defaults of task.toml
 DEADLINE_S = 0.5
-FIRST_CALL_S = 30.0  # of each task in a new VM, which imports and plans; on a busy machine that is not yet measured
+FIRST_CALL_S = 30.0  # deadline of a task's first call in a new VM, which imports and plans, perhaps on a busy machine
 NAMES = ("light", "middle", "heavy")
 WAYS = ("vm", "host", "gil", "process")
 SHOWN = {"vm": "thread-level VMs", "host": "VMs in a VM host", "gil": "threads, one GIL", "process": "processes"}

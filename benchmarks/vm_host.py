@@ -46,7 +46,7 @@ def nothing(): return None
 def same(x): return x
 """
 LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 2048, "recursion": 1000}
-CALLS = 300  # of a round
+CALLS = 300  # calls of a round
 ARRAY_CALLS = 30
 STARTS = 10
 RESTARTS = 5

@@ -16,7 +16,7 @@ import httpx
 _ROOT = Path(__file__).parents[1]
 _WALLE = [sys.executable, "-c", "from walle.cli import main; main()"]
 _STOP_S = 30.0
-_STAGE_S = 60.0  # of a release
+_STAGE_S = 60.0  # time of a stage of a release
 SCENARIO, TASK, VERSION = "load", "answer", "v1"
 _TASK_FILES = {
     "task.toml": f'[task]\nname = "{TASK}"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "cloud"\n',

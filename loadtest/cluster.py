@@ -177,7 +177,7 @@ def enter_namespace(options: argparse.Namespace) -> int:
             from tests.sim.postgres_server import postgres_server
 
             server = undo.enter_context(postgres_server())
-            server.folder.chmod(0o711)  # its socket is used from the namespace, in which its owner has no number
+            server.folder.chmod(0o711)  # the namespace uses the server's socket, and the owner has no number there
             command += [f"--database={server.make_database()}", f"--postgres={server.pid()}"]
         environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
         return subprocess.run(command, env=environment, check=False).returncode

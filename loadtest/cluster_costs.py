@@ -15,7 +15,7 @@ from loadtest.cloud_process import CloudProcess
 from loadtest.cpu_times import CpuTimes
 from loadtest.device_process import DeviceProcess
 
-_DEVICES = 32  # that ask at once
+_DEVICES = 32  # devices that ask at once
 _SETTLE_S = 1.0  # what the cloud still does for requests that are answered, such as batches and watches
 
 

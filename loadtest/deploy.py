@@ -38,7 +38,7 @@ MODULE = "loadtest.deploy_devices"
 TASK = "ipv"
 _WEIGHTS_BYTES = 300_000
 _STEPS = [0.25, 0.5, 1.0]
-_TRIAL = {"trial_runs": 200}  # by runs: there are too few devices for a gate by devices
+_TRIAL = {"trial_runs": 200}  # runs decide: there are too few devices for a gate by devices
 _TOML = f'[task]\nname = "{TASK}"\n[trigger]\nsequence = ["page_exit"]\n[files]\n"{WEIGHTS}" = "shared"\n'
 
 

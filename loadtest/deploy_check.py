@@ -6,9 +6,9 @@ from typing import Any
 
 from walle.trust.audience import share
 
-WEIGHTS = "resources/weights.bin"  # of each version
+WEIGHTS = "resources/weights.bin"  # weights of each version
 BAD = b"bad"  # begins the weights of a version whose runs fail
-ROLLBACK_S = 1.0  # from a rollback to the answers of the gateway
+ROLLBACK_S = 1.0  # time from a rollback to the answers of the gateway
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Played:
     release_id: str
     version: str
     weights: str  # sha256 of what was pushed
-    shares: Sequence[tuple[float, float]]  # when, and the share that may have the version from then on
+    shares: Sequence[tuple[float, float]]  # times, each with the share that may have the version from then on
     rolled_back_s: float | None = None
 
 

@@ -45,7 +45,7 @@ from walle.protocol import (
 )
 
 _APP_VERSION = "10.1"
-_RUNS = 20  # between two check-ins
+_RUNS = 20  # runs between two check-ins
 
 
 class WrongAnswerError(WalleError):
@@ -74,7 +74,7 @@ class DeployDevice:
         self._outcomes = OutcomeReport(device_id, {"app_version": _APP_VERSION})
         self._bad: dict[str, bool] = {}  # by task
         self._activations: list[tuple[float, str, str, str]] = []  # when, task, version, sha256 of its weights
-        self._checkins: list[tuple[float, dict[str, str]]] = []  # when it began, and what it left active
+        self._checkins: list[tuple[float, dict[str, str]]] = []  # begin of each check-in, and what it left active
         self._drops = 0
         self._waits = 0
         self._agent: Agent
@@ -159,8 +159,8 @@ class DeployDevice:
                 return
         for error in await handling:
             if isinstance(error, DirectiveRefusedError) and self._went_back(error.task):
-                self._waits += 1  # for the next signing of its task's directives (docs/adr/0004-trust.md)
-            elif not isinstance(error, FetchError):  # which the next check-in tries again
+                self._waits += 1  # waits for the next signing of its task's directives (docs/adr/0004-trust.md)
+            elif not isinstance(error, FetchError):  # the next check-in tries it again
                 raise error
         self._checkins.append((began_s, self._agent.tasks))
 

@@ -41,7 +41,7 @@ class DeviceProcess:
             theirs.close()
             devices = cls(ours)
             try:
-                devices.call("ready")  # its start is not part of the load
+                devices.call("ready")  # the start is not part of the load
                 yield devices
             finally:
                 process.kill()

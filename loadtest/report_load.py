@@ -22,7 +22,7 @@ from loadtest.device_sessions import device_sessions
 from walle.cli import event_loop
 from walle.protocol import DEVICE_HEADER
 
-_RUNS = 3  # of a report
+_RUNS = 3  # runs in a report
 _DEVICES = 2_000
 
 

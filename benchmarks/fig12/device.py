@@ -113,7 +113,7 @@ class BenchDevice:
         """Send `count` requests, one after the other, while a full outbox drains."""
         filling = asyncio.create_task(self._keep_full())
         try:
-            await asyncio.sleep(2.0)  # until the buffers on the way are full
+            await asyncio.sleep(2.0)  # the buffers on the way fill
             times_ms = []
             first, since_s = self.acked, time.perf_counter()
             for _ in range(count):

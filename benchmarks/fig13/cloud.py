@@ -26,7 +26,7 @@ NAME = f"{SCENARIO}/{TASK}"
 OLD, NEW = "v1", "v2"
 APP_VERSION = "10.1"
 _FLEET_ID = "fig13"
-_SIZE_BYTES = 1_000  # of a manifest
+_SIZE_BYTES = 1_000  # size of a manifest
 
 
 class SimulatedCloud:

@@ -24,7 +24,7 @@ type Indices = NDArray[np.int64]
 
 _PLACE_SHIFT = 64 - (Audience.PLACES.bit_length() - 1)
 _CHUNK = 1 << 20  # devices at a time: temporary arrays stay small
-_ALONE = 500_000  # so few places are computed in this process
+_ALONE = 500_000  # most places that one process computes
 _STRIDE, _SEED_STRIDE = 1_000_003, 0x9E37_79B9
 _MIX = (0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB)
 _MASK = (1 << 64) - 1
@@ -35,11 +35,11 @@ class Pattern:
     """Habits of a fleet, in seconds. A device's own differ from these by up to `spread`, the last three by half."""
 
     session_s: float = 270.0  # online at a time
-    gap_s: float = 720.0  # between two sessions
+    gap_s: float = 720.0  # time between two sessions
     spread: float = 0.25
-    run_s: float = 6.0  # between two runs of the task, while online; the same for each device
-    request_s: float = 20.0  # between two requests of the app, each followed by a report
-    pull_s: float = 2.0  # from the answer to the installed version
+    run_s: float = 6.0  # time between two runs of the task, while online; the same for each device
+    request_s: float = 20.0  # time between two requests of the app, each followed by a report
+    pull_s: float = 2.0  # time from the answer to the installed version
 
     @property
     def online(self) -> float:
@@ -65,7 +65,7 @@ class Fleet:
 
         self.session_s = own(habits.session_s, habits.spread)
         self.period_s = self.session_s / np.float32(habits.online)
-        self.phase_s = rng.random(count, dtype=np.float32) * self.period_s  # since a session began, at time 0
+        self.phase_s = rng.random(count, dtype=np.float32) * self.period_s  # time since a session began, at time 0
         self.request_s = own(habits.request_s, 0.5)
         self.pull_s = own(habits.pull_s, 0.5)
 

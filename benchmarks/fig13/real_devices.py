@@ -31,7 +31,7 @@ class Traffic:
     reports: int = 0
     pulled_files: int = 0
     pulled_bytes: int = 0
-    late_ms: list[float] = dataclasses.field(default_factory=list)  # of requests, behind their time
+    late_ms: list[float] = dataclasses.field(default_factory=list)  # delays of requests, behind their time
     wrong: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -67,7 +67,7 @@ class RealDevices:
         self._began_s = 0.0
         self._batches = 0
         self._open_requests = 0
-        self._heads: dict[tuple[int, str], bytes] = {}  # of a device's requests with a version
+        self._heads: dict[tuple[int, str], bytes] = {}  # heads of a device's requests with a version
         self.most_waiting = 0  # requests that waited for a connection at once
 
     @property

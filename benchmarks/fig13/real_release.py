@@ -20,8 +20,8 @@ from walle.protocol import DEVICE_HEADER
 
 _CONNECTIONS = 64
 _APP = "benchmarks.gateway_push:make_hello"  # answers the business requests that carry the profiles
-_LOOK_S = 0.1  # between two looks at the release
-_MODEL_BYTES = 50_000  # of a version's model, which each device pulls
+_LOOK_S = 0.1  # pause between two looks at the release
+_MODEL_BYTES = 50_000  # size of a version's model, which each device pulls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RealRun:
     """Record of a release, in simulated seconds; CPU time is the cloud's, in real seconds."""
 
     release_id: str
-    stages: list[tuple[str, float]]  # with the time at which each was first seen
+    stages: list[tuple[str, float]]  # names of stages, each with the time at which it was first seen
     reason: str
     installed_s: NDArray[np.float32]
     left_s: NDArray[np.float32]

@@ -21,7 +21,7 @@ from walle.deploy.releases.release import ReleaseState
 
 # Devices of a step, and of the control, whose reports go to the gate, the first ones: it keeps MAX_DEVICES of each.
 _HEARD = 3 * MAX_DEVICES
-_REPORTS = 40  # of a device at most, until its first runs are made
+_REPORTS = 40  # reports of a device at most, until its first runs are made
 _SAMPLE = 300  # devices whose answers are compared with those of their kind, for each table
 
 type Times = NDArray[np.float64]
@@ -43,11 +43,11 @@ class Plan:
     beta: int = 2
     steps: tuple[float, ...] = (0.01, 0.1, 1 / 3, 1.0)
     gate: Gate = dataclasses.field(default_factory=Gate)
-    new_rate: float = 0.005  # of runs that fail
+    new_rate: float = 0.005  # share of runs that fail
     old_rate: float = 0.005
-    simulation_s: float = 5.0  # from the start of the release to the first table
-    publish_s: float = 1.0  # from a verdict to the table in all gateways
-    tick_s: float = 1.0  # of the gate
+    simulation_s: float = 5.0  # time from the start of the release to the first table
+    publish_s: float = 1.0  # time from a verdict to the table in all gateways
+    tick_s: float = 1.0  # interval of the gate
     horizon_s: float = 1200.0
 
 
@@ -69,7 +69,7 @@ class Outcome:
     state: ReleaseState
     reason: str
     installed_s: NDArray[np.float32]
-    left_s: NDArray[np.float32]  # when it had the version before again
+    left_s: NDArray[np.float32]  # time at which it had the version before again
 
 
 @dataclasses.dataclass(frozen=True)

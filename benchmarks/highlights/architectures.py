@@ -22,7 +22,7 @@ import onnx
 from benchmarks.fig10.networks import conv_norm, described, mobile_levels
 from benchmarks.fig10.onnx_graph import OnnxGraph
 
-PARAMETERS = {  # of Table 1
+PARAMETERS = {  # sizes in Table 1
     "item_detection": 8_150_000,
     "item_recognition": 10_870_000,
     "face_detection": 2_060_000,

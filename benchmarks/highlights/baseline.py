@@ -18,7 +18,7 @@ from benchmarks.highlights.stream_client import StreamClient
 from benchmarks.highlights.stream_server import StreamServer
 from walle.actors.wiring import close_ray, start_ray
 
-VIEWS = 6  # of a frame in the highlight task's closer look (tasks/highlight/views.py)
+VIEWS = 6  # views of a frame in the highlight task's closer look (tasks/highlight/views.py)
 EVERY_SECOND = {DECIDER: {"sure": [-1.0, 2.0]}}  # settings by which each second is looked at more closely
 
 

@@ -18,9 +18,9 @@ from walle.base.clock import Clock, SystemClock
 from walle.vm import shared_empty
 
 FRAMES_PER_SECOND = 4
-MAX_SIDE = 1280  # of the frames, as in the demo
-CHUNK_MS = 100  # of sound
-LATE_S = 0.5  # at a pace, a frame that comes later than this is dropped, as a camera's queue would do
+MAX_SIDE = 1280  # size of the frames, equal to the demo's
+CHUNK_MS = 100  # length of a piece of sound
+LATE_S = 0.5  # a later frame is dropped at a pace, like in a camera's queue
 _RATE = 16
 
 
@@ -53,7 +53,7 @@ class ClipLoop:
         clock: Clock | None = None,
     ) -> None:
         self.info = Info()
-        self._begins: list[int] = []  # of the clips played so far, in seconds of the stream
+        self._begins: list[int] = []  # begins of the clips played so far, in seconds of the stream
         self._names: list[str] = []
         self.late_frames = 0
         self.frames = 0  # delivered

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_ROWS = (  # of the comparison: key, title, factor, digits
+_ROWS = (  # rows of the comparison: key, title, factor, digits
     ("cloud_cpu_ms_per_stream_s", "cloud CPU ms a stream second", 1, 1),
     ("with_onnxruntime_cpu_ms_per_stream_s", "  with ONNX Runtime's models", 1, 1),
     ("cloud_cpu_ms_per_highlight", "cloud CPU ms a highlight", 1, 0),

@@ -19,7 +19,7 @@ from benchmarks.highlights.stream_server import FULL_SCALE, HEAD, Kind
 from walle import cv
 from walle.base.clock import Clock, SystemClock
 
-JPEG_QUALITY = 85  # as the highlight task's
+JPEG_QUALITY = 85  # quality of the highlight task's
 
 
 class StreamClient:
@@ -30,7 +30,7 @@ class StreamClient:
     """
 
     def __init__(self, port: int, ca_path: Path, *, paced: bool, clock: Clock | None = None) -> None:
-        self.sent_bytes = 0  # of messages, before TLS
+        self.sent_bytes = 0  # bytes of messages, before TLS
         self._port = port
         self._ca_path = ca_path
         self._paced = paced

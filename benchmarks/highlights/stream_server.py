@@ -40,7 +40,7 @@ class Kind(enum.IntEnum):
     END = 4
 
 
-FULL_SCALE = 32768.0  # of the sound's samples
+FULL_SCALE = 32768.0  # largest value of the sound's samples
 MAX_BODY_BYTES = 8 << 20
 _RUN, _PHASE = "walle.pipeline.stream.context:run", "walle.pipeline.stream.context:phase"
 _DEADLINE_S = 60.0

@@ -50,7 +50,7 @@ class Path:
             port = packet[at : at + 2]
         direction = self._directions.get(port)
         if direction is None:
-            number = f" {len(self._directions)}" if port else ""  # in order of their first packets
+            number = f" {len(self._directions)}" if port else ""  # numbered in the order of their first packets
             direction = self._directions[port] = Direction(self._shape, random.Random(self._seed + number))
         return direction
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from benchmarks.links.shape import LinkShape
 
 _PACKET_BYTES = 1448
-_KERNEL_BYTES = 8 << 10  # that the proxy's sockets buffer: the rest waits at its sender, as before a real link
+_KERNEL_BYTES = 8 << 10  # bytes that the proxy's sockets buffer: the rest waits at its sender, as before a real link
 
 
 class ProxyLink:

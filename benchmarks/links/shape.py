@@ -48,7 +48,7 @@ class Direction:
         self._shape = shape
         self._rng = rng
         self._free_s = 0.0  # the link has sent everything that entered it
-        self._arrives_s = 0.0  # of the latest packet
+        self._arrives_s = 0.0  # arrival of the latest packet
 
     def send(self, size_bytes: int, now_s: float) -> float | None:
         """Return when a packet that enters now arrives, None if it does not."""
@@ -59,7 +59,7 @@ class Direction:
             self.overflowed += 1
             return None
         self._free_s = now_s + waiting_s + shape.time_on_link_s(size_bytes)
-        if self._rng.random() < shape.loss:  # on the air: it has used its share of the rate
+        if self._rng.random() < shape.loss:  # lost on the air: the packet has used its share of the rate
             self.lost += 1
             return None
         self._arrives_s = max(self._arrives_s, self._free_s + shape.draw_delay_s(self._rng))

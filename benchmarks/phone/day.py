@@ -31,7 +31,7 @@ from walle.task.run.runner import TaskRunner
 DEVICE = "phone"
 SESSION_PAUSE_MS = 1_200_000
 DAY_MS = 86_400_000
-_ACK_S = 0.5  # from a feature to its acknowledgement
+_ACK_S = 0.5  # time from a feature to its acknowledgement
 _WRITE_BACK_S = 30.0  # Linux writes a page back that has been dirty for so long
 
 
