@@ -22,7 +22,7 @@ myst_links_external_new_tab = False
 # A link to a file of the repository that is not a page of the site becomes a download, which the site then carries.
 suppress_warnings = ["misc.highlighting_failure"]  # blocks of ADRs that show formats
 
-html_theme = "furo"  # its style sheets, scripts and search are in the site: nothing is fetched from elsewhere
+html_theme = "furo"  # furo's style sheets, scripts and search are in the site: nothing is fetched from elsewhere
 html_title = "Walle"
 html_static_path: list[str] = []
 html_search_scorer = str(_ROOT / "docs/search_scorer.js")

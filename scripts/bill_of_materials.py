@@ -149,7 +149,7 @@ def _required_packages(requirements: Sequence[str]) -> Iterator[Component]:
     for name, ranges in sorted(found.items()):
         try:
             version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # of another system, or an extra that is not installed
+        except importlib.metadata.PackageNotFoundError:  # the package is of another system, or of a missing extra
             version = None
         is_required = any("extra" not in str(one.marker) for one in ranges)
         yield Component(
