@@ -48,7 +48,7 @@ class PageVisit:
     """The events of one page between its enter and its exit, both included; of a cut visit the latest event only."""
 
     page_id: str
-    position: int  # of the enter event; of a cut visit that of its latest event
+    position: int  # position of the enter event; for a cut visit that of its latest event
     is_cut: bool = False
     events: list[Event] = dataclasses.field(default_factory=list)
     size_bytes: int = 0

@@ -123,7 +123,7 @@ async def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         expected = dict(await replayed(journal))
     rng = random.Random(7)
     for _ in range(200):
-        file = rng.choice(files(tmp_path)[:-1])  # of the last one, an end may be cut off instead
+        file = rng.choice(files(tmp_path)[:-1])  # the last file is left out: its end may be cut off instead
         data = bytearray(file.read_bytes())
         at = rng.randrange(len(data) * 8)
         data[at // 8] ^= 1 << at % 8
@@ -149,7 +149,7 @@ async def test_damage_before_what_is_needed_is_not_counted(
         journal.skip_to(10)  # the file before does not end the journal, and is not cut
         journal.append(event(10))
     data = bytearray(files(tmp_path)[0].read_bytes())
-    data[sizes[5] + (3 if is_length else 12)] ^= 0x40  # of event 5: with its length, those behind it are lost
+    data[sizes[5] + (3 if is_length else 12)] ^= 0x40  # byte of event 5: a wrong length loses those behind it
     files(tmp_path)[0].write_bytes(data)
     damaged = {5, 6, 7} if is_length else {5}
     gone = {8, 9} if not is_length else set()  # positions without an event
@@ -252,7 +252,7 @@ async def test_files_that_a_failed_sync_left_are_synced_by_the_next_one(
             await journal.sync()
         handles = open_files()
         journal.trim(journal.next_position)
-        assert open_files() < handles  # of removed files
+        assert open_files() < handles  # the removed files are closed
         synced.clear()
         synced.append("works again")
         await journal.sync()
@@ -294,7 +294,7 @@ async def test_a_full_disk_refuses_the_event_and_keeps_those_before(tmp_path: Pa
         for i in range(3):
             journal.append(event(i))
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then a write beyond the limit fails as on a full disk
+        old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails like on a full disk
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (journal.size_bytes + 20, before[1]))  # room for half an event
             with pytest.raises(EventJournalError, match="cannot be written"):

@@ -63,7 +63,7 @@ def test_a_device_clock_that_is_set_back_makes_no_event_late() -> None:
 
 def test_events_at_the_device_clock_are_not_late_after_one_from_the_future() -> None:
     source = LiveSource(LivePolicy(late_ms=100, jump_ms=1_000_000, late=LatePolicy.DROP))
-    source.restore(Event("click", "p", 900_000, {}))  # of a process whose clock was fast
+    source.restore(Event("click", "p", 900_000, {}))  # an event of a process whose clock was fast
     source.note_clock(500.0, 50.0)
     assert fed(source, 500_000, 950_000, 500_010, 499_901, 499_899) == [500_000, 950_000, 500_010, 499_901]
     source.note_clock(951.0, 501.0)

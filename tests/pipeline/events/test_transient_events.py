@@ -223,7 +223,7 @@ async def test_a_stream_is_bounded_by_bytes_and_says_so(
         assert (stream.missed, stream.size_bytes) == (5, 0)
         for position in range(6, 10):
             results.expect("t", position)
-        for position in range(7, 10):  # they wait for the run before them
+        for position in range(7, 10):  # runs that wait for the run before them
             run(position, 40_000)
         assert stream.missed == 6
         run(6, 10)
@@ -255,4 +255,4 @@ async def test_a_stream_that_nobody_reads_is_bounded_and_says_what_it_lost(monke
         assert stream.missed == 40 + 10 + 10  # beyond 20 that were expected, and beyond 10 unread
         assert len(await read(stream, 10)) == 10
     assert [one async for one in stream] == []
-    results.expect("t", 99)  # of a task without a stream
+    results.expect("t", 99)  # task without a stream

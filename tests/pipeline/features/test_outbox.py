@@ -43,7 +43,7 @@ async def test_what_is_forgotten_is_gone_and_numbers_are_never_given_again(path:
         await store.flush()
         assert [upload.seq for upload in await outbox.batch(0, 10)] == [4, 5]
         assert outbox.size_bytes == full * 2 // 5
-        await outbox.forget(99)  # nor can an acknowledgement reach what was never sent
+        await outbox.forget(99)  # an acknowledgement cannot reach what was never sent
         await store.put("t", 5)
         await store.flush()
         assert [upload.seq for upload in await outbox.batch(0, 10)] == [6]

@@ -60,7 +60,7 @@ class OutboxContract:
             await outbox.forget(2)
             await put("t", b"payload")
             assert [upload.seq for upload in await outbox.batch(3, 10)] == [4, 5, 6]
-            await outbox.forget(100)  # of an earlier life of the file, so to speak: harmless
+            await outbox.forget(100)  # late, from an earlier life of the file: harmless
             assert outbox.last_seq == 6
             await put("t", b"payload")
             assert [upload.seq for upload in await outbox.batch(6, 10)] == [7]

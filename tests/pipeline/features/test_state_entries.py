@@ -264,7 +264,7 @@ def test_an_entry_that_cannot_fit_fails_its_run_and_evicts_nothing() -> None:
     active = states.active("t")
     assert active is not None
     assert active.value == {"a": 1}
-    assert run_at(states, EVICTING, 1, b="x" * 1018) == ({"b": "x" * 1018}, 1)  # of exactly the bound
+    assert run_at(states, EVICTING, 1, b="x" * 1018) == ({"b": "x" * 1018}, 1)  # a state of exactly the bound is kept
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 20])
@@ -344,7 +344,7 @@ def test_what_an_older_walle_wrote_meanwhile_gets_new_times() -> None:
     with contextlib.closing(device.db):
         device.run(1000, (Op("set", "a", 1), Op("set", "b", 1)))
         device.write()
-        write_states(device.db, {("t", 1): stored({"b": 2, "c": 3})})  # which knows no times
+        write_states(device.db, {("t", 1): stored({"b": 2, "c": 3})})  # an older walle, which knows no times
         device.kill()
         assert (device.active.value, device.active.times) == ({"b": 2, "c": 3}, None)
 

@@ -324,7 +324,7 @@ async def test_a_file_is_open_once(path: pathlib.Path) -> None:
 
 @pytest.mark.asyncio
 async def test_the_index_of_the_write_ahead_log_is_in_memory(path: pathlib.Path) -> None:
-    for opening in range(2):  # of a new file, and of one that has a write-ahead log
+    for opening in range(2):  # a new file, and one that has a write-ahead log
         async with FeatureStore(path) as store:
             await store.put("t", 1)
             await store.flush()
@@ -451,7 +451,7 @@ async def test_a_put_that_waits_for_the_outbox_does_not_wait_for_that(path: path
         await store.flush()
         waiting = asyncio.create_task(store.put("t", bytes(8_000)))
         await clock.advance(0.0)
-        store.forget(3)  # while the put waits
+        store.forget(3)  # the put waits meanwhile
         await clock.advance(0.02)
         async with asyncio.timeout(5):
             await waiting

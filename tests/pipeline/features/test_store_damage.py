@@ -145,7 +145,7 @@ def test_an_upload_whose_number_is_damaged_keeps_its_place(path: Path, seq: int,
     assert isinstance(value, bytes)
     number = bytes([0x80 | seq >> 7, seq & 0x7F])
     places = [place for place in range(len(whole[path.name])) if whole[path.name].startswith(value, place)]
-    assert len(places) == 2  # of the feature and of the upload
+    assert len(places) == 2  # one in the feature and one in the upload
     for place in places:
         for file in path.parent.iterdir():
             file.unlink()
@@ -469,7 +469,7 @@ def test_a_mark_is_read_back_and_anything_else_is_none() -> None:
             assert (found.replay is None) == (replay is None)
     for data in (b"", b"\0" * 256, mark.encode()[:-1], mark.encode().replace(b"3", b"4")):
         assert Mark.decode(data) is None
-    text = b"walle-3 ab - 1 2 3 4 5 6 7 8"  # without a replay state, as written before it was in the mark
+    text = b"walle-3 ab - 1 2 3 4 5 6 7 8"  # the older form has no replay state in the mark
     older = Mark.decode(b"%08x%s" % (zlib.crc32(text), text))
     assert older is not None
     assert (older.produced, older.replay) == (8, None)
@@ -514,7 +514,7 @@ async def test_a_file_of_format_1_is_migrated(path: Path) -> None:
 
 
 def test_damaged_files_that_are_set_aside_are_bounded_and_replace_none_at_the_same_time(path: Path) -> None:
-    clock = ManualClock()  # which stands still, as one that is set back at each start
+    clock = ManualClock()  # one time for all, like that of a clock that is set back at each start
     fill(path)
 
     async def main() -> list[str]:

@@ -41,7 +41,7 @@ async def test_calls_run_in_order_in_one_thread_and_their_results_and_errors_ret
     assert {ident for _, ident in ran} == {_named("walle-test-order")[0].ident}
     thread.close()
     await _ended("walle-test-order")
-    assert await thread.run(threading.get_ident) == _named("walle-test-order")[0].ident  # it starts again
+    assert await thread.run(threading.get_ident) == _named("walle-test-order")[0].ident  # the thread starts again
     thread.close()
     await _ended("walle-test-order")
 

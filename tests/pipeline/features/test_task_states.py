@@ -108,7 +108,7 @@ async def test_a_new_version_keeps_clears_or_migrates_and_a_rollback_finds_the_o
     states.activate(state_of(2, {"n": 2}))
     assert (await begin(states, 1)).value == {"n": 1}
     cleared = await begin(states, 2, on_upgrade=UpgradePolicy.CLEAR, features=FeaturesPolicy.CLEAR)
-    assert (cleared.value, cleared.after_id) == ({}, 7)  # not what the version had before the rollback
+    assert (cleared.value, cleared.after_id) == ({}, 7)  # the state from before the rollback is not used
     assert (await begin(states, 1)).after_id == 0
 
     async def migrate(old_version: int, state: Mapping[str, Any]) -> object:

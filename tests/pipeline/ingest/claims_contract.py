@@ -22,7 +22,7 @@ class ClaimsContract:
         await store.resume(Hello("d", "e", ""))
         await store.accept([received(1), received(1, device="stays")])
         assert await other.resume(Hello("d", "e", "")) == (1, chain_of([received(1)]))
-        late = await store.accept([received(2), received(2, device="stays")])  # from its old connection
+        late = await store.accept([received(2), received(2, device="stays")])  # the old connection's uploads
         assert late == Accepted({("stays", "e"): 2}, [received(2, device="stays")], frozenset({("d", "e")}))
         assert (await other.accept([received(2)])).fresh == [received(2)]
         await store.resume(Hello("d", "e", ""))

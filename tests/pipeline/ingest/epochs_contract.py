@@ -40,7 +40,7 @@ class EpochsContract:
         accepted = await store.accept([*old[2:], *moved] if is_one_batch else moved)
         assert accepted.fresh == ([*old[2:], moved[2]] if is_one_batch else [moved[2]])
         assert await stored(store) == [*old, moved[2]]
-        later = received(4, epoch="f", payload=bytes([4]))  # not moved, though it looks like one
+        later = received(4, epoch="f", payload=bytes([4]))  # looks like a moved upload, and is none
         assert (await store.accept([later])).fresh == [later]
 
     @pytest.mark.asyncio

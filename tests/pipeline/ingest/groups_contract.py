@@ -34,7 +34,7 @@ class GroupsContract:
             await store.accept(new)
             last = await waiting
             assert last.uploads == new
-            assert await last.commit()  # and the two before it
+            assert await last.commit()  # the two batches before are committed too
         assert (await store.group_lags())["g"] == GroupLag(0, None)
 
     @pytest.mark.asyncio
@@ -146,7 +146,7 @@ class GroupsContract:
             assert partition("d") in dead.take_dropped()
             assert dead.take_dropped() == frozenset()
             assert await batch.commit()
-            assert partition("d") not in alive.take_dropped()  # it had none before
+            assert partition("d") not in alive.take_dropped()  # nothing was dropped: it had none before
             await dead.close()
             await alive.close()
 

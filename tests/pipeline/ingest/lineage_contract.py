@@ -20,7 +20,7 @@ class LineageContract:
         rows.append(came_compressed(len(rows) + 1, topic="shop/ipv")._replace(version="v3"))
         await store.resume(Hello("d", "e", ""))
         await store.accept(rows[:3])
-        for row in rows[3:]:  # of one upload each, which a store may commit in another way
+        for row in rows[3:]:  # one upload each, which a store may commit in another way
             await store.accept([row])
         assert await stored(store) == as_read(rows)
         assert [row for _, row in await store.query(device_id="d", topic="shop/ipv")] == as_read(rows)

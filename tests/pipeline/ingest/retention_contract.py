@@ -77,7 +77,7 @@ class RetentionContract:
                 for seq in range(first, last + 1)
             ]
 
-        wrong = 10**9  # of the clock
+        wrong = 10**9  # wrong time of the clock
         await store.accept(at(100.0, 1, 10))
         await store.accept(at(wrong, 11, 10 + ahead))
         retention = Retention(store, {"t": RetentionRule(max_age_s=500.0)})
@@ -108,7 +108,7 @@ class RetentionContract:
         clock.now_s, clock.monotonic_s = 1e9, 60.0  # a minute later
         await retention.apply()
         assert [row.seq for row in await stored(store)] == list(range(4, 11))  # aged by a minute
-        clock.now_s, clock.monotonic_s = 1120.0, 120.0  # it is mended
+        clock.now_s, clock.monotonic_s = 1120.0, 120.0  # the clock is mended
         await retention.apply()
         assert [row.seq for row in await stored(store)] == list(range(4, 11))
         for minutes in range(3, 63):
@@ -121,7 +121,7 @@ class RetentionContract:
         assert [row.seq for row in await stored(store)] == [11, 12]
         clock.now_s, clock.monotonic_s = 2e9 + 100, 3800.0
         await retention.apply()
-        assert await store.count() == 1  # it was meant
+        assert await store.count() == 1  # the new time was meant
 
     @pytest.mark.asyncio
     async def test_deleted_uploads_that_no_group_has_committed_are_counted(self, store: UploadStore) -> None:

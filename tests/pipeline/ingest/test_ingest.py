@@ -153,7 +153,7 @@ async def test_a_query_by_topic_reads_the_rows_of_that_topic_only(ingest: Ingest
 
     await ingest._read(lambda database: database.set_progress_handler(count_steps, 10))
     assert len(await ingest.query(topic="rare")) == 5
-    assert steps < 50  # of 10 instructions of SQLite each; a scan takes thousands
+    assert steps < 50  # each step is 10 instructions of SQLite; a scan takes thousands
     steps = 0
     assert len(await ingest.query(topic="absent", after=2)) == 0
     assert steps < 50

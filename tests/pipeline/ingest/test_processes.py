@@ -201,7 +201,7 @@ async def test_a_process_without_its_main_process_does_not_keep_devices_until_th
             assert await client.request("what", b"A") == b"device-0 what A"
             channel = processes._slots[0].channel
             assert channel is not None
-            channel._writer.close()  # as at the main process's end
+            channel._writer.close()  # looks like the main process's end
             await until(lambda: processes.restarts == 1)
             assert await client.request("what", b"B") == b"device-0 what B"
 
@@ -480,7 +480,7 @@ async def test_a_process_whose_main_process_has_ended_does_not_wait_for_its_devi
         process = processes._slots[0].process
         assert process is not None
         assert process.stdin is not None
-        process.stdin.close()  # as when this process is killed
+        process.stdin.close()  # looks like a kill of this process
         assert await asyncio.wait_for(process.wait(), 20) == 0
         await until(lambda: len(processes.pids) == 1 and all(client.connected for client in clients))
 

@@ -79,7 +79,7 @@ async def test_a_device_restored_from_an_older_copy_goes_on_and_reports_it(rig: 
         copy = copy_files(rig.path, files)
         await rig.send(60)
         put_back(rig.path, copy)
-        (loss,) = await rig.send(50)  # their numbers are those of uploads that the cloud has
+        (loss,) = await rig.send(50)  # the numbers are those of uploads that the cloud has
         assert (loss.first_seq, loss.cause) == (101, LossCause.DEVICE_RESTORED)
         assert await rig.arrived() == list(range(210))
         noticed, reported = await rig.losses()  # the cloud compares the Hello with what it has; the report comes later
@@ -148,7 +148,7 @@ async def test_an_upload_that_is_altered_while_connected_is_reported_and_the_oth
             epoch = outbox.epoch
             await store.put_all([store.encode("t", value) for value in range(1, 8)])
             altered = store.call(lambda database: alter(database, 5))
-            await asyncio.gather(store.flush(), altered)  # in this order in the store's thread
+            await asyncio.gather(store.flush(), altered)  # the store's thread runs them in this order
             await client.drained()
         assert outbox.epoch != epoch
         arrived = await rig.arrived()
@@ -281,9 +281,9 @@ async def test_a_device_restored_to_before_its_epoch_began_is_reported_by_the_cl
         await rig.send(5, upload=False)
         folder = copy_files(rig.path, FOLDER)
         put_back(rig.path, older)
-        await rig.send(7)  # in a new epoch
+        await rig.send(7)  # a new epoch
         epoch = (await stored_epochs(rig))[-1]
-        put_back(rig.path, folder)  # with its mark: the device cannot know
+        put_back(rig.path, folder)  # the mark is put back too: the device cannot know
         await rig.send(3)
         assert await rig.arrived() == [*range(10), *range(15, 22), *range(10, 15), *range(22, 25)]
         assert (await rig.losses())[-1] == Loss(epoch, 1, None, LossCause.DEVICE_RESTORED)
@@ -302,7 +302,7 @@ async def test_a_device_restored_twice_to_one_epoch_reports_all_that_the_copy_la
         await rig.send(3)
         await rig.send(5, upload=False)
         put_back(rig.path, later)
-        await rig.send(3)  # in an epoch of its own, which the mark names from now on
+        await rig.send(3)  # a new epoch, which the mark names from now on
         put_back(rig.path, copy)
         losses = await rig.send(1)
         assert Loss(epoch, 11, None, LossCause.DEVICE_RESTORED) in losses
@@ -351,7 +351,7 @@ async def test_uploads_of_the_older_epoch_may_be_stored_after_the_hello_of_the_n
         await ingest.resume(hello("f", origins=origins_to_text([Origin("e", 0, 0, 3)])))
         batch = [received(seq, epoch=epoch, payload=bytes([seq])) for epoch in "ef" for seq in (1, 2)]
         batch.append(received(3, epoch="f", payload=b"3"))
-        accepted = await ingest.accept(batch)  # they were in the server's queue
+        accepted = await ingest.accept(batch)  # uploads that were in the server's queue
         assert accepted.fresh == [*batch[:2], batch[4]]
         assert accepted.highest == {("d", "e"): 2, ("d", "f"): 3}
 

@@ -231,7 +231,7 @@ async def test_each_event_that_a_task_meets_has_one_form(make: Make) -> None:
     plain = {"event": event.to_dict(), "position": 0, "visit": "whole"}
     found = await vm.call("walle.pipeline.stream.context:run", TASK, plain, encoded, {}, callbacks=callbacks)
     want = ["item", "item", 3, 3, event.to_dict()]
-    assert found["output"] == [*[want] * 6, event.to_dict()]  # and the event itself is plain data
+    assert found["output"] == [*[want] * 6, event.to_dict()]  # the event itself is plain data
     assert (await vm.call("walle.pipeline.stream.context:phase", TASK, "execute", plain, {}))["output"] == want
     batch = await vm.call("walle.pipeline.stream.context:phase_batch", TASK, [plain], [{}])
     assert batch["outputs"] == [(None, want)]
@@ -291,7 +291,7 @@ async def test_what_a_failing_run_logged_stays_for_one_call(make: Make) -> None:
     assert taken["log"] == lines
     assert taken["cpu_s"] > 0
     result = await vm.call("walle.pipeline.stream.context:run", TASK, TRIGGER, EVENTS, {"os": "other"})
-    assert result["log"] == lines  # and nothing of the runs before
+    assert result["log"] == lines  # nothing of the runs before
     taken = await vm.call(take)  # the result could have been refused after the run returned
     assert (taken["log"], taken["place"].rpartition("/")[2]) == (lines, "main.py:3 in execute")
     assert await vm.call(take) == {"log": [], "place": "", "cpu_s": None}
@@ -378,7 +378,7 @@ async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_inte
             await run(vm)
         vm.close()
         assert await vm.wait_closed()
-    assert _core.vm_counts()["created"] <= created + 1  # they followed each other in one interpreter
+    assert _core.vm_counts()["created"] <= created + 1  # one interpreter ran them all
 
 
 @pytest.mark.asyncio

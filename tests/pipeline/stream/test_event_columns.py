@@ -397,7 +397,7 @@ def test_contents_that_repeat_those_before_become_what_json_loads_makes_of_them(
         ['{"a":1,"b":2,"c":3}', '{"b":2,"c":3,"a":1,"b":9}'],
         ['{"a":1,"b":2,"c":3}', '{"x":1,"a":1,"b":2,"x":3}'],  # a key again that those before do not have
         ['{"a":1,"b":2,"c":3}', '{"a":1,"b":2,"c":3}', '{"c":3,"b":2,"a":1,"c":4}'],
-        ['{"a":1,"b":2,"a":3}', '{"a":1,"b":2,"c":3}'],  # after contents of which pairs were merged
+        ['{"a":1,"b":2,"a":3}', '{"a":1,"b":2,"c":3}'],  # the contents before had pairs that were merged
         ["{" + ",".join(f'"k{n}":{n}' for n in range(300)) + "}"] * 2,
         ["{" + ",".join(f'"k{n}":{n}' for n in range(count)) + "}" for count in (15, 16, 17, 3, 0, 16)],
         [

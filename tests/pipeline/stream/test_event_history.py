@@ -234,7 +234,7 @@ def test_a_killed_process_loses_no_event_of_the_history(tmp_path: pathlib.Path) 
     for _ in range(5):
         with subprocess.Popen([sys.executable, "-c", PLAYER, str(tmp_path)], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            for _ in range(2):  # where it starts, and once it has played 1,500 events
+            for _ in range(2):  # one line at the start, one after 1,500 events
                 process.stdout.readline()
             try:
                 process.wait(rng.uniform(0, 0.1))

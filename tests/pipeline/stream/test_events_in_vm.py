@@ -96,7 +96,7 @@ async def test_the_time_level_sequence_is_encoded_only_if_a_task_reads_it(runner
     reads = "def execute(ctx, trigger): return [len(ctx.recent), ctx.recent.count(), ctx.recent.max('ts_ms')]\n"
     assert await output_of(runner, tmp_path / "b", reads, recent=recent) == [4, 4, 9_500]
     assert recent.encoded == 1
-    assert await output_of(runner, tmp_path / "c", reads) == [4, 4, 9_500]  # of a tuple
+    assert await output_of(runner, tmp_path / "c", reads) == [4, 4, 9_500]  # a tuple
 
 
 @pytest.mark.asyncio
@@ -231,7 +231,7 @@ async def test_a_hostile_task_crashes_and_exceeds_nothing(tmp_path: Path) -> Non
                 with pytest.raises(LimitExceeded, match="memory_mb"):
                     await call
             elif function == "replaced" and replaced:
-                with pytest.raises(TaskError, match="was replaced"):  # in its own VM, for its later runs
+                with pytest.raises(TaskError, match="was replaced"):  # a task's own VM is replaced for its later runs
                     await call
             else:
                 await call

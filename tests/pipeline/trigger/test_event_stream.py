@@ -57,7 +57,7 @@ def test_one_call_means_what_the_sequences_and_the_slow_matcher_mean(seed: int) 
         size_bytes = one.size_bytes()
         recent.append(position, one, size_bytes)
         expected = pages.feed(position, one, size_bytes)
-        if step % 100 == 0:  # as a replay finds them
+        if step % 100 == 0:  # a replay restores cut visits too
             restored = tuple(rng.sample(["", "p1", "p2", "p3"], rng.randint(0, 3)))
             stream.restore_cut(restored, position + 5)
             pages.restore_cut(restored, position + 5)

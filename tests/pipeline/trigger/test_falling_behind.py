@@ -149,7 +149,7 @@ async def test_a_task_catches_up_and_falls_behind_again(tmp_path: pathlib.Path) 
             await device.take(*[click(number) for number in range(start, start + 50)])
             device.open.set()
             await device.runs("slow", start + 20)
-            device.open.clear()  # it is behind, or not, when the next ones come
+            device.open.clear()  # the task is behind, or not, when the next ones come
         device.open.set()
         await device.stream.settle()
         assert device.numbers("slow") == list(range(150))
@@ -162,7 +162,7 @@ async def test_events_with_arrays_wait_for_the_task_that_they_trigger_alone(tmp_
         device.stream.add_task("frames", TriggerCondition(("frame",), without_visit=True), BEHIND)
         await device.take(*[click(number) for number in range(20)])
         frame = Event("frame", "", 2_000, {"n": 20, "image": array.array("b", b"12")})
-        await device.take(frame)  # cannot trigger the task that is behind
+        await device.take(frame)  # a frame cannot trigger the task that is behind
         await device.runs("frames", 1)
         assert transient(click(21, image=array.array("b", b"1"))) is not None
         waits = asyncio.create_task(device.take(click(21, image=array.array("b", b"1"))))
@@ -208,7 +208,7 @@ async def test_offline_a_task_falls_behind_to_half_of_the_journal_and_then_drops
             await device.take(click(number, text="x" * 40_000))
             await device.runs("local", number + 1)
         dropped = device.stream.counts.dropped["uploads"]
-        assert 3 <= dropped <= 10  # of 20 events with 40 KB each, 13 fill half of the journal
+        assert 3 <= dropped <= 10  # 13 of 20 events with 40 KB each fill half of the journal
         assert losses == [("uploads", "triggers", 1)] * dropped
         settled = asyncio.create_task(device.stream.settle())
         for seq in range(1, 21 - dropped):

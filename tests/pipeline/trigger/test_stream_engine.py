@@ -104,7 +104,7 @@ async def test_an_output_goes_as_far_as_its_destination_and_the_app_has_it_in_an
         "device": (6, None),
         "app": (2 << 20, None),
     }
-    assert store.position == len(VISIT) - 1  # also of a run that has stored nothing
+    assert store.position == len(VISIT) - 1  # a run that stored nothing counts too
 
 
 @pytest.mark.asyncio
@@ -284,7 +284,7 @@ async def test_outputs_bear_the_time_at_which_their_event_came(tmp_path: pathlib
         engine.add_task("t", ON_CLICK)
         start_s = clock.monotonic()
         await engine.on_event(VISIT[2])
-        await play(engine, [VISIT[2]])  # while the first runs
+        await play(engine, [VISIT[2]])  # the first run is under way
         assert [feature.ts_ms for feature in await store.query("t")] == [100_000, 100_000]
         assert arrived == [start_s, start_s]
 
@@ -417,10 +417,10 @@ async def test_the_options_of_a_condition_reach_its_trigger(store: FeatureStore)
     for event_id, ts_ms, n in (
         ("exposure", 0, 0),
         ("page_scroll", 10, 0),
-        ("click", 20, 1),  # its contents fail the test
+        ("click", 20, 1),  # contents that fail the test
         ("click", 50, 2),
         ("exposure", 60, 0),
-        ("click", 70, 2),  # in the cool-down
+        ("click", 70, 2),  # an event in the cool-down
         ("exposure", 2000, 0),
         ("click", 2101, 2),  # too late
         ("exposure", 2200, 0),
@@ -452,7 +452,7 @@ async def test_a_cooldown_and_a_match_under_way_survive_a_restart(tmp_path: path
             found = [
                 (feature.topic, feature.position) for topic in engine.tasks for feature in await store.query(topic)
             ]
-            assert engine.counts.replayed == (203 if part is later else 0)  # from the match's first event on
+            assert engine.counts.replayed == (203 if part is later else 0)  # replayed from the match's first event on
             await engine.close()
     assert found == [("cooled", 1), ("cooled", 303), ("skipping", 302)]
 

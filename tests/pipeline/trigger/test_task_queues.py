@@ -151,8 +151,8 @@ async def test_after_a_crash_only_the_task_that_was_behind_runs_again(
             await engine.on_event(event, position)
         await ended(engine, "fast")
         assert store.replay.lagging == {"slow": 1}
-        await engine.close()  # as a crash: the run under way and the queue are gone
-    for _ in range(2):  # and a crash in the middle of the replay
+        await engine.close()  # a crash: the run under way and the queue are gone
+    for _ in range(2):  # two crashes, the second in the middle of the replay
         gate = Gate()
         gate.open.set()
         async with FeatureStore(path) as store:
@@ -397,7 +397,7 @@ async def test_an_event_without_a_visit_triggers_only_tasks_that_ask_for_it(stor
     engine.add_task("visits", TriggerCondition.of([PAGE_EXIT]))
     engine.add_task("all", TriggerCondition((PAGE_EXIT,), without_visit=True))
     engine.add_task("start", TriggerCondition.of(["app_start"]))
-    await engine.on_event(Event("app_start", "", 1, {}))  # has no page, and so lacks no visit
+    await engine.on_event(Event("app_start", "", 1, {}))  # an event without a page lacks no visit
     await engine.on_event(Event(PAGE_EXIT, "never entered", 2, {}))
     for kind in (PAGE_ENTER, PAGE_EXIT):
         await engine.on_event(Event(kind, "a", 3, {}))
@@ -416,7 +416,7 @@ async def test_a_cut_visit_is_marked_and_counted_after_a_crash_too(tmp_path: pat
         async with FeatureStore(tmp_path / "features.db") as store:
             engine = StreamEngine(store, gate, events=EventStream(max_span=10, max_events=5))
             engine.add_task("exit", TriggerCondition.of([PAGE_EXIT]))
-            assert store.resume_from == (85 if part is events else 0)  # after the visit was cut
+            assert store.resume_from == (85 if part is events else 0)  # first position after the visit was cut
             for position in range(store.resume_from, len(part)):
                 await engine.on_event(part[position], position)
             await engine.settle()

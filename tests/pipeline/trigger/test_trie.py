@@ -271,7 +271,7 @@ def test_what_a_caller_puts_into_a_list_of_tasks_is_released() -> None:
     del tasks
     assert [trie.feed("a", "") for _ in range(3)] == [["t"]] * 3
     assert found == [["t"]] * 20
-    kept = Reenters(trie, found)  # in a cycle with the trie
+    kept = Reenters(trie, found)  # a cycle with the trie
     gone = weakref.ref(kept)
     trie.feed("a", "").append(kept)  # type: ignore[arg-type]
     del trie, kept
@@ -353,7 +353,7 @@ def test_a_condition_added_in_mid_match_waits_for_events_of_its_own() -> None:
     trie = TriggerTrie()
     trie.add(TriggerCondition.of(["a", "b", "c"]), "old")
     trie.feed("a", "")
-    trie.add(TriggerCondition.of(["a", "b", "d"]), "new")  # its prefix is pending for `old`
+    trie.add(TriggerCondition.of(["a", "b", "d"]), "new")  # the shared prefix is pending for `old`
     trie.feed("b", "")
     assert trie.feed("d", "") == []
     assert [trie.feed(event_id, "") for event_id in "abd"] == [[], [], ["new"]]
@@ -398,7 +398,7 @@ def test_conditions_of_one_task_that_share_a_sequence_are_two() -> None:
     trie = TriggerTrie()
     first, second = (TriggerCondition.of(ids, optional=(1,)) for ids in (["a", "b", "c"], ["a", "d", "c"]))
     trie.add(first, "t")
-    trie.add(second, "t")  # as a new version's condition, before the old one is removed
+    trie.add(second, "t")  # a new version's condition comes before the old one is removed
     trie.add(second, "t")
     assert len(trie) == 2
     trie.remove(first, "t")

@@ -211,7 +211,7 @@ def test_windows_of_a_clock_that_was_ahead_close_early_where_there_are_too_many(
     assert len(timers) == MAX_PANES + 1
     due = feed(timers, step_s * MAX_PANES + 1)
     assert spans(due) == [(step_s * number, [step_s * number]) for number in reversed(range(MAX_PANES))]
-    assert {one.ts_ms for one in due} == {START_MS + 1000 * step_s * MAX_PANES}  # before the end of each window
+    assert {one.ts_ms for one in due} == {START_MS + 1000 * step_s * MAX_PANES}  # time before the end of each window
     assert {one.contents["evicted"] for one in due} == {0}
     assert (len(timers), timers.evicted_events, timers.kept_events) == (1, {}, 2)
 

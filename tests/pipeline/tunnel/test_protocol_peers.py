@@ -240,7 +240,7 @@ async def test_the_real_client_follows_a_plain_cloud_that_drains(
         ("Drain", {"after_s": 0.0, "spread_s": 0.0, "host": "a..b", "port": 80}),
         ("Drain", {"after_s": 0.0, "spread_s": 0.0, "host": "fine", "port": 70_000}),
         ("Refusal", {"code": "draining", "message": "", "retry_s": 0.0, "host": "x" * 64, "port": 80}),
-        ("Ack", {"seq": 6}),  # of 5 that were made
+        ("Ack", {"seq": 6}),  # only 5 were made
     ],
 )
 async def test_impossible_values_of_a_cloud_end_the_connection_and_nothing_else(

@@ -29,7 +29,7 @@ async def test_holders_and_waiters_that_are_cancelled_together_free_every_slot()
 
 @pytest.mark.asyncio
 async def test_requests_that_expire_together_are_all_reported_as_expired(make_client: MakeClient) -> None:
-    client = make_client(MemoryOutbox(), 1)  # where nothing listens
+    client = make_client(MemoryOutbox(), 1)  # nothing listens there
     async with running(client):
         asking = [client.request("ask", b"", timeout=0.2) for _ in range(12)]
         ends = await asyncio.gather(*asking, return_exceptions=True)

@@ -46,7 +46,7 @@ async def test_a_lone_upload_is_followed_by_a_ping_and_by_another_if_its_acknowl
         await wire.clock.advance(_TRIP_S / 4)
         assert pings(wire) == 1
         await wire.clock.advance(_TRIP_S / 4)
-        wire.upload(3)  # while the second one of the upload before is due
+        wire.upload(3)  # the second probe of the upload before is due
         wire.hear()
         await wire.clock.advance(_TRIP_S / 4)
         assert pings(wire) == 1
@@ -149,7 +149,7 @@ async def test_the_round_trip_is_learnt_from_acknowledgements_and_pongs() -> Non
         (ping,) = heard
         assert isinstance(ping, protocol.Ping)
         await wire.clock.advance(0.05)
-        wire.say(protocol.Pong(ping.token + 1))  # not the answer to the latest probe
+        wire.say(protocol.Pong(ping.token + 1))  # another probe's token
         assert wire.link.round_trip.least_s == pytest.approx(0.3)
         wire.say(protocol.Pong(ping.token))
         assert wire.link.round_trip.least_s == pytest.approx(0.05, abs=0.001)
@@ -304,7 +304,7 @@ async def test_the_answer_of_a_slow_handler_is_followed_by_a_pong_without_a_ping
         assert await device.hear() == protocol.Pong(7)
         handler.gate.set()
         assert await device.hear() == protocol.Response(1, b"slow")
-        assert await later_frames(device, clock, _TRIP_S / 5) == []  # not earlier than RACK takes it for lost
+        assert await later_frames(device, clock, _TRIP_S / 5) == []  # RACK would take an earlier one for lost
         assert await later_frames(device, clock, 10.0) == []  # the Pong that ended the line before has followed
         handler.gate.clear()
         device.say(protocol.Request(2, "slow", b""), protocol.Ping(8))

@@ -225,7 +225,7 @@ async def test_uploads_that_an_earlier_connection_stored_are_not_sent_again_and_
         asyncio.timeout(10),
     ):
         await until(lambda: server.queued >= 3)
-        await asyncio.sleep(0.1)  # until the client waits for an acknowledgement
+        await asyncio.sleep(0.1)  # the client waits for an acknowledgement
         await server.acknowledge("device-0", outbox.epoch, 64)  # the store had them from the earlier connection
         await until(lambda: outbox.forgotten == 64)
         for _ in range(64):

@@ -45,9 +45,9 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(author
         for _ in range(20):
             await asyncio.sleep(0)
         assert server.queued == stalled
-        assert server.counts.bytes_in < 5 << 20  # of 40 MB
+        assert server.counts.bytes_in < 5 << 20  # a part of 40 MB
         seqs = [received.seq for received in await server.arrived(stalled - 20)]
-        await until(lambda: server.counts.pauses == 2)  # it was resumed, and paused again
+        await until(lambda: server.counts.pauses == 2)  # reading was resumed, and paused again
         while len(seqs) < 2_000:
             batch = await server.arrived(10)
             seqs += [received.seq for received in batch]
@@ -232,11 +232,11 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
         (connection,) = server._connections
         await until(lambda: not connection._writable.is_set())
         written = server.counts.bytes_out
-        assert written < 12 << 20  # of 16 MiB; the kernel's socket buffers hold some
+        assert written < 12 << 20  # a part of 16 MiB; the kernel's socket buffers hold some
         deaf.say(protocol.Request(99, "ask", b""))
         await clock.advance(5)
         connection.pause()
-        connection.resume()  # does not extend its timeout
+        connection.resume()  # resuming does not extend the timeout
         await clock.advance(server.limits.idle_s - 3)
         await clock.advance(server.limits.linger_s + 2)
         await until(lambda: server.counts.open == 0)

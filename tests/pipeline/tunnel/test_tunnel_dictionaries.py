@@ -172,7 +172,7 @@ async def test_a_device_that_uses_a_dictionary_unasked_is_told_and_does_without(
         async with running(client), asyncio.timeout(10):
             await until(lambda: client.connected)
             assert client._link is not None
-            client._link.numbers = {Dictionary(_DATA).digest: 1}  # as if the Welcome had named it
+            client._link.numbers = {Dictionary(_DATA).digest: 1}  # the Welcome could have named it
             _fill(outbox, 30)
             await client.drained()
             assert client.connections == 2

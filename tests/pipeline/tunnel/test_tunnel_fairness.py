@@ -15,7 +15,7 @@ from walle.base.clock import ManualClock
 from walle.pipeline.tunnel.received import Received
 from walle.pipeline.tunnel.server.server import ServerLimits, TunnelServer
 
-_TURN_UPLOADS = 17  # of 8 KiB in 128 KiB, and one that is begun
+_TURN_UPLOADS = 17  # 17 of 8 KiB are in 128 KiB, the last one begun
 
 
 async def _take(server: TunnelServer, limit: int) -> list[Received]:
@@ -113,11 +113,11 @@ async def test_a_device_that_does_not_end_its_frame_is_cut_off_only_while_others
         ]:  # more than half of the memory, and less than the three quarters that stop everyone
             device.writer.write(frame)
         await until(lambda: server.credit.held_bytes > server.budget.buffered_share // 2)
-        honest.say(upload(1))  # without delay: it takes no memory
+        honest.say(upload(1))  # read without delay: it takes no memory
         assert [received.device_id for received in await _take(server, 10)] == ["device-24"]
         assert await honest.hear() == protocol.Ack(1)
         assert server.counts.refusals == {}
-        for device in stalling[12:]:  # in all more than the memory
+        for device in stalling[12:]:  # all together more than the memory
             device.writer.write(frame)
         await until(lambda: server.credit.waiting > 0)
         while not server.counts.refusals:
@@ -139,4 +139,4 @@ async def test_a_fleet_that_comes_back_at_once_stores_everything_once(
     found = await Reconnects(authority, tmp_path / "uploads.db", devices=150, uploads=64).run()
     assert found.stored == 150 * 64
     assert found.acknowledged == 150
-    assert found.refusals == {"closing": 150}  # of the outage; none afterwards
+    assert found.refusals == {"closing": 150}  # refusals of the outage; none afterwards

@@ -375,7 +375,7 @@ async def test_a_device_whose_requests_are_refused_is_read_slowly_and_others_are
             await clock.advance(1.0)
             await asyncio.sleep(0.01)
         assert BURST < server.counts.requests - 100 <= handled + 10 * PER_S + 2 * server.limits.requests
-        assert server.counts.open == 2  # its uploads and pings go on, at that pace
+        assert server.counts.open == 2  # uploads and pings continue, at that pace
 
 
 @pytest.mark.asyncio

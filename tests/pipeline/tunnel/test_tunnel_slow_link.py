@@ -28,7 +28,7 @@ async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelClou
         async with running(client), asyncio.timeout(60):
             await until(lambda: client.connected)
             draining = asyncio.create_task(client.drained())
-            await asyncio.sleep(0.5)  # until the buffers on the way are full
+            await asyncio.sleep(0.5)  # the buffers on the way fill
             while not draining.done():
                 began_s = time.monotonic()
                 await client.request("ask", rng.randbytes(200))

@@ -49,7 +49,7 @@ async def test_both_ends_recover_from_a_lost_small_packet_sooner_than_by_default
 @pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is Linux's")
 def test_the_kernel_tells_the_least_round_trip() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as sender:
-        assert sockets.least_round_trip_s(sender) is None  # not connected
+        assert sockets.least_round_trip_s(sender) is None  # an unconnected socket has none
         sender.connect(listener.getsockname())
         found = sockets.least_round_trip_s(sender)
         assert found is not None

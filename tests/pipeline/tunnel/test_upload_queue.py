@@ -118,7 +118,7 @@ def test_what_is_not_due_is_left_to_the_subclass() -> None:
     assert rest == late
     assert unpacked is not None
     assert unpacked.endswith(b"f" * 600)
-    receiver.read(_frames(2, 3, 4))  # of which the last one is beyond the window
+    receiver.read(_frames(2, 3, 4))  # the last frame is beyond the window
     assert receiver.rest.pop() == (_frames(4), None)
     receiver.read(_frames(4)[:20])
     assert receiver.rest.pop() == (_frames(4)[:20], None)
@@ -257,7 +257,7 @@ def test_a_queue_and_its_receivers_are_collected_with_what_they_hold() -> None:
     gone = weakref.ref(receiver)
     del receiver
     gc.collect()
-    assert gone() is not None  # its uploads are in the queue
+    assert gone() is not None  # uploads in the queue keep it
     del queue
     gc.collect()
     assert gone() is None
@@ -275,7 +275,7 @@ def test_references_balance() -> None:
         taken = queue.take(10)
         held = sys.getrefcount(taken[0])
         queue.release()
-        assert (held, sys.getrefcount(taken[0])) == (3, 2)  # with that of the queue and that of the call; without it
+        assert (held, sys.getrefcount(taken[0])) == (3, 2)  # the queue's reference, too, until its release
         queue.acknowledge({"d": receiver}, {("d", "e"): number})
         assert sys.getrefcount(receiver) == before
     assert len(receiver.sent) == 200

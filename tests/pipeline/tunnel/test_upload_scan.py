@@ -125,7 +125,7 @@ def test_the_body_of_a_large_upload_is_kept_where_a_store_may_have_it_in_place_o
         (encoder.encode(upload), True),
         (encoder.encode(Upload(1, "t", text[:8192], 7)), True),
         (encoder.encode(Upload(1, "t", text[:8191], 7)), False),  # small
-        (encoder.encode(Upload(1, "t", rng.randbytes(20_000), 7)), False),  # not compressed
+        (encoder.encode(Upload(1, "t", rng.randbytes(20_000), 7)), False),  # random bytes are not compressed
         (encoder.encode(Upload(1, "t", rng.randbytes(9_000) + bytes(2_000), 7)), False),  # hardly smaller
         (encoder.encode(Upload(1, "t", bytes(1 << 20), 7)), False),  # a reader would decompress a thousand times of it
         (encoder.encode(upload, number=1, dictionary=dictionary), False),

@@ -244,7 +244,7 @@ async def test_a_database_that_cannot_be_used_is_named_without_its_password(post
     with pytest.raises(IngestError) as raised:
         async with open_uploads("postgresql://postgres@/x?host=/nowhere", create=True):
             pass
-    assert raised.value.may_pass  # it may start later
+    assert raised.value.may_pass  # the server may start later
     newer = postgres.make_database()
     async with open_uploads(newer, create=True) as store:
         await store.accept([received(1)])

@@ -83,7 +83,7 @@ async def test_the_event_loop_commits_a_few_uploads_of_known_devices_and_the_thr
         await accept(store, [received(2)])
         await accept(store, [received(seq) for seq in (3, 4, 5, 6)])
         assert threads.take() == [True, True]
-        await accept(store, [received(seq) for seq in range(7, 12)])  # not a few
+        await accept(store, [received(seq) for seq in range(7, 12)])  # more than a few
         await accept(store, [received(12), received(1, device="other")])  # reads
         assert threads.take() == [False, False]
         await accept(store, [received(13), received(2, device="other")])
@@ -133,7 +133,7 @@ async def test_a_store_on_a_slow_disk_or_after_a_slow_commit_uses_its_thread(tmp
         await asyncio.sleep(0)
 
         def stall(_statement: str) -> None:
-            clock.monotonic_s += 0.01  # at each statement: a commit that takes more than 20 ms
+            clock.monotonic_s += 0.01  # each statement takes time: a commit takes more than 20 ms
 
         assert store._connection.database is not None
         store._connection.database.set_trace_callback(stall)
@@ -251,11 +251,11 @@ async def test_the_log_is_checkpointed_in_the_thread_and_begins_again(
         threads, first = CommitThreads(store), salts(store.path)
         seq = 1
         while salts(store.path) == first:
-            assert seq < 1_000  # before SQLite does it by itself, at 32,000 pages
+            assert seq < 1_000  # SQLite does it by itself at 32,000 pages
             seq += 1
             assert (await accept(store, [large(seq)])).highest == {("d", "e"): seq}
             await asyncio.sleep(0)
-        assert seq > 20  # it is left alone below 300 pages
+        assert seq > 20  # the log is left alone below 300 pages
         assert any(threads.take())
         assert await store.count() == seq
 
@@ -322,7 +322,7 @@ async def test_a_reader_that_keeps_the_log_from_beginning_again_does_not_cause_a
             reader.execute("ROLLBACK")
         first, seq = salts(store.path), 300
         while salts(store.path) == first:
-            assert seq < 1_000  # before SQLite does it by itself, at 32,000 pages
+            assert seq < 1_000  # SQLite does it by itself at 32,000 pages
             seq += 1
             await accept(store, [large(seq)])
             await asyncio.sleep(0)

@@ -79,7 +79,7 @@ def test_rows_have_the_checksums_and_the_chain_of_checksums_py() -> None:
         ]
         if puts:
             expected += [(put, ts_ms, position) for put in puts]
-            if len(puts) == 1:  # its payload is in the batch's own memory, the others refer to their bytes
+            if len(puts) == 1:  # one payload is in the batch's own memory, more refer to their bytes
                 put, value = puts[0], rng.choice([None, "é", {"x": [1, b"y" * 5000]}, b"z" * 9000])
                 expected[-1] = (Put(put.topic, plain.encode(value), put.upload), ts_ms, position)
                 assert batch.append_value(put.topic, value, put.upload, ts_ms / 1000, position, MANY) is False
@@ -131,7 +131,7 @@ def test_a_topic_that_all_rows_have_is_the_first_parameter() -> None:
         assert topics == [name for name, _ in rows[first : first + count]]
         assert found[0 if one_topic else 1 :: 4 if one_topic else 5] == list(range(first, first + count))
         assert found[1 if one_topic else 2 :: 4 if one_topic else 5] == list(range(first, first + count))
-    one_topic, found, seq, chain = batch.upload_parameters(0, 3, 7, 17)  # of rows 0, 1 and 3
+    one_topic, found, seq, chain = batch.upload_parameters(0, 3, 7, 17)  # parameters of rows 0, 1 and 3
     assert (one_topic, len(found), found[:3], found[3::5]) == (True, 18, [topic, "", 0], [8, 9, 10])
     one_topic, found, *_ = batch.upload_parameters(3, 1, seq, chain)
     assert (one_topic, found[:4]) == (True, [topic, "", 0, 11])

@@ -150,7 +150,7 @@ async def test_a_file_of_format_5_gets_its_column_at_once_and_keeps_its_uploads(
         assert (await store.accept([came_compressed(3)])).highest == {("d", "e"): 3}
         assert await stored(store) == await stored(other) == as_read([*rows, came_compressed(3)])
         size_bytes = (await store.topics())["t"].size_bytes
-        assert 40_000 < size_bytes < 40_000 + 15_000  # as stored
+        assert 40_000 < size_bytes < 40_000 + 15_000  # size as stored
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (sqlite_schema.FORMAT,)
 
@@ -161,12 +161,12 @@ async def test_a_process_of_an_older_walle_that_has_the_file_open_reads_nothing_
     async with SqliteUploadStore(path) as store:
         await store.accept([received(1)])
     _to_format_5(path)
-    query = "SELECT position, topic, payload, sent_ms FROM uploads"  # as it reads
+    query = "SELECT position, topic, payload, sent_ms FROM uploads"  # format 5's query
     with contextlib.closing(sqlite3.connect(path)) as older:
         assert older.execute(query).fetchall() == [(1, "t", b"x", 10)]
         async with SqliteUploadStore(path) as store:
             await store.accept([came_compressed(2)])
-            with pytest.raises(sqlite3.OperationalError, match="no such column"):  # it says then who changed the file
+            with pytest.raises(sqlite3.OperationalError, match="no such column"):  # older walles then report the change
                 older.execute(query)
 
 
@@ -233,7 +233,7 @@ async def test_a_process_that_opens_the_file_while_another_moves_uploads_waits_f
     move = sqlite_schema._move_older
 
     def slowly(database: sqlite3.Connection) -> bool:
-        time.sleep(0.04)  # with the lock, longer than another process waits for it at once
+        time.sleep(0.04)  # holds the lock longer than another process waits for it at once
         return move(database)
 
     monkeypatch.setattr(sqlite_schema, "_move_older", slowly)
@@ -244,7 +244,7 @@ async def test_a_process_that_opens_the_file_while_another_moves_uploads_waits_f
     _make(tmp_path / "held.db", rows, _FORMAT_2 + _FORMAT_4)
     with contextlib.closing(sqlite3.connect(tmp_path / "held.db", isolation_level=None)) as holder:
         sqlite_schema.make_schema(holder)
-        holder.execute("BEGIN IMMEDIATE")  # and moves nothing
+        holder.execute("BEGIN IMMEDIATE")  # held, and nothing is moved
         with pytest.raises(IngestError, match="locked") as raised:
             await SqliteUploadStore(tmp_path / "held.db").start()
         assert raised.value.may_pass
@@ -272,7 +272,7 @@ async def test_a_process_whose_file_a_newer_walle_has_migrated_says_so_and_write
             with pytest.raises(IngestError, match=what) as caught:
                 await work()
             assert not caught.value.may_pass
-            assert not caught.value.of_contents  # which would set each upload aside
+            assert not caught.value.of_contents  # such an error would set each upload aside
         with contextlib.closing(sqlite3.connect(path)) as newer:
             assert newer.execute("SELECT count(*) FROM parcels").fetchone() == (1,)
 

@@ -91,7 +91,7 @@ async def test_every_holder_of_a_file_that_is_replaced_opens_the_new_one(tmp_pat
         while await view.refresh():
             pass
         assert view.latest({"page": "cart"})["n"] == 3
-        assert not await late.commit()  # of the file before: its positions are other uploads' now
+        assert not await late.commit()  # a batch of the file before: its positions are other uploads' now
         assert await store.acked("d", "e") == 3
         assert (await store.resume(Hello("d", "e", "", acked=3))).seq == 3
         new = [visit(seq, {"page": "cart", "n": -seq}) for seq in range(4, 7)]
@@ -233,7 +233,7 @@ async def test_a_closed_store_answers_no_query(tmp_path: Path) -> None:
 async def test_a_store_waits_for_another_process_that_makes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "uploads.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")  # as at the first statement that makes a log
+        other.execute("BEGIN IMMEDIATE")  # locked like at the first statement that makes a log
         store = SqliteUploadStore(path)
         starting = asyncio.create_task(store.start())
         await asyncio.sleep(0.1)

@@ -42,7 +42,7 @@ async def _fill(store: SqliteUploadStore, uploads: list[Received]) -> IngestErro
         except IngestError as error:
             return error
         uploads += batch
-        await store.head()  # after the turn of the event loop that looks at the log
+        await store.head()  # the turn of the event loop that looks at the log comes first
     raise AssertionError("the log has no bound")
 
 
@@ -58,7 +58,7 @@ async def test_the_log_is_bounded_while_a_long_read_lasts_and_nothing_is_lost(tm
                 assert error.may_pass
                 assert "another program reads the file in one transaction; end it (lsof" in str(error)
                 assert _MAX_BYTES <= store.log_bytes < 2 * _MAX_BYTES + 4 * _BATCH_BYTES
-                for _ in range(20):  # it refuses more without growing
+                for _ in range(20):  # more uploads are refused without growth
                     with pytest.raises(IngestError, match="nothing is stored until then"):
                         await store.accept(_batch(len(uploads) + 1))
                 assert store.log_bytes < 2 * _MAX_BYTES + 4 * _BATCH_BYTES
@@ -66,7 +66,7 @@ async def test_the_log_is_bounded_while_a_long_read_lasts_and_nothing_is_lost(tm
                 (metric,) = [one for one in watch.metrics() if one.name == "walle_uploads_log_bytes"]
                 assert metric.samples[0].value == watch.health()["log_bytes"] == store.log_bytes
             batch = _batch(len(uploads) + 1)
-            assert (await store.accept(batch)).fresh == batch  # as soon as the read has ended
+            assert (await store.accept(batch)).fresh == batch  # accepted once the read has ended
             uploads += batch
         assert await stored(store) == uploads
 

@@ -33,7 +33,7 @@ async def test_the_log_of_a_store_is_longer_than_what_is_used_and_survives_a_cra
         await store.head()
         assert len(set(sizes[20:])) < 5  # commits within the reserve do not make the file longer
         assert sizes[-1] > 60 * 40_000
-        shutil.copy(path, copy)  # as after kill -9: what is committed is in the log
+        shutil.copy(path, copy)  # files left by kill -9: what is committed is in the log
         shutil.copy(f"{path}-wal", copy)
     async with SqliteUploadStore(copy / "u.db") as restored:
         assert [row for _, row in await restored.query()] == uploads
@@ -53,7 +53,7 @@ async def test_stores_that_want_a_longer_log_at_once_make_it_longer_once(tmp_pat
             assert each._connection.log is not None
             each._thread.post(each._connection.log.grow_reserve)
         await store.head()
-        await asyncio.gather(*(each.acked("d", "e") for each in (store, other)))  # after the posted calls
+        await asyncio.gather(*(each.acked("d", "e") for each in (store, other)))  # answered after the posted calls
         assert os.stat(f"{path}-wal").st_size == max(4 * before, 1 << 20)  # noqa: PTH116 - nothing else runs
 
 
@@ -101,9 +101,9 @@ def test_a_crash_that_leaves_any_part_of_the_zeros_loses_no_commit(tmp_path: Pat
     used = path.stat().st_size
     reserve = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=0)
     reserve.grow()
-    database.execute("INSERT INTO t VALUES (2)")  # into the zeros
+    database.execute("INSERT INTO t VALUES (2)")  # written over the zeros
     database.execute("PRAGMA wal_checkpoint(RESTART)")
-    database.execute("INSERT INTO t VALUES (3)")  # at the beginning: frames of the earlier use and zeros follow
+    database.execute("INSERT INTO t VALUES (3)")  # written at the beginning: frames of the earlier use and zeros follow
     copy = tmp_path / "copy.db"
     for size in (used - 1, used, used + 1, used + 24, used + 4119, path.stat().st_size - 1, path.stat().st_size):
         shutil.copy(tmp_path / "d.db", copy)
@@ -120,7 +120,7 @@ def test_a_log_that_another_connection_truncates_grows_without_harm(tmp_path: Pa
     with contextlib.closing(sqlite3.connect(tmp_path / "d.db", isolation_level=None)) as other:
         other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert path.stat().st_size == 0
-        reserve.grow()  # as if it had been truncated just before
+        reserve.grow()  # the log may have been truncated just before
         assert path.read_bytes() == bytes(1 << 20)
         copy = tmp_path / "copy.db"
         shutil.copy(tmp_path / "d.db", copy)

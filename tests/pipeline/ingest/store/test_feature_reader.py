@@ -106,7 +106,7 @@ async def test_pages_skip_deleted_positions_and_windows_of_others(
     assert (places(page), page.after, page.more) == ([1], 30, True)
     trim = {"before_ms": None, "now_ms": 10**12, "over_bytes": 10**6, "keep_unconsumed": True, "limit": 1000}
     await store.trim("shop/b", **trim)  # type: ignore[arg-type]
-    page = await reader.page(1, 100)  # to 94, over 95, and to 199
+    page = await reader.page(1, 100)  # passes 94, finds 95, ends at 199
     assert (places(page), page.after, page.more) == ([95], 199, True)
     assert places(await reader.page(199, 100)) == [200]
 

@@ -107,7 +107,7 @@ def test_an_upload_whose_values_would_fill_the_memory_is_left_out() -> None:
 def test_an_array_as_a_key_is_left_out() -> None:
     view = FeatureView(ViewConfig.parse("shop/visits=shop/t:user"), SqliteUploadStore(Path("unused")))
     view.add(visit(1, {"user": array.array("f", [1.0])}))
-    view.add(visit(1, {"user": "u" * 257}))  # of a forged device: keys are held beside the payloads
+    view.add(visit(1, {"user": "u" * 257}))  # a forged device could send it: keys are held beside the payloads
     assert (len(view), view.skipped) == (0, 2)
     with pytest.raises(FeatureViewError, match="is a list, table or array"):
         view.latest({"user": memoryview(array.array("f", [1.0]))})

@@ -62,7 +62,7 @@ async def test_a_damaged_upload_is_set_aside_and_every_group_and_query_reads_the
     async with SqliteUploadStore(path) as store, SqliteUploadStore(path) as other:
         await store.accept(rows)
         topic = rows[0].topic
-        assert len(await store.query(topic=topic)) == 4  # it is indexed
+        assert len(await store.query(topic=topic)) == 4  # the index finds the topic
         damage(path, 1, 4)  # the last one too
         for reader in (store, other):
             for group in ("first", "second"):
@@ -81,7 +81,7 @@ async def test_a_damaged_upload_is_set_aside_and_every_group_and_query_reads_the
         assert [await store.count(), await store.refused_count(), await store.head()] == [2, 2, 4]
         assert sum("is set aside, and those behind it are read" in one.message for one in caplog.records) == 2
         after = [came_compressed(5)]
-        assert (await store.accept([rows[3], *after])).fresh == after  # its number is known, and its position not free
+        assert (await store.accept([rows[3], *after])).fresh == after  # a known number, whose position is not free
         assert [position for position, _ in await other.query()] == [2, 3, 5]
         await store.forget_refused()
         trimmed = await store.trim(

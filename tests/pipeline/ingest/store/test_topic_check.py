@@ -85,5 +85,5 @@ async def test_many_wrong_topics_make_no_other_right(monkeypatch: pytest.MonkeyP
     uploads = [received(number, device="b", topic=task) for number, task in enumerate(tasks, 1)]
     wrong = frozenset(("b", task) for task in tasks)
     assert await topics.foreign(uploads[:3]) == {("b", task) for task in tasks[:3]}
-    assert await topics.foreign(uploads) == wrong  # also those of before, of which others take the place
+    assert await topics.foreign(uploads) == wrong  # forgotten ones, whose places others take, are asked for again
     assert await topics.foreign(uploads) == wrong

@@ -51,9 +51,9 @@ def test_a_cloud_that_is_back_is_found_soon_by_a_device_with_requests(away_s: in
         return sorted(attempts[-1] - away_s for attempts in runs)
 
     late, alone = found_late(1.0), found_late(None)
-    assert late[-1] <= max(1.0, away_s / 7) + 1.0  # and until the next request, which hurries
+    assert late[-1] <= max(1.0, away_s / 7) + 1.0  # the time until the next request, which hurries, adds to it
     assert late[100] <= max(0.7, away_s / 12)
-    if away_s in (12, 60):  # after longer ones the backoff of a minute is soon enough
+    if away_s in (12, 60):  # the backoff of a minute is soon enough after longer ones
         assert alone[100] > 2 * late[100]
 
 

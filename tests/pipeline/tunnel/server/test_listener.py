@@ -93,7 +93,7 @@ async def test_port_0_is_the_same_port_on_every_address_of_a_host(
 
     def refuse_one_port(where: Any, **options: Any) -> socket.socket:
         if where[0] == "127.0.0.2" and not taken:
-            taken.append(where[1])  # as if another program listened there
+            taken.append(where[1])  # another program listens there
             raise OSError(errno.EADDRINUSE, "Address already in use")
         return create_server(where, **options)
 
@@ -301,13 +301,13 @@ async def test_a_reserved_port_cannot_be_taken_before_the_processes_listen() -> 
     try:
         for address in ("127.0.0.1", "0.0.0.0"):
             with socket.socket() as server:
-                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server's
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # every server has the option
                 with pytest.raises(OSError, match="in use"):
                     server.bind((address, held.number))
         with pytest.raises(OSError, match="in use"):
-            await reserve("", held.number)  # as another cloud that starts at the same time
+            await reserve("", held.number)  # another cloud starts at the same time
         for _ in range(2):
-            socket.create_server(("", held.number), reuse_port=True).close()  # as the processes listen
+            socket.create_server(("", held.number), reuse_port=True).close()  # the tunnel's processes listen so
     finally:
         held.close()
     (await reserve("", held.number)).close()

@@ -90,7 +90,7 @@ def test_a_server_sends_a_device_on_once_and_takes_it_when_it_comes_back() -> No
     assert place.send_on("device-1") is None
     clock.now_s = 31.0
     assert place.send_on("device-1") is not None
-    assert not place.take(ring_of("a", generation=1))  # not later
+    assert not place.take(ring_of("a", generation=1))  # an older table is refused
     assert place.take(ring_of("a", generation=2))
     assert place.send_on("device-2") is None
 

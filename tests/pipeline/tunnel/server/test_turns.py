@@ -12,7 +12,7 @@ from walle.engine_ext import _core
 from walle.pipeline.tunnel.received import Received
 
 _TURN_BYTES = 1000
-_ROW_BYTES = 100  # of each upload, beside topic and payload
+_ROW_BYTES = 100  # size of each upload beside topic and payload
 
 
 class Receiver(_core.UploadReceiver):
@@ -91,7 +91,7 @@ class ReferenceTurns:
 
 _SIZES = st.lists(st.integers(0, 5000), min_size=1, max_size=8)
 _STEPS = st.lists(
-    st.one_of(st.tuples(st.integers(0, 4), _SIZES), st.integers(0, 20)),  # of a device; to be taken
+    st.one_of(st.tuples(st.integers(0, 4), _SIZES), st.integers(0, 20)),  # uploads of a device; uploads to be taken
     max_size=60,
 )
 
@@ -158,7 +158,7 @@ def test_uploads_that_are_put_back_come_again_in_each_devices_order(pushed: list
 def test_a_device_whose_queue_empties_keeps_no_claim_on_bytes_that_it_did_not_use() -> None:
     queue = _queue()
     saver, other = Receiver(queue, "saver"), Receiver(queue, "other")
-    other.upload(*[899] * 100)  # of which each costs a whole turn
+    other.upload(*[899] * 100)  # each upload costs a whole turn
     for _ in range(20):
         saver.upload(0)  # a tenth of its turn
         while queue.take(1)[0].device_id != "saver":
@@ -262,7 +262,7 @@ def test_a_receiver_that_is_gone_is_not_resumed() -> None:
     queue = _queue(uploads=1)
     Receiver(queue, "gone").upload(10)
     queue.take(1)
-    assert len(queue.resumable()) == 1  # its upload keeps it
+    assert len(queue.resumable()) == 1  # the upload keeps the device's place
     queue.release()
     Receiver(queue, "other").upload(10)
     queue.take(1)
