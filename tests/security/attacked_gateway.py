@@ -61,7 +61,7 @@ class Target:
 
 @functools.cache
 def _trusting_anybody() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities: reading them takes 20 ms
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the system's authorities are left out: reading them takes 20 ms
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
@@ -117,7 +117,7 @@ class AttackedGateway:
     @property
     def git_trust(self) -> tuple[str, str]:
         """Options by which git trusts the gateway's certificate."""
-        authority = f"/proc/{self.process.pid}/root{self.folder}/authority/ca.pem"  # its disk may be its own
+        authority = f"/proc/{self.process.pid}/root{self.folder}/authority/ca.pem"  # the gateway's view of its disk
         return "-c", f"http.sslCAInfo={authority}"
 
     def reset(self) -> None:
@@ -272,7 +272,7 @@ async def _check_in_until_stopped(target: Target, period_s: float) -> CheckIns:
 
 
 async def _serve(folder: Path) -> None:
-    from walle.cloud import Cloud, CloudConfig  # in the gateway's process only: it takes a second
+    from walle.cloud import Cloud, CloudConfig  # imported in the gateway's process only: it takes a second
     from walle.cloud.http.malloc import keep_what_is_loaded
 
     async with Cloud(CloudConfig(folder=folder, scenarios=("shop",), https=True)) as cloud:

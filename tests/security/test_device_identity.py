@@ -44,7 +44,7 @@ from walle.protocol import (
 )
 
 _DAY_S = 86_400.0
-_WITHIN_S = 5.0  # of a revocation, everywhere
+_WITHIN_S = 5.0  # longest time for a revocation to act everywhere
 
 
 def _request(key: Any, signed_by: Any = None) -> str:
@@ -221,8 +221,8 @@ async def test_an_id_belongs_to_its_key(tmp_path: Path) -> None:
         assert (await attacker.certify("a", _request(thief), attacker.token(uses=9))).status_code == 403
         assert (await attacker.certify("a", _request(thief), attacker.token("b"))).status_code == 403
         assert (await attacker.session("a", thief)).status_code == 401
-        assert (await attacker.certify("a", _request(key))).status_code == 200  # its own: a renewal
-        await attacker.enrolled("a")  # with another key and a token for this id: the old key is over
+        assert (await attacker.certify("a", _request(key))).status_code == 200  # the device's own key: a renewal
+        await attacker.enrolled("a")  # another key and a token for this id: the old key is over
 
         async def is_refused() -> bool:
             return (await attacker.report("a", headers)).status_code == 401
@@ -366,7 +366,7 @@ async def test_a_device_that_dies_before_it_has_its_certificate_finishes_with_th
         assert not (folder / "identity" / "certificate.pem").exists()
         other = credentials(attacker.http, tmp_path / "other", token)
         await other.start()
-        with pytest.raises(CloudRefusalError, match="used up"):  # it was used by the one that died
+        with pytest.raises(CloudRefusalError, match="used up"):  # the device that died used the token
             await other.session()
         again = credentials(attacker.http, folder, token)
         await again.start()

@@ -146,7 +146,7 @@ class IdentityStoreContract:
         identities.clock._now_s += 33 * _DAY_S
         identities.store.open()
         assert identities.store.revocations(0) == (0, {})
-        with pytest.raises(KeyRevokedError):  # which is not forgotten
+        with pytest.raises(KeyRevokedError):  # the revocation is not forgotten
             identities.enrol("a", b"key a")
 
     def test_a_device_renews_until_it_was_away_for_too_long(self, identities: Identities) -> None:
@@ -169,8 +169,8 @@ class IdentityStoreContract:
         identities.clock._now_s += 1e9
         store.follow_restore()
         with pytest.raises(IdentityRefusedError, match="not known"):
-            identities.enrol("thief", b"key", before)  # it was used up after the backup
-        lost = DeviceIdentity("a", 7)  # its key of the lost time
+            identities.enrol("thief", b"key", before)  # the token was used up after the backup
+        lost = DeviceIdentity("a", 7)  # the identity of the lost time
         generation = identities.enrol("a", b"another key", identities.token("a"))
         store.revoke("b", "stolen")
         store.revoke("enrolled after the backup", "stolen")
@@ -186,7 +186,7 @@ class IdentityStoreContract:
         back = identities.enrol("b", b"new key b", identities.token("b"))
         revocations.update(*store.revocations(revocations.version))
         assert revocations.allows(DeviceIdentity("b", back))
-        store.follow_restore()  # of the same backup again, at the same time
+        store.follow_restore()  # the same backup is restored again, at the same time
         assert identities.enrol("d", b"key d", identities.token("d")) > generation
         with pytest.raises(ConfigError):
             store.revoke("\n", "")

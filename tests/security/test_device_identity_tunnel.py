@@ -99,7 +99,7 @@ async def test_a_forged_certificate_gets_no_connection(
 ) -> None:
     context = forge(authority, tmp_path)
     async with bare_server(authority, fast_transports=fast) as server, asyncio.timeout(10):
-        with contextlib.suppress(OSError):  # in TLS 1.3 the client's end of the handshake is over before the server's
+        with contextlib.suppress(OSError):  # TLS 1.3: the client's end of the handshake is over before the server's
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
             device = RawDevice(reader, writer)
             device.say(protocol.Hello("device-0", "e", ""))

@@ -121,7 +121,7 @@ async def test_devices_go_on_after_their_cloud_was_lost_and_restored(tmp_path: P
         cloud.program.process.wait()
         shutil.rmtree(folder)
         with pytest.raises(httpx.HTTPError):
-            await first.visit()  # while there is no cloud
+            await first.visit()  # no cloud is there
 
         restored = await asyncio.to_thread(
             walle, "cloud", "restore", str(out), str(folder), "--keys", str(keys), "--sha256", done["sha256"], "--json",

@@ -190,9 +190,9 @@ async def test_a_file_of_a_group_is_told_and_given_to_its_devices_alone(tmp_path
         answer = await asked(path, headers("mine", "mine", os="a"))
         assert (answer.status_code, len(answer.content)) == (200, entry.size_bytes)
         for sent in (
-            session_headers(home, "mine"),  # without a profile
+            session_headers(home, "mine"),  # headers without a profile
             headers("mine", "mine", os="b"),
-            headers("other", "other", os="a"),  # whose file has other bytes
+            headers("other", "other", os="a"),  # another device's file has other bytes
         ):
             assert (await asked(path, sent)).status_code == 404
         for sent in (session_headers(home, "mine"), headers("mine", "mine", os="b")):
@@ -312,7 +312,7 @@ async def test_the_clouds_disk_and_its_backup_hold_no_contents_and_a_restored_cl
     sealed = store.sealed("mine", 1, entry.sha256)
     assert sealed is not None
     assert open_sealed(sealed, key, seal_info("mine", 1, "shop/count", "gallery.json")) == SECRET
-    with pytest.raises(SealError):  # so that its disk and another device's key are not enough
+    with pytest.raises(SealError):  # the device's disk and another device's key are not enough
         open_sealed(sealed, ec.generate_private_key(ec.SECP256R1()), seal_info("mine", 1, "shop/count", "gallery.json"))
 
 
@@ -350,8 +350,8 @@ async def test_a_file_is_sealed_to_the_key_that_the_device_has_once_it_has_come(
 
         async def slowly() -> AsyncIterator[bytes]:
             yield b"a "
-            await asyncio.sleep(0.5)  # until the gateway has looked at the header
-            await asyncio.to_thread(enrol, shop.cloud.home, "mine")  # with another key
+            await asyncio.sleep(0.5)  # the gateway looks at the header first
+            await asyncio.to_thread(enrol, shop.cloud.home, "mine")  # enrolled with another key
             assert (await put(shop, "mine", b"the next owner's")).status_code == 204
             yield b"slow one"
 

@@ -74,7 +74,7 @@ async def test_an_address_is_the_same_all_day_and_expires_after_two_days_or_more
     await served.clock.advance(DAY_S - served.clock.time() % DAY_S)
     prefix = served.signing.prefix()
     await served.clock.advance(DAY_S - 1)
-    assert served.signing.prefix() == prefix  # so that a directive need not be signed again
+    assert served.signing.prefix() == prefix  # the prefix stays: a directive need not be signed again
     await served.clock.advance(1)
     assert served.signing.prefix() != prefix
     await served.clock.advance(2 * DAY_S - 1)

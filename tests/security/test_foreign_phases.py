@@ -68,7 +68,7 @@ async def test_a_device_outside_of_a_release_gets_no_answer_of_its_phases(shop: 
         assert refusal_text.replace("v1", "v9") == await refusal(outside, question("v9"))
         assert refusal_text.replace("shop/count", "bank/fraud") == await refusal(outside, question(task="bank/fraud"))
         await shop.releases.rollback(release_id)
-        assert await ask(inside, question()) == ["secret of", "a"]  # until it has gone back
+        assert await ask(inside, question()) == ["secret of", "a"]  # the device may ask until it has gone back
         assert REFUSED in await refusal(outside, question())
 
 

@@ -69,7 +69,7 @@ async def test_features_of_a_task_that_a_device_never_had_are_refused_and_counte
         metrics = (await shop.http.get("/metrics")).text
         assert "walle_tunnel_foreign_uploads_total 3.0" in metrics
         await shop.releases.rollback(release_id)
-        await sent(inside, "shop/count")  # it was queued before the device went back
+        await sent(inside, "shop/count")  # a feature that was queued before the device went back
         assert (await stored(shop)).count(("a", "shop/count")) == 2
 
 
@@ -77,7 +77,7 @@ async def test_features_of_a_task_that_a_device_never_had_are_refused_and_counte
 async def test_a_release_that_reaches_a_device_has_its_features_taken(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "b") as device:
         await shop.push("v1", main=MAIN, config=TASK_CONFIG)
-        await sent(device, "shop/count")  # of a task without a release nothing is known
+        await sent(device, "shop/count")  # nothing is known of a task without a release
         first = await released(shop, beta=["a"])
         shop.cloud.gateway._tunnel.pump._topics._known.clear()  # type: ignore[union-attr] # as after KNOWN_S
         await sent(device, "shop/count")

@@ -89,12 +89,12 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/v1/identity/challenge"): ({}, 200, ""),  # nothing is written
     ("POST", "/v1/identity/session"): ({"device_id": "a", "challenge": "", "signature": ""}, 401, "challenge"),
     ("POST", "/v1/identity/revoke"): ({"device_id": "stolen", "reason": "lost"}, 200, "lost"),
-    ("POST", "/v1/cloud/nodes/drain"): ({"node": "a"}, 409, "no keeper"),  # its gateway is in one process
+    ("POST", "/v1/cloud/nodes/drain"): ({"node": "a"}, 409, "no keeper"),  # the gateway is one process, without keeper
     ("POST", "/v1/cloud/nodes/undrain"): ({"node": "a"}, 409, "no keeper"),
     ("POST", "/v1/cloud/nodes/restart"): ({"node": ""}, 409, "no keeper"),
     ("POST", "/v1/tokens"): ({"name": "new", "roles": {"shop": "reader"}}, 507, "free some"),
     ("DELETE", "/v1/tokens/{name:path}"): ({}, 404, "none"),
-    ("PUT", "/v1/groups/{group}/{scenario}"): ({}, 422, "does not exist"),  # of one that exists: below
+    ("PUT", "/v1/groups/{group}/{scenario}"): ({}, 422, "does not exist"),  # an unknown group; one that exists: below
     ("DELETE", "/v1/groups/{group}/{scenario}"): ({}, 404, "not in the group"),
     # Of files that there are: test_exclusive_files.py, tests/deploy/exclusive_files/test_exclusive_store.py.
     ("PUT", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
@@ -108,7 +108,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/dashboard/logout"): ({}, 401, "session"),
     ("POST", "/dashboard/links/{release_id}"): ({}, 401, "session"),
     ("POST", "/dashboard/releases/{release_id}/{verb}"): ({}, 401, "session"),
-    ("POST", "/v1/checkin"): ({}, 401, "session"),  # of a device: below
+    ("POST", "/v1/checkin"): ({}, 401, "session"),  # sent by no device; a device's: below
     ("POST", "/v1/outcomes"): ({}, 401, "session"),
 }
 BY_GIT = {"/git/{scenario}/git-upload-pack", "/git/{scenario}/git-receive-pack"}  # below

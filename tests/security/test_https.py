@@ -108,7 +108,7 @@ def test_people_pin_the_authority_and_commands_and_git_trust_it(
     behind.environment |= {"GIT_SSL_CAINFO": "/etc/company.pem"}
     warned = behind.run("login", url, token, f"--ca-file={said['ca_file']}")
     assert "git trusts the authorities of GIT_SSL_CAINFO alone" in warned.stderr
-    program = Person(tmp_path / "program", url)  # without a home, such as CI
+    program = Person(tmp_path / "program", url)  # no home: the program runs in CI
     program.environment |= {"WALLE_TOKEN": (folder / "admin.token").read_text().strip()}
     program.environment |= {"WALLE_CA_FILE": said["ca_file"]}
     assert program.json("release", "status") == []
@@ -376,7 +376,7 @@ def test_the_manuals_nginx_ends_tls_and_keeps_files_by_their_sha256(tmp_path: Pa
             keys = json.loads((tmp_path / "cloud" / "keys" / "files.json").read_text())["keys"]
             with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=ca_file), timeout=LIMIT_S) as http:
                 assert http.get(f"{prefix}/{sha256}").content == content
-                home.files.remove(sha256)  # from here on it is nginx that has it
+                home.files.remove(sha256)  # nginx alone has the file from here on
                 assert http.get(f"{prefix}/{sha256}").content == content
                 part = http.get(f"{prefix}/{sha256}", headers={"Range": "bytes=5-9"})
                 assert (part.status_code, part.content) == (206, b"56789")

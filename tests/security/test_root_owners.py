@@ -241,6 +241,6 @@ def test_a_command_that_is_killed_at_any_rename_leaves_what_was_or_what_is(
         assert RootProposal(trust).state() is None
         remove_unfinished(trust.folder / "pending")
         assert list((trust.folder / "pending").iterdir()) == []
-        if killed <= count:  # it had all its renames
+        if killed <= count:  # the command had made all its renames
             break
     assert 1 <= killed < 29

@@ -128,7 +128,7 @@ def expected(rule: RouteRule, caller: str) -> set[int]:
     if rule.caller is Caller.LINK:
         return {403}  # no token opens it, and this link is none
     if rule.caller is Caller.SESSION and caller not in ROLES:
-        return {303, 401}  # to the login
+        return {303, 401}  # the page leads to the login
     if rule.caller is Caller.SESSION and rule.methods == "POST":
         return {403, 404}  # a role alone does not do it: each session has its own form
     if rule.caller is Caller.DEVICE:
@@ -183,7 +183,7 @@ async def test_each_route_of_the_gateway_has_its_own_entry_and_one_without_is_cl
             for method in methods if "{path:path}" not in path else ():
                 rule = table.find(method, sample)
                 assert rule is not None
-                assert rule.path == path  # not the entry of another route
+                assert rule.path == path  # no other route's entry
         unused = {rule.path for rule in ROUTES} - {path for path, _ in found}
         mounted = [path.removesuffix("{path:path}") for path, _ in found if path.endswith("{path:path}")]
         assert not [path for path in unused if not path.startswith(tuple(mounted))]

@@ -99,7 +99,7 @@ def test_a_change_on_another_thread_is_not_undone_by_an_earlier_read(
     def slow(found: Path, *, clock: Any) -> Access:
         access = load(found, clock=clock)
         monkeypatch.setattr(Access, "load", load)
-        here.revoke("anna")  # on its thread, between the read and what follows it
+        here.revoke("anna")  # revoked on this thread, between the read and what follows it
         return access
 
     monkeypatch.setattr(Access, "load", slow)

@@ -304,7 +304,7 @@ async def test_a_stolen_scenario_key_signs_until_it_is_revoked_and_nothing_after
     await scene.restart()
     assert scene.device.running[TASK] == FILES["v2"], "what runs is kept until a release takes it back"
     scene.device.take_outcomes()
-    first = publish(cloud, "v1")  # it lies on the disk, signed by the stolen key
+    first = publish(cloud, "v1")  # a version on the disk, signed by the stolen key
     assert "0 valid signatures" in await scene.refused(first)
     clean = cloud.publish(TASK, "v4", FILES["v3"], signer=new)
     assert await scene.answer(clean) == []
@@ -373,7 +373,7 @@ async def test_fast_forward_of_the_scenarios_is_recovered_from_by_a_new_key(
     cloud.make_scenarios(2, honest)
     await scene.device.clock.advance(1)
     await scene.restart()
-    assert scene.device.agent.tasks == {TASK: "v1"}  # its key was retired, and it runs on
+    assert scene.device.agent.tasks == {TASK: "v1"}  # the retired key's version keeps running
     assert await scene.answer(publish(cloud, "v2")) == []
     await scene.restart()
     assert scene.device.agent.tasks == {TASK: "v2"}
@@ -432,7 +432,7 @@ async def test_a_cloud_restored_from_a_backup_reaches_its_devices_in_a_new_epoch
         publish(cloud, "v2")
     late = publish(cloud, "v3")
     assert await scene.answer(late, stamp=scene.stamp(generation=40)) == []
-    cloud._serial = 3  # of the backup
+    cloud._serial = 3  # serial of the backup
     await scene.device.clock.advance(1)
     assert "a cloud restored from a backup needs a new epoch" in await scene.refused(
         publish(cloud, "v2"), stamp=scene.stamp(generation=20)

@@ -72,7 +72,7 @@ async def test_a_cloud_without_the_offline_keys_waits_for_the_authors_signature(
         first = await shop.release("v1", beta=0)
         async with shop.device(tmp_path / "phone") as phone:
             user = User(phone)
-            await shop.until(first, "full", users=[user])  # with all keys in one folder, nothing is asked
+            await shop.until(first, "full", users=[user])  # keys in one folder: nothing is asked
             home.trust.offline.rename(author)
             await shop.push("v2")
             second = await shop.release("v2", beta=0)
@@ -282,7 +282,7 @@ def test_walle_trust_shows_delegates_and_revokes(tmp_path: Path) -> None:
     assert both["scenarios"]["shop"]["threshold"] == 2
     assert set(both["scenarios"]["shop"]["keys"]) == {first, second.key_id}
     kept = CliRunner().invoke(app, ["trust", "revoke", folder, "shop", first])
-    assert "2 keys must sign scenario shop, and 1 would be left" in str(kept.exception)  # not one alone, in silence
+    assert "2 keys must sign scenario shop, and 1 would be left" in str(kept.exception)  # one key alone is refused
     left = run("delegate", folder, "shop", f"--public-key={second.public_key.hex()}")
     assert left["scenarios"]["shop"] == {"keys": {second.key_id: second.public_key.hex()}, "threshold": 1}
     assert run("revoke", folder, "shop", second.key_id)["scenarios"] == {}
@@ -394,7 +394,7 @@ def test_a_rotation_that_is_killed_at_any_write_is_finished_or_undone(
                 trust.rotate(roles, SystemClock())
             except Killed:
                 killed += 1
-        prepare_trust(trust, ["shop"], SystemClock())  # as the cloud does when it starts
+        prepare_trust(trust, ["shop"], SystemClock())  # the cloud does so when it starts
         root = trust.root()
         assert root.version in (before.version, before.version + 1)
         for role in ("snapshot", "timestamp"):
@@ -403,6 +403,6 @@ def test_a_rotation_that_is_killed_at_any_write_is_finished_or_undone(
         trust.rotate(roles, SystemClock())  # every key that it needs is there
         assert trust.root().version == root.version + 1
         assert "shop" in trust.scenarios().delegations
-        if killed <= writes:  # it had all its writes
+        if killed <= writes:  # the command had made all its writes
             break
     assert 2 <= killed < 30

@@ -149,7 +149,7 @@ async def test_metadata_of_another_version_than_announced_or_by_a_stranger_are_r
     cloud, stranger = scene.cloud, Signer.generate()
     cloud.make_scenarios(3, cloud.delegations)
     cloud.trust["2.scenarios.json"] = cloud.trust["3.scenarios.json"]
-    cloud.scenarios_version = 2  # its hash is that of version 3
+    cloud.scenarios_version = 2  # the hash is that of version 3
     await scene.device.clock.advance(1)
     assert "scenarios version 3, 2 was announced" in await scene.refused(publish(cloud, "v2"))
     cloud.make_scenarios(2, cloud.delegations, signer=stranger)
