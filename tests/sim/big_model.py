@@ -75,7 +75,7 @@ def _write_models(folder: Path, megabytes: int) -> None:
         graph.output("found", graph.op("Gather", [table, graph.input("rows", (1,), "int64")]))
         graph.save(folder / f"{version}.walle")
         del graph, table
-        for row in weights:  # in place
+        for row in weights:  # changed in place
             row *= 1 + np.float32(1e-4) * rng.standard_normal(_COLUMNS, dtype=np.float32)
 
 

@@ -28,7 +28,7 @@ from tests.sim.shop_cloud import GATE, push, until
 from tests.sim.two_nodes import loopback_up
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 300.0  # of one command, on a machine that is busy
+LIMIT_S = 300.0  # time for one command, on a machine that is busy
 NAMES = [f"d{number}" for number in range(4)]
 NEW_VERSION = "0.2.0"
 _STEPS = [0.5, 1.0]

@@ -52,7 +52,7 @@ class CloudFiles:
         self.bundle_signer = Signer.generate()
         self.release_signer = Signer.generate()
         self.root_signer = Signer.generate()
-        self.clock = ManualClock(1_699_000_000.0)  # of the metadata, which last for years
+        self.clock = ManualClock(1_699_000_000.0)  # clock of the metadata, which last for years
         self.fleet = f"fleet-{self.root_signer.key_id}"
         self.trust: dict[str, bytes] = {}  # metadata by name
         self.epoch = 1

@@ -43,7 +43,7 @@ class CloudWalk:
         self.visitors: list[Visitor] = []
         self.over_share: set[str] = set()
         self.check_ins: collections.Counter[str] = collections.Counter()
-        self.longest_s = 0.0  # without an answer to a check-in
+        self.longest_s = 0.0  # longest time without an answer to a check-in
         self._began_s = time.monotonic()
 
     def log(self, text: str) -> None:
@@ -113,7 +113,7 @@ class CloudWalk:
         """Return once the release is in one of the states; note devices that have it before their step."""
         async with asyncio.timeout(LIMIT_S):
             while True:
-                have = await self.having(version)  # before the step is asked: it only grows
+                have = await self.having(version)  # read before the step: the devices with the version only become more
                 shown = await self.call("GET", f"/v1/releases/{release}")
                 assert shown["state"] not in ("paused", "failed", "rolled_back"), shown
                 step = {"beta": 0.0, "full": 1.0}.get(shown["state"], float(shown.get("share", 1.0)))

@@ -24,11 +24,11 @@ from walle.task.run.runner import TaskRunner
 from walle.vm import DeadlineExceeded, HostCrashed, LimitExceeded, TaskError, VmHost
 
 DEADLINE_MS = 250
-HONEST_DEADLINE_MS = 2_000  # which a busy machine does not reach
+HONEST_DEADLINE_MS = 2_000  # a busy machine does not reach it
 GROUPS = {"in Python": ATTACKS, "loop in C": UNSTOPPABLE, "escape": ESCAPES}
 _EXECUTE = "\ndef execute(ctx, trigger): return run()\n"
 _HONEST = "\ndef execute(ctx, trigger): return run(trigger['position'])\n"
-_PAUSE_S = 0.005  # between honest runs
+_PAUSE_S = 0.005  # pause between honest runs
 _NAMES = {"ImportError", "ForbiddenImport", "AttributeError", "TypeError", "NameError", "ModuleNotFoundError"}
 _KERNEL = {errno.EACCES: "kernel: Landlock", errno.EPERM: "kernel: seccomp"}
 
@@ -41,10 +41,10 @@ class Row:
     group: str
     end: str
     layer: str
-    restarts: int  # of the host
+    restarts: int  # restarts of the host
     honest_runs: int  # beside it, all right
     honest_failures: int
-    honest_max_ms: float  # of these
+    honest_max_ms: float  # slowest honest run
 
 
 def manifest_of(name: str, limits: Mapping[str, int]) -> Manifest:

@@ -35,8 +35,8 @@ DEVICE = "device-0"
 TOPIC = "t"
 DAMAGED = 3  # exit status of a cloud whose file an operator must restore
 _ALARM = 5  # failures of the pump
-_RETRY_S = 0.02  # while a disk is full
-_PAUSE_S = 0.004  # between features, at most
+_RETRY_S = 0.02  # pause before the next attempt while a disk is full
+_PAUSE_S = 0.004  # longest pause between features
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.sim.fault_processes"])
@@ -164,7 +164,7 @@ async def _cloud(order: CloudOrder, port: Connection) -> None:
             await asyncio.sleep(_RETRY_S)
     server = TunnelServer(
         ssl_context=TunnelAuthority(order.authority).server_context(),
-        resume=lambda hello: supervisor.resume(hello),  # it is made after the server
+        resume=lambda hello: supervisor.resume(hello),  # a lambda: the supervisor is made after the server
         on_request=echo,
     )
     supervisor = PumpSupervisor(server, ingest, retry_s=_RETRY_S, backoff_s=_RETRY_S, backoff_max_s=0.1)

@@ -50,7 +50,7 @@ class Walk(CloudWalk):
         )
         self.cluster = Cluster(initialize_head=True, head_node_args=_NODE)
         undo.callback(self.cluster.shutdown)
-        start_ray(self.cluster.address, import_root=Path.cwd())  # by the head's Ray, while there is no other
+        start_ray(self.cluster.address, import_root=Path.cwd())  # connected by the head's Ray: there is no other yet
         undo.callback(close_ray)
         self.first = self.cluster.add_node(**_NODE, **_SERVICES)
         self.cloud = await ActorCloud.start(config, is_detached=True)

@@ -38,7 +38,7 @@ _MOVES = (
 _DRAIN_S = 40.0
 _START_S = 20.0
 _BEFORE_END = 25  # features that are made after the last fault
-_RESTARTS = 5  # of a process that ends by itself, between two faults
+_RESTARTS = 5  # restarts of a process that ends by itself, between two faults
 
 type Number = tuple[str, int]  # epoch, seq
 type Move = tuple[str, str, int, int]  # a newer epoch, an older one, offset, upto: as `walle.protocol.Origin`
@@ -62,8 +62,8 @@ class WorldResult:
     twice_named: int = 0
     silent: list[str] = dataclasses.field(default_factory=list)
     history: list[str] = dataclasses.field(default_factory=list)
-    own_ends: list[str] = dataclasses.field(default_factory=list)  # of processes that no fault killed
-    operator_restores: int = 0  # of a cloud's file that was damaged, as the cloud said
+    own_ends: list[str] = dataclasses.field(default_factory=list)  # ends of processes that no fault killed
+    operator_restores: int = 0  # restores of a cloud's file that was damaged, as the cloud reported
     reports: int = 0
     stuck: str = ""
 
@@ -87,7 +87,7 @@ class World:
         self._link = FaultProxy(0)
         self._until: int | None = None
         self._copies: dict[str, list[Files]] = {"device": [], "device folder": [], "cloud": []}
-        self._numbers = collections.defaultdict[int, set[Number]](set)  # of each feature, under which it ever was
+        self._numbers = collections.defaultdict[int, set[Number]](set)  # numbers that each feature ever had
         self._moves: set[Move] = set()
         self.losses: set[Loss] = set()
         self._undo = contextlib.AsyncExitStack()
@@ -218,7 +218,7 @@ class World:
 
     def _flip_bits(self, files: Files) -> Files:
         names = [name for name, data in files.items() if data]
-        if not names:  # it was killed before it made them
+        if not names:  # the process was killed before it made them
             return files
         name = self.rng.choice(names)
         return {**files, name: self._flipped(files[name])}
@@ -263,7 +263,7 @@ class World:
             return
         for _ in range(int(_START_S / 0.005)):
             if port.poll():
-                with contextlib.suppress(EOFError):  # it has ended, and is restarted after the fault
+                with contextlib.suppress(EOFError):  # the process has ended, and is restarted after the fault
                     self._link.target_port = port.recv()
                 port.close()
                 return
@@ -330,7 +330,7 @@ class World:
             raise StuckError(f"the outbox is not empty after {_DRAIN_S:.0f} s")
         cloud = self._processes["cloud"]
         cloud.terminate()
-        for _ in range(int(_DRAIN_S / 0.02)):  # not joined in a thread: another world's start reads exit statuses too
+        for _ in range(int(_DRAIN_S / 0.02)):  # polled, not joined in a thread: another world reads exit statuses too
             if not cloud.is_alive():
                 break
             await asyncio.sleep(0.02)

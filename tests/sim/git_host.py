@@ -50,7 +50,7 @@ def served(app: ASGIApp) -> Iterator[str]:
 def git(folder: Path, *arguments: str, check: bool = True, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Run git in `folder` with no configuration but ours; its output is an error where it fails."""
     environment = {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # with git-lfs
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # git-lfs is there
         "HOME": str(folder),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_TERMINAL_PROMPT": "0",
@@ -103,7 +103,7 @@ def main(folder: str, sha256: str, dies: str) -> None:
         Path.rename = _rename_and_die  # type: ignore[method-assign,assignment]
     elif dies == "adopted":  # objects are stored, no ref is set
         git_push._apply = _die
-    elif dies == "ref":  # it lies in its lock file, which is never renamed
+    elif dies == "ref":  # the ref is in its lock file, which is never renamed
         close = _GitFile.close
 
         def close_or_die(self: _GitFile) -> None:

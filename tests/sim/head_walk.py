@@ -45,8 +45,8 @@ _TUNNEL_PORT = 8471
 _RAY_PORT = 6379
 _REDIS_PORT = 6400
 _PASSWORD = "secret"
-_HOLD_S = 6.0  # that each step of a release lasts: a fault comes before its end
-_ASK_S = 40.0  # for one question to the cloud: longer than an edge holds it
+_HOLD_S = 6.0  # time of each step of a release: a fault comes before its end
+_ASK_S = 40.0  # time for one question to the cloud: longer than an edge holds it
 _CONFIG = """\
 [gateways]
 host = "0.0.0.0"
@@ -394,7 +394,7 @@ def _with_a_database(arguments: list[str]) -> int:
 
     with tempfile.TemporaryDirectory(prefix="walle-walk-") as folder, postgres_server() as postgres:
         database = postgres.make_database()
-        postgres.folder.chmod(0o711)  # in the namespace, root is nobody else: it enters as others do
+        postgres.folder.chmod(0o711)  # root of the namespace is like any user outside: it enters as others do
         run = run_apart(arguments, database, Path(folder))
     if run.returncode == 0:
         sys.stdout.write(json.dumps(json.loads(run.stdout.splitlines()[-1]), indent=1) + "\n")

@@ -29,7 +29,7 @@ from walle.engine_ext.session import load
 from walle.errors import EngineError
 
 _LIMITS = ConvertLimits(memory_bytes=256 << 20, cpu_s=5, wall_s=30)
-_MEMORY_BYTES = 8 << 30  # of this process's address space
+_MEMORY_BYTES = 8 << 30  # limit of this process's address space
 _EACH_CASE = 30  # every 30th of the node tests
 _INTERESTING = (0, 1, 0x7F, 0x80, 0xFF)
 

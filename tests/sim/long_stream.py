@@ -35,8 +35,8 @@ from benchmarks.highlights.clip_loop import ClipLoop, present
 from benchmarks.highlights.cloud_process import CloudProcess
 from walle.model_files import ModelFileError, ModelFolder, default_folder
 
-_MAX_UNDECIDED = 20  # whose reasons are kept
-EVERY_S = 10  # of stream, between two readings of memory
+_MAX_UNDECIDED = 20  # undecided seconds whose reasons are kept
+EVERY_S = 10  # seconds of the stream between two readings of memory
 PARTS = ("device", "device's VM host", "cloud", "cloud's VM hosts")
 
 

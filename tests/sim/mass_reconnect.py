@@ -72,7 +72,7 @@ class Found:
     stored: int
     acknowledged: int
     refusals: dict[str, int]
-    seconds: float  # from the cloud's start to the last acknowledgement
+    seconds: float  # time from the cloud's start to the last acknowledgement
 
 
 class Reconnects:

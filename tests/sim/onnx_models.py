@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from walle.engine_ext.onnx_import.graph import Attribute, Node
 
-NODE: Any = helper.make_node  # its attributes are keywords of any kind
+NODE: Any = helper.make_node  # Any: the attributes are keywords of any kind
 
 
 def model(

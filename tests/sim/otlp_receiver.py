@@ -18,7 +18,7 @@ class Spans:
         self.all: list[Span] = []
         self.headers: list[dict[str, str]] = []
         self.services: set[str] = set()
-        self.status = 200  # of the answers; with another one, nothing is taken
+        self.status = 200  # status of the answers; with another one, nothing is taken
         self.may_answer = threading.Event()
         self.may_answer.set()
 

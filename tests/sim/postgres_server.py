@@ -17,12 +17,12 @@ import pytest
 
 from tests.sim.postgres_programs import postgres_folder, postgres_program, postgres_user
 
-_USER = "postgres"  # in the server; the process is `postgres_user`'s
+_USER = "postgres"  # user in the server; the process is `postgres_user`'s
 WITH_PASSWORD = "secured"  # a role that has to give one, if a test makes it
-_PORT = 5432  # of the name of a socket
+_PORT = 5432  # port in the name of a socket
 _SETTINGS = {
     "listen_addresses": "''",  # a socket in its folder is all that it has
-    "fsync": "off",  # it is killed, but the machine is not
+    "fsync": "off",  # a test kills the server, but not the machine
     "max_connections": "50",
     "shared_buffers": "16MB",
     "log_min_messages": "warning",
@@ -111,7 +111,7 @@ class PostgresServer:
 
     def freeze(self) -> None:
         """Stop all processes of the server: its connections stay open, and nothing answers."""
-        os.kill(self.pid(), signal.SIGSTOP)  # which makes no further processes from now on
+        os.kill(self.pid(), signal.SIGSTOP)  # stopped first: it makes no further processes from now on
         for pid in self._family():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
@@ -188,7 +188,7 @@ def postgres_server(*, port: int = 0, standby_of: PostgresServer | None = None) 
         finally:
             with contextlib.suppress(OSError):
                 server.thaw()
-            with contextlib.suppress(RuntimeError):  # it is down already
+            with contextlib.suppress(RuntimeError):  # the server is down already
                 server.stop("immediate")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

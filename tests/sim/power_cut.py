@@ -164,7 +164,7 @@ class FaultyDisk:
 
     def _write(self, handle: int, data: Any) -> int:
         with self._lock:
-            if stat.S_ISREG(os.fstat(handle).st_mode):  # not the event loop's own wake-up socket
+            if stat.S_ISREG(os.fstat(handle).st_mode):  # a regular file, unlike the event loop's wake-up socket
                 self._dirty(handle, _path_of(handle))
                 try:
                     self._step()

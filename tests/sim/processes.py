@@ -24,7 +24,7 @@ def processes_with(marker: str) -> list[str]:
     """Return the command lines of these processes."""
     found = []
     for pid in pids_with(marker):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
     return found
 

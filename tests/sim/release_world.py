@@ -97,7 +97,7 @@ class ReleaseWorld:
         self.published = asyncio.Event()  # a table has reached the gateway
         self.go_on = asyncio.Event()  # a simulation and a publication wait for it
         self.go_on.set()
-        self.signer = BUNDLE_SIGNER  # of the versions
+        self.signer = BUNDLE_SIGNER  # signer of the versions
         self.commit = ""  # another one than the version was simulated with
         self.unsigned = False  # the versions wait for a signature
         self.schema: Schema = {"os": ColumnType.STRING, "memory_mb": ColumnType.INT}

@@ -27,7 +27,7 @@ async def main(folder: str, number: str, socket: str, vms: str = "2") -> None:
         await server.listen(Path(socket))
     say("ready")
     try:
-        while line := await asyncio.to_thread(sys.stdin.readline):  # until its parent ends
+        while line := await asyncio.to_thread(sys.stdin.readline):  # an empty line: the parent has ended
             say(json.dumps(dataclasses.astuple(await server.listen_tls("127.0.0.1", json.loads(line)))))
     finally:
         await server.close()

@@ -76,7 +76,7 @@ class Rollbacks:
         self.authority = authority
         self.store_path = folder / "features.db"
         self.cloud = TunnelCloud(ssl_context=authority.server_context(), path=folder / "uploads.db")
-        self.numbers = collections.defaultdict[int, set[Number]](set)  # of each output, under which it ever was
+        self.numbers = collections.defaultdict[int, set[Number]](set)  # numbers that each output ever had
         self.copies: dict[str, list[Copy]] = {"device": [], "folder": [], "cloud": []}
         self.losses: set[Loss] = set()
         self.without_trace: set[int] = set()

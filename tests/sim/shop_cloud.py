@@ -16,7 +16,7 @@ from walle.device import Device, DeviceConfig
 
 # Decided after some five reports: these tests are about what follows from a verdict.
 GATE = {"p_good": 0.05, "p_bad": 0.5, "alpha": 0.05, "beta": 0.05, "trial_runs": 1_000}
-LIMIT_S = 60.0  # also on a machine that is busy with other work
+LIMIT_S = 60.0  # long enough for a machine that is busy with other work
 
 
 @contextlib.contextmanager

@@ -27,9 +27,9 @@ from walle.vm import VM, DeadlineExceeded, LimitExceeded, TaskError
 
 CAUSES = ("cancel", "deadline", "memory", "recursion")
 _LIMITS: Mapping[str, dict[str, int]] = {"memory": {"memory_mb": 16}, "recursion": {"recursion": 300}}
-_LONGEST_S = 0.01  # of the delay before a stop; most imports take less
-_STOPS = 4  # of one use, in succession
-_USES = 24  # of one round: what comes later is loaded already
+_LONGEST_S = 0.01  # longest delay before a stop; most imports take less
+_STOPS = 4  # stops of one use, in succession
+_USES = 24  # uses in one round: what comes later is loaded already
 _PARTS = {
     **{f"np.{part}": names.split() for part, names in np._MODULES.items()},
     **{f"np.{part}": [f"{part}.__name__"] for part in np._SUBMODULES},

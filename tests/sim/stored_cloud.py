@@ -93,7 +93,7 @@ class StoredCloud:
         tasks = {release.request.name for release in self.releases.values()}
         for task in tasks:
             of_task = [one for one in self.releases.values() if one.request.name == task]
-            rows = [plan_row(task, of_task[:end], CDN_URL) for end in range(1, len(of_task) + 1)]  # after rollbacks
+            rows = [plan_row(task, of_task[:end], CDN_URL) for end in range(1, len(of_task) + 1)]  # rollbacks too
             for entry in {entry.directive.manifest: entry for row in rows for entry in row.entries}.values():
                 manifest = Manifest.from_bytes(Envelope.from_bytes(self.files.read(entry.directive.manifest)).payload)
                 assert all(self.files.verify(file.sha256) for file in manifest.files)

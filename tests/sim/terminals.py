@@ -24,7 +24,7 @@ READY = {
     "walle device run": "waiting for a task",
 }  # commands that keep running → their output when they are ready
 LIMIT_S = 150.0
-AFTER_S = 20.0  # for running commands to react to the last script
+AFTER_S = 20.0  # time for running commands to react to the last script
 _SIOCSIFFLAGS = 0x8914
 _UP = 0x1 | 0x40  # IFF_UP | IFF_RUNNING
 

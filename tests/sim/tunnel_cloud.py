@@ -24,7 +24,7 @@ class TunnelCloud:
     on_request: Any = echo
     dictionaries: Any = None
     drain_rng: random.Random = dataclasses.field(default_factory=lambda: random.Random(5))
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # of pump
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # options of the pump
     fast_transports: bool | None = None
 
     server: TunnelServer = dataclasses.field(init=False)

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_cloud import TunnelCloud, echo
 
-_SLOW_S = 60.0  # of a request with the topic `slow`
+_SLOW_S = 60.0  # time that a request with the topic `slow` takes
 
 
 def memory_bytes() -> dict[str, int]:

@@ -28,7 +28,7 @@ def run(
     """Return what `tests.sim.cloud_commands` counts, and the `processes_left` of its own after it."""
     marker = f"upgrade-{os.getpid()}"
     database = postgres.make_database()
-    postgres.folder.chmod(0o711)  # in the namespace, root is nobody else: it enters as others do
+    postgres.folder.chmod(0o711)  # root of the namespace is like any user outside: it enters as others do
     options = [f"--gateways={gateways}", f"--nodes={nodes}", *(["--short"] if is_short else [])]
     done = subprocess.run(
         [*UNSHARE, sys.executable, "-m", "tests.sim.cloud_commands", folder, database, *options],

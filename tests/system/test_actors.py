@@ -225,7 +225,7 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
         assert plain.decode(await device.tunnel.request(PHASE_TOPIC, question("v3", 0))) == ["cloud", 0]
         (pid,) = pids_with(ray_marker, "::InferenceActor")
         asked = asyncio.create_task(device.tunnel.request(PHASE_TOPIC, question("v3", 1.5), 60.0))
-        await asyncio.sleep(0.5)  # it runs
+        await asyncio.sleep(0.5)  # the request is running
         os.kill(pid, signal.SIGKILL)
         assert plain.decode(await asked) == ["cloud", 1.5]
         (successor,) = pids_with(ray_marker, "::InferenceActor")
@@ -273,14 +273,14 @@ async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transiti
 
     async def check_share(http: httpx.AsyncClient, path: str) -> None:
         having = [one.device_id for one, _ in await fleet.summaries() if one.tasks.get("shop/count") == "v4"]
-        if (await ask_http(http, "GET", path))["stage"] == "beta":  # it has not gone on meanwhile
+        if (await ask_http(http, "GET", path))["stage"] == "beta":  # the stage has not changed meanwhile
             assert set(having) <= {"k0"}
 
     try:
         await fleet.start()
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
-            gate = {**GATE, "hold_s": 2.0}  # so that no stage goes by unseen
+            gate = {**GATE, "hold_s": 2.0}  # a stage that lasts: none is over unseen
             body = {"scenario": "shop", "task": "count", "version": "v4", "beta": ["k0"], "steps": [0.5, 1.0]}
             created = await ask_http(http, "POST", "/v1/releases", json={**body, "gate": gate})
             path = f"/v1/releases/{created['id']}"
@@ -385,7 +385,7 @@ async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path
             await node.close()
         except NodeLostError as lost:
             return lost.method == "close"
-        except AttributeError:  # of the node that never was: the process has not ended yet
+        except AttributeError:  # the node was never made: the process has not ended yet
             return False
         return False
 

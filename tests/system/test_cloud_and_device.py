@@ -16,7 +16,7 @@ from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 
 VISITS = 200
 VISIT_MS = 1000
-SPEED = 40  # so that a device plays for VISITS / SPEED = 5 s
+SPEED = 40  # a device plays for VISITS / SPEED = 5 s
 
 MAIN = """\
 def execute(ctx, trigger):
@@ -127,7 +127,7 @@ def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, st
         assert last["produced"] == VISITS
         state = last["states"]["shop/dwell"]
         assert (state["max_bytes"], state["entries"], state["size_bytes"]) == (1024, 68, 3 + 68 * 15)
-    assert 0 < again.lines[-1]["runs_ok"] <= VISITS - killed["stored"]  # it resumed, and did not start again
+    assert 0 < again.lines[-1]["runs_ok"] <= VISITS - killed["stored"]  # the device resumed, and did not start again
 
     back = walle("release", "rollback", release.lines[-1]["id"], "--reason=the test is over", "--json", **reached)
     assert (back["state"], back["reason"]) == ("rolled_back", "by admin: the test is over")

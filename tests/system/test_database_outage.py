@@ -44,7 +44,7 @@ async def test_a_cloud_goes_on_without_its_database_and_after_it_and_stops_witho
             assert await walk.fences() == fences
             server.kill()
             writing = asyncio.create_task(walk.write(release))
-            await asyncio.sleep(2)  # so that writes wait for the database
+            await asyncio.sleep(2)  # writes wait for the database
             assert await cloud.end(signal.SIGINT) < STOPPED_S
             assert cloud.process.returncode == 0
             writing.cancel()

@@ -69,7 +69,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path, said: str) -> None:
             while len(processes_with(marker)) < 3:  # Ray is on its way
                 assert demo.poll() is None, demo.communicate()
                 time.sleep(0.05)
-        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+        os.killpg(demo.pid, signal.SIGINT)  # a terminal does so: to every process of the group
         demo.communicate(timeout=90)
     assert demo.returncode == 130
     assert wait_until_gone(marker) == []

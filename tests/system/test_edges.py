@@ -62,7 +62,7 @@ async def _kill_an_edge(cloud: ActorCloud) -> None:
                 assert answer.status_code == 204, answer.text
                 checked_in += 1
                 now = await edges()
-            except httpx.TransportError:  # its connection was the killed one's
+            except httpx.TransportError:  # the killed process had this connection
                 return False
             return len(now) == 2 and killed["pid"] not in [one["pid"] for one in now]
 

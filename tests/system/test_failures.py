@@ -66,7 +66,7 @@ HELPER = """\
 def divide(a, b):
     return a / b
 """
-PLACES = {  # by the visit that fails: type of the error, file:line in function, and a part of its text
+PLACES = {  # each visit that fails: type of the error, file:line in function, and a part of its text
     1: ("ValueError", "main.py:10 in preprocess", "<script>alert(1)</script>"),
     3: ("ZeroDivisionError", "helper.py:2 in divide", "division by zero"),
     5: ("DeadlineExceeded", "main.py:1[89] in execute", "ran longer than 0.3 s"),
@@ -210,5 +210,5 @@ def execute(ctx, payload):
         (failure,) = (await shop.releases.failures(release_id))["failures"]
         assert failure["error_type"] == "EscalationError"
         assert "ZeroDivisionError" in failure["error"]
-        assert "shop/count/v1/main.py:8 in execute" in failure["error"]  # in the cloud
-        assert failure["place"] == "shop/count/v1/main.py:7 in execute"  # where the phase would begin on the device
+        assert "shop/count/v1/main.py:8 in execute" in failure["error"]  # line of the cloud's code
+        assert failure["place"] == "shop/count/v1/main.py:7 in execute"  # place where the device begins the phase

@@ -29,7 +29,7 @@ GATE = {"p_good": 0.3, "p_bad": 0.8, "alpha": 0.4, "beta": 0.001, "device_runs":
 async def test_a_slow_version_is_rolled_back_and_the_reason_names_the_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("walle.deploy.gate.guard_test.MIN_CHOICE", 1)  # of devices to compare: there are few here
+    monkeypatch.setattr("walle.deploy.gate.guard_test.MIN_CHOICE", 1)  # few devices are here to compare
     monkeypatch.setattr("walle.deploy.gate.guard_test.PARTNERS", 1)
     async with contextlib.AsyncExitStack() as stack:
         shop = await stack.enter_async_context(shop_cloud(tmp_path))

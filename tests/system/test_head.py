@@ -26,7 +26,7 @@ def test_a_cloud_goes_on_while_the_head_is_cut_off_for_30_s_and_restarted_from_r
         pytest.skip(reason)
     marker = f"head-{os.getpid()}"
     database = postgres.make_database()
-    postgres.folder.chmod(0o711)  # in the namespace, root is nobody else: it enters as others do
+    postgres.folder.chmod(0o711)  # root of the namespace is like any user outside: it enters as others do
     run = run_apart(
         ["--faults", "cut-head", "restart-head"],
         database,
@@ -47,7 +47,7 @@ def test_a_cloud_goes_on_while_the_head_is_cut_off_for_30_s_and_restarted_from_r
     assert cut["stored_meanwhile"] > 0
     assert cut["steps_meanwhile"] > 0
     assert cut["status"]["answered"] == cut["status"]["asked"]
-    assert set(restarted["kept"]) == set(cut["kept"]) - {"releases"}  # which was killed, and started again
+    assert set(restarted["kept"]) == set(cut["kept"]) - {"releases"}  # the releases' process was started again
     for seen in (cut, restarted):
         answers = seen["check_ins"]
         assert {name for name in answers if not name.startswith(NO_ANSWER)} == {"204"}

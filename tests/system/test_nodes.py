@@ -25,7 +25,7 @@ def test_a_cloud_whose_node_with_all_services_is_killed_goes_on_with_its_release
         pytest.skip(reason)
     marker = f"walk-{os.getpid()}"
     database = postgres.make_database()
-    postgres.folder.chmod(0o711)  # in the namespace, root is nobody else: it enters as others do
+    postgres.folder.chmod(0o711)  # root of the namespace is like any user outside: it enters as others do
     run = subprocess.run(
         [*UNSHARE, sys.executable, "-m", "tests.sim.fault_walk", tmp_path, database],
         cwd=ROOT,

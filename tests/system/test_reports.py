@@ -99,7 +99,7 @@ async def _kill_while_devices_report(cloud: ActorCloud) -> None:
             async def is_back(name: str = name, pid: int = killed, count: int = count) -> bool:
                 try:
                     now = await processes(name)
-                except httpx.TransportError:  # its connection was the killed one's
+                except httpx.TransportError:  # the killed process had this connection
                     return False
                 return len(now) == count and pid not in [one["pid"] for one in now]
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared/data"
 PAGE = ROOT / "docs/tutorial.md"
 MODEL = DATA / "models/face_rfb320.onnx"
-MODEL_SHA256 = "34cd7e60aeff28744c657de7a3dc64e872d506741de66987f3426f2b79f88017"  # of the file that the page fetches
+MODEL_SHA256 = "34cd7e60aeff28744c657de7a3dc64e872d506741de66987f3426f2b79f88017"  # hash of the page's model file
 PHOTO = DATA / "images/face_with_toy.jpg"
 
 
@@ -55,7 +55,7 @@ def test_the_tutorial_runs_as_written(tmp_path: Path) -> None:
     )
     printed = {path.name: path.read_text() for path in sorted(folder.glob("terminal-*.txt"))}
     assert tour.returncode == 0, (tour.stderr, printed)
-    cloud, device = json.loads(tour.stdout)  # at Ctrl-C
+    cloud, device = json.loads(tour.stdout)  # exit statuses at Ctrl-C
     assert cloud == 0, printed
     # On a busy machine its photos may end before (0), or the signal comes while Python ends.
     assert device in (130, 0, -signal.SIGINT), printed

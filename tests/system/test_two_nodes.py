@@ -45,7 +45,7 @@ def test_a_node_that_dies_with_its_replica_loses_no_request_and_another_takes_it
     assert run.returncode == 0, run.stderr[-4000:]
     found = json.loads(run.stdout.splitlines()[-1])
     assert found["spread"]
-    assert found["fetched_bytes"] > BIG_BYTES  # by the node that does not read the cloud's folder
+    assert found["fetched_bytes"] > BIG_BYTES  # bytes that the node without the cloud's folder fetched
     ends = found["in_mid_request"]
     assert sum(ends.values()) == 24
     assert set(ends) <= {"answered", "refused: expired", "refused: busy"}
