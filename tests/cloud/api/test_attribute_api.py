@@ -147,7 +147,7 @@ async def test_rules_over_uploaded_attributes_are_previewed_released_and_explain
     body = {"scenario": "shop", "rule": "uploaded.group == 'gold' && uploaded.age >= 18"}
     status, found = await cloud.ask("POST", "/v1/preview", json=body)
     assert (status, found["seen"], found["reached"]) == (200, 3, 1)
-    assert [one["reached"] for one in found["terms"]] == [2, 1]  # and not d3, which only says so
+    assert [one["reached"] for one in found["terms"]] == [2, 1]  # d3 only claims to be
     assert found["policy"]["columns"] == {"uploaded.age": "int", "uploaded.group": "string"}
     status, answer = await cloud.ask("POST", "/v1/preview", json={**body, "rule": "uploaded.color == 'red'"})
     assert (status, answer["type"]) == (422, "RuleError")

@@ -98,7 +98,7 @@ async def test_devices_and_failures_are_shown_to_readers_of_their_scenario_only(
             "shop": token_of(shop, "bert", shop=Role.READER),
             "bank": token_of(shop, "cleo", bank=Role.RELEASER),
         }
-    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:  # which reads the new tokens
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:  # the cloud reads the new tokens
         user = User(device)
         await shop.push("v1", main=FAILING)
         release_id = await shop.release("v1", beta=["d0"], gate=TOLERANT)

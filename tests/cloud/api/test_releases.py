@@ -184,7 +184,7 @@ async def test_old_versions_are_retired_by_releasers(gateway: Gateway) -> None:
     release_id = await _in_beta(gateway)
     for body in ({"scenario": "shop"}, {"scenario": "shop", "task": "ipv", "keep_versions": 2, "dry_run": True}):
         answer = await gateway.post("/v1/releases/retire", body)
-        assert (answer.status_code, answer.json()) == (200, [])  # it is under way
+        assert (answer.status_code, answer.json()) == (200, [])  # a release that is under way stays
     assert (await gateway.get(f"/v1/releases/{release_id}")).json()["state"] == "beta"
     few = await gateway.post("/v1/releases/retire", {"scenario": "shop", "keep_versions": 1})
     assert (few.status_code, "body.keep_versions" in few.json()["error"]) == (422, True)
@@ -342,7 +342,7 @@ async def test_the_evidence_of_the_gate_is_shown(gateway: Gateway) -> None:
     await gateway.post(f"/v1/releases/{release_id}/rollback")
     await gateway.world.service.settled()
     after = (await gateway.get(f"/v1/releases/{release_id}/evidence")).json()
-    assert (after["stage"], after["new"]) == (shown["stage"], shown["new"])  # it stays for those who ask why
+    assert (after["stage"], after["new"]) == (shown["stage"], shown["new"])  # evidence stays for those who ask why
     assert (await gateway.get("/v1/releases/none/evidence")).status_code == 404
     assert (await gateway.client.get(f"/v1/releases/{release_id}/evidence")).status_code == 401
 

@@ -176,7 +176,7 @@ async def test_who_may_not_read_a_scenario_learns_nothing_of_it(cloud: Cloud) ->
     unknown = await cloud.ask("GET", "/v1/explain/d1", who="cleo")
     assert unknown[0] == 404
     assert (await cloud.ask("GET", "/v1/explain/d0", who="cleo"))[0] == 404
-    assert (await cloud.ask("GET", "/v1/explain/d1"))[0] == 404  # it has no task of the scenario
+    assert (await cloud.ask("GET", "/v1/explain/d1"))[0] == 404  # the device has no task of the scenario
     assert (await cloud.ask("GET", "/v1/explain/d1", who="bert"))[0] == 200
 
 
@@ -260,7 +260,7 @@ async def test_the_patterns_of_a_scenarios_releases_have_a_budget_together(
     assert (status, answer["type"]) == (409, "PatternBudgetError")
     assert "500 in all is the most. Remove or roll back some" in answer["error"]
     plain = {**body("e"), "policy": {"rule": "os == 'plan9'"}}
-    assert (await cloud.ask("POST", "/v1/releases", plain))[0] == 201  # without patterns
+    assert (await cloud.ask("POST", "/v1/releases", plain))[0] == 201  # no patterns
     status, second = await cloud.ask("POST", "/v1/releases", body("c"))
     assert status == 201  # for the same devices as the first: equal rules count once
     for release in (first, second["id"]):

@@ -123,7 +123,7 @@ async def test_an_edge_answers_profiles_and_files_and_passes_git_releases_and_de
             return [one.version for one in directives_from_header(answer.headers.get(TASKS_HEADER, "[]"))] == ["v1"]
 
         await until(has_v1)
-        assert edge.health()["edge"]["passed"] == 0  # it has answered by itself
+        assert edge.health()["edge"]["passed"] == 0  # the edge has answered by itself
         answer = await http.get("/app/x?q=1", headers=headers)
         assert len(answer.headers.get_list(TASKS_HEADER)) == 1
         assert len(answer.headers.get_list(TRUST_HEADER)) == 1
@@ -216,7 +216,7 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
         assert (shown["client"], shown["scheme"]) == ("127.0.0.1", "http")
         key = shop.cloud.home.edge_key
         mark = EdgeMark("10.0.0.9", 1, "https", is_answered=True).value(key).decode()
-        shown = (await http.get("/app/x", headers={"X-Walle-Edge": mark})).json()  # by whom knows the key, even
+        shown = (await http.get("/app/x", headers={"X-Walle-Edge": mark})).json()  # even a client that knows the key
         assert (shown["client"], shown["scheme"]) == ("127.0.0.1", "http")
         named = (await http.get("/app/x", headers={"Connection": "x-walle-edge, x-forwarded-for, host"})).json()
         assert named["client"] == "127.0.0.1"
@@ -233,7 +233,7 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
 @pytest.mark.timeout(60)
 async def test_clients_that_send_slowly_keep_nobody_from_the_gateway(tmp_path: Path) -> None:
     slowly = b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"
-    patient = HttpLimits(grace_s=600.0, header_s=600.0)  # on a machine that is busy too
+    patient = HttpLimits(grace_s=600.0, header_s=600.0)  # long limits: the machine may be busy too
     async with _shop_with_edge(tmp_path, patient) as (shop, edge, http), contextlib.AsyncExitStack() as undo:
         port = int(edge.address.url.rpartition(":")[2])
         slow = 1040
@@ -334,7 +334,7 @@ async def test_requests_wait_while_the_gateway_is_started_again(tmp_path: Path) 
             ),
         ]
         await until(lambda: edge.health()["edge"]["waiting"] == 2)
-        assert (await http.post("/v1/checkin", headers=device)).status_code == 204  # by itself
+        assert (await http.post("/v1/checkin", headers=device)).status_code == 204  # answered by the edge
         again = await undo.enter_async_context(shop_cloud(tmp_path, gateways=1, outlived=True))
         url = again.cloud.address.inner_url
         answers = await asyncio.gather(*waiting)
@@ -435,7 +435,7 @@ async def test_an_edge_takes_reports_itself_with_the_gateways_answers(tmp_path: 
         profile = {**d0, PROFILE_HEADER: _PROFILE}
         answer = await http.post("/v1/outcomes", headers=profile, content=report("b2"))
         assert answer.status_code == 204
-        assert len(answer.headers.get_list(TRUST_HEADER)) == 1  # with its push answer
+        assert len(answer.headers.get_list(TRUST_HEADER)) == 1  # one push answer
         assert (await shop.releases.get(release))["totals"]["ok"] == 6  # each once
         (listed,) = (await shop.http.get("/v1/devices")).json()["devices"]
         assert [(one["task"], one["ok"]) for one in listed["tasks"]] == [("shop/count", 6)]
@@ -460,7 +460,7 @@ async def test_health_and_metrics_are_of_one_edge_and_say_that_it_drains(tmp_pat
         assert "walle_edge_passed_total" not in (await http.get("/metrics", headers=person)).text  # the cloud's
         draining = asyncio.ensure_future(edge.drain(LIMIT_S))
         await until(lambda: edge.health()["draining"])
-        for _ in range(2):  # on the connection that it had, and on another: no other edge would take it
+        for _ in range(2):  # the first reuses the connection, the second is new: no other edge would take it
             answer = await http.get("/healthz")
             assert (answer.status_code, answer.headers["connection"]) == (503, "close")
         draining.cancel()

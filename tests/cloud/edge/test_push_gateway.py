@@ -116,7 +116,7 @@ async def test_three_gateways_have_a_pause_and_a_rollback_and_serve_on_without_t
             return "why" in (await http.get(f"{urls[0]}/healthz")).json()
 
         await until(says_so)
-        assert await version(urls[0], "v1") == ""  # from the last table
+        assert await version(urls[0], "v1") == ""  # the last table decides
 
 
 @pytest.mark.asyncio
@@ -231,7 +231,7 @@ async def test_devices_that_cannot_be_reported_are_counted_and_others_not_report
         await check_in(range(2, 6), "12")
         assert report.lost == 7 + 4
         assert "503" in str(report.health()["why"])
-        answerer.headers(Profile("x", "1", {}).to_header().encode(), "x")  # its session was not noted
+        answerer.headers(Profile("x", "1", {}).to_header().encode(), "x")  # the session was not noted
         await report.report()
         assert report.reported == 3 + 1 + 1 + 1 + MAX_SIGHTINGS
         status = 200

@@ -110,7 +110,7 @@ async def test_what_waits_is_bounded_and_the_rest_is_told_to_come_again(
         with pytest.raises(ReportsWaitError, match="10 reports of 3000 bytes wait") as refused:
             await queue.take(_report(10), 300)
         assert (refused.value.status, refused.value.retry_after_s) == (503, 5)
-        waiting[0].cancel()  # its client has left: it counts all the same, and its place is free afterwards
+        waiting[0].cancel()  # a client that leaves counts all the same, and its place is free afterwards
         monitor.may_answer.set()
         await asyncio.gather(*waiting[1:])
         await queue.take(_report(10), 300)

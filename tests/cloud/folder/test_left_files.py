@@ -201,7 +201,7 @@ def test_a_file_that_was_moved_before_and_comes_back_is_not_read(
     for path in (home.identities_db, home.exclusive_db):
         home.move_left_file(path)
     home.identities().revoke("a", "stolen")
-    home.identities_db.write_bytes(copy)  # of a backup
+    home.identities_db.write_bytes(copy)  # a backup is put back
     home.move_left_file(home.identities_db)
     assert "was moved to the database before; it is identities.db.2.moved now, and is not read" in caplog.text
     assert home.identities().states(["a"])["a"].revoked_s is not None

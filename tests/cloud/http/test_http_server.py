@@ -198,7 +198,7 @@ async def test_a_full_server_ends_what_keeps_it_waiting_first() -> None:
         silent = await server.client(host="127.0.0.2")
         await server.counted(3)
         other = await server.client(host="127.0.0.2")
-        assert await lone.closed() == b""  # of addresses with one each, the oldest
+        assert await lone.closed() == b""  # the oldest, since each address has one
         assert (await other.ask(GET % b""))[0] == 200
         for _ in range(2):
             assert (await (await server.client()).ask(GET % b""))[0] == 200
@@ -225,7 +225,7 @@ async def test_a_full_server_ends_strangers_before_those_who_have_shown_a_token(
     async with served(HttpLimits(connections=3)) as server:
         honest = await server.client(host="127.0.0.2")
         assert (await honest.ask(known))[0] == 200
-        begun = await server.client(host="127.0.0.2")  # has sent nothing yet, but its address is known
+        begun = await server.client(host="127.0.0.2")  # nothing was sent yet, but the address is known
         await server.counted(2)
         strangers = [await server.client(host="127.0.0.3")]
         assert (await strangers[0].ask(pretended))[0] == 200
@@ -263,7 +263,7 @@ async def test_a_full_server_ends_those_that_begin_a_second_request_and_do_not_s
             assert (await one.ask(GET % b""))[0] == 200
             one.writer.write(rest)
             await asyncio.sleep(0.05)
-        refused = await server.client(host="127.0.0.5")  # their requests may be on their way
+        refused = await server.client(host="127.0.0.5")  # requests of the others may be on their way
         assert (await refused.answer())[0] == 503
         await asyncio.sleep(2)
         other = await server.client(host="127.0.0.5")
@@ -395,7 +395,7 @@ async def test_who_has_sent_before_it_is_accepted_begins_its_handshake_in_its_fi
         front.begin(accepted, "10.0.0.1", connect, is_tls=True)
         assert begun == [accepted]
         await asyncio.sleep(0)
-        assert front.count == 0  # it has no transport, so it is over
+        assert front.count == 0  # a connection without a transport is over
 
 
 @pytest.mark.asyncio

@@ -50,7 +50,7 @@ async def test_who_was_accepted_is_answered_before_the_end_and_who_was_not_by_th
 
         running = asyncio.create_task(serve())
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: first.count == 1)  # it is accepted, and has sent nothing
+        await until(lambda: first.count == 1)  # the connection is accepted, and has sent nothing
         stopping.set()
         await until(lambda: first.is_draining)
         late_reader, late_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -58,7 +58,7 @@ async def test_who_was_accepted_is_answered_before_the_end_and_who_was_not_by_th
         await asyncio.sleep(0.5)  # a server that does not wait has ended by now
         writer.write(GET)
         async with asyncio.timeout(LIMIT_S):
-            answer = await reader.read()  # to its end
+            answer = await reader.read()  # read to its end
             assert await running == f"http://127.0.0.1:{port}"
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200 ")

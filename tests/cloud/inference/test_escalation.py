@@ -186,7 +186,7 @@ async def test_a_version_is_loaded_before_a_device_has_it(tmp_path: Path) -> Non
     async with escalating(tmp_path, main()) as (shop, user):
         loaded = 'walle_inference_loaded_vms{process="0",version="shop/count VERSION"} 1.0'
         metrics = (await shop.http.get("/metrics")).text
-        assert loaded.replace("VERSION", "v1") in metrics  # before anything was asked
+        assert loaded.replace("VERSION", "v1") in metrics  # loaded before anything was asked
         assert 'walle_inference_loads_total{result="loaded"} 1.0' in metrics
         assert "walle_inference_requests_total{" not in metrics
         await user.visit()

@@ -60,7 +60,7 @@ def test_what_is_not_a_request_is_refused(data: bytes) -> None:
 
 
 def test_a_payload_that_is_not_plain_data_fails_where_it_is_decoded() -> None:
-    extension = b"\xc7\x01\x63\x00"  # of an unknown type
+    extension = b"\xc7\x01\x63\x00"  # MessagePack extension of an unknown type
     data = question(payload=None).replace(b"payload\xc0", b"payload" + extension)
     with pytest.raises(InferenceError, match="unknown extension type 99"):
         PhaseRequest.parse("d0", data).value()

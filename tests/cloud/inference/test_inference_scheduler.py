@@ -79,7 +79,7 @@ async def test_a_batch_starts_when_it_is_full_or_its_oldest_has_waited(rig: Rig)
     assert rig.engine.started[1:] == [[3]]
     await rig.ask(version, 4, 5.0)
     await rig.clock.advance(0.015)
-    await rig.ask(version, 5, 5.0)  # which comes late for company
+    await rig.ask(version, 5, 5.0)  # a late companion of number 4
     await rig.clock.advance(0.006)
     assert rig.engine.started[2:] == [[4, 5]]
     await rig.ask(version, 6, 0.005)  # there is no time to wait for company
@@ -118,7 +118,7 @@ async def test_a_version_runs_on_its_replicas_and_all_on_the_engines_capacity(ri
     assert rig.engine.started == [[0], [1], ["other 0"]]
     rig.engine.end(0)
     await rig.clock.advance(0)
-    assert rig.engine.started[3:] == [["other 1"]]  # whose deadline is earlier than that of [2]
+    assert rig.engine.started[3:] == [["other 1"]]  # the deadline is earlier than that of [2]
     rig.engine.capacity = 4
     rig.engine.on_change()
     await rig.clock.advance(0)
@@ -149,7 +149,7 @@ async def test_what_would_be_late_is_refused_at_once_and_what_is_late_is_not_run
         await rig.clock.advance(0)
     await rig.ask(version, "runs", 5.0)
     await rig.ask(version, "waits", 0.4)
-    refused = await rig.ask(version, "is refused", 0.2)  # before "waits", and yet a run of 0.1 s is before it
+    refused = await rig.ask(version, "is refused", 0.2)  # earlier than "waits", and yet a run of 0.1 s is before it
     assert not refused.done()
     refused = await rig.ask(version, "is refused", 0.14)
     assert isinstance(refused.exception(), InferenceFullError)
@@ -243,7 +243,7 @@ async def test_closing_ends_what_runs_and_what_waits(rig: Rig) -> None:
 async def test_a_batch_that_has_not_begun_fails_when_the_scheduler_closes(rig: Rig) -> None:
     version = rig.version("replicas = 1")
     asking = asyncio.create_task(rig.scheduler.answer(version, request(1)))
-    closing = asyncio.create_task(rig.scheduler.close())  # before the batch has taken its first step
+    closing = asyncio.create_task(rig.scheduler.close())  # closed before the batch has taken its first step
     async with asyncio.timeout(5):
         await closing
         with pytest.raises(InferenceFullError, match="is closing"):
@@ -257,7 +257,7 @@ async def test_a_batch_that_has_not_begun_fails_when_the_scheduler_closes(rig: R
 @pytest.mark.asyncio
 async def test_a_device_that_fills_the_queue_delays_no_other(rig: Rig) -> None:
     version = rig.version("queue = 32")
-    for number in range(100):  # with earlier deadlines than the honest device's
+    for number in range(100):  # earlier deadlines than the honest device's
         await rig.ask(version, f"greedy {number}", 5.0, device="greedy")
     assert rig.scheduler.counts.refused == {"queue": 67}
     for _ in range(DEVICE_REQUESTS):  # the first ones are no more than any device's

@@ -75,7 +75,7 @@ class Replicas:
         assert process.stdout is not None
         async with asyncio.timeout(30):
             assert await process.stdout.readline() == b"ready\n"
-        self.processes[number] = process  # from now on `connect` talks to it
+        self.processes[number] = process  # `connect` talks to it from now on
 
     def signal(self, number: int, what: int) -> None:
         os.kill(self.processes[number].pid, what)
@@ -158,7 +158,7 @@ async def test_a_replica_killed_in_mid_batch_loses_nothing_and_answers_nothing_t
         assert scheduler.counts.latency_s.buckets()[-1] == ("+Inf", 16.0)
         state = engine.state()
         assert (state.up, state.lost) == (1, 1)
-        await replicas.start(0)  # as Ray does
+        await replicas.start(0)  # Ray would start it again
         await until(lambda: engine.capacity == 2)
         assert plain.decode(await scheduler.answer(version, request(5))) == 5
         await scheduler.close()
@@ -286,7 +286,7 @@ async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(t
 
     async with contextlib.AsyncExitStack() as undo:
 
-        async def serve(number: int) -> ReplicaServer:  # in this process: quicker, and the same to the engine
+        async def serve(number: int) -> ReplicaServer:  # server in this process: quicker, and the same to the engine
             server = ReplicaServer(config, number)
             undo.push_async_callback(server.close)
             await server.start()
@@ -310,7 +310,7 @@ async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(t
         await until(lambda: not engine.state().processes[0].is_up)
         await serve(0)
         await until(lambda: bool(engine.state().processes[0].loaded))
-        assert [one.name for one in engine.state().processes[0].loaded] == ["shop/rank v1"]  # that was asked for last
+        assert [one.name for one in engine.state().processes[0].loaded] == ["shop/rank v1"]  # the one asked for last
 
 
 @pytest.mark.asyncio
@@ -350,7 +350,7 @@ import string
 def execute(ctx, x):
     return string.Template("$a").substitute(a=x)
 """
-    async with engine_of(tmp_path, 1) as (engine, replicas):  # with one VM
+    async with engine_of(tmp_path, 1) as (engine, replicas):  # one VM
         hostile = released(replicas.home, poison, name="hostile")
         others = [released(replicas.home, honest, name=f"honest-{number}") for number in range(2)]
         assert decoded(await engine.run(hostile, [request(1)])) == [1]

@@ -168,14 +168,14 @@ async def test_nobody_but_the_scheduler_may_ask_a_replica(tmp_path: Path) -> Non
         no_certificate = ssl.create_default_context(cadata=address.certificate)
         no_certificate.check_hostname = False
         for context in (None, no_certificate, other.client_context(address.certificate)):
-            with contextlib.suppress(OSError):  # at once, or with the first frame
+            with contextlib.suppress(OSError):  # the connection ends at once, or with the first frame
                 assert not await says_hello(
                     await asyncio.open_connection(address.host, address.port, ssl=context)
                     if context is not None
                     else await plain_connection(address)
                 )
         assert await says_hello(await connect(address, key))
-        with pytest.raises(ConnectionRefusedError):  # it takes one connection
+        with pytest.raises(ConnectionRefusedError):  # one address takes one connection
             await connect(address, key)
         again = await server.listen_tls("127.0.0.1", other.certificate)
         with contextlib.suppress(OSError):  # a key is for one connection

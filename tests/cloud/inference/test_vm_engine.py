@@ -215,21 +215,21 @@ def execute(ctx, x):
         for name, size_kb in (("one", 100), ("two", 100), ("three", 300))
     )
     async with engine_in(home, vms=2, max_bytes=450 << 10) as engine:
-        for expected in (1, 2):  # it stays loaded
+        for expected in (1, 2):  # the version stays loaded
             assert decoded(await engine.run(one, [request(0)])) == [[expected, 100 << 10]]
         begin = time.perf_counter()
         at_once = await asyncio.gather(*(engine.run(one, [request(0.3)]) for _ in range(2)))
         assert time.perf_counter() - begin < 0.55
-        assert sorted(decoded(answers)[0][0] for answers in at_once) == [1, 3]  # of two VMs
+        assert sorted(decoded(answers)[0][0] for answers in at_once) == [1, 3]  # counters of two VMs
         assert engine.state().loaded_vms == 2
         assert decoded(await engine.run(two, [request(0)])) == [[1, 100 << 10]]
-        assert engine.state().loaded_vms == 2  # at most
+        assert engine.state().loaded_vms == 2  # two is the limit
         assert 200 << 10 < engine.state().loaded_bytes < 210 << 10
         assert decoded(await engine.run(two, [request(0)]))[0][0] == 2
         await engine.run(three, [request(0)])
-        assert [engine.state().loaded_vms, engine.state().loaded_bytes >> 10] == [2, 401]  # with the one used last
+        assert [engine.state().loaded_vms, engine.state().loaded_bytes >> 10] == [2, 401]  # two was used last: stays
         assert decoded(await engine.run(two, [request(0)]))[0][0] == 3
-        assert decoded(await engine.run(one, [request(0)]))[0][0] == 1  # in the place of three
+        assert decoded(await engine.run(one, [request(0)]))[0][0] == 1  # loaded in the place of three
         assert engine.state().loaded_bytes >> 10 == 201
     async with engine_in(home, max_bytes=200 << 10) as engine:
         with pytest.raises(InferenceError, match=r"shop/three v1 have 30\d+ bytes, more than the 204800"):
@@ -358,8 +358,8 @@ def execute(ctx, x):
         assert (refused.limit, refused.maximum) == ("memory_mb", 64)
         ends = [decoded(await engine.run(large, [request("keep")]))[0] for _ in range(6)]
         assert [one if isinstance(one, int) else type(one) for one in ends] == [
-            *(1, 2, 3, LimitExceeded, LimitExceeded),  # it keeps more and more
-            1,  # it was loaded again
+            *(1, 2, 3, LimitExceeded, LimitExceeded),  # the task keeps more and more
+            1,  # loaded again
         ]
         for payload in (80, 1, 80, "keep"):  # payloads that are too large, and others between
             (last,) = decoded(await engine.run(large, [request(payload)]))
@@ -389,7 +389,7 @@ async def test_a_load_that_fails_or_is_cancelled_leaves_the_version_not_loaded(t
         assert engine.state().loaded_vms == 0
         running = asyncio.create_task(engine.run(slow, [request(2)]))
         await asyncio.sleep(0)
-        await engine.load(slow, may_unload=False)  # which that request does
+        await engine.load(slow, may_unload=False)  # the request loads it
         assert engine.is_loaded(slow)
         assert decoded(await running) == [2]
         assert engine.state().loaded_vms == 1

@@ -124,7 +124,7 @@ async def test_a_port_that_is_taken_is_named_and_nothing_is_left(tmp_path: Path,
         with no_task_left(), pytest.raises(OSError, match=f"{port}.*in use|in use.*{port}"):
             async with Cloud(config):
                 raise AssertionError
-    async with Cloud(config) as cloud:  # its folder and the other port are free again
+    async with Cloud(config) as cloud:  # the folder and the other port are free again
         assert str(port) in f"{cloud.address.url} {cloud.address.tunnel_port}"
 
 

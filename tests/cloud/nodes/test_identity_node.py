@@ -77,7 +77,7 @@ async def test_a_node_that_is_closed_while_it_starts_keeps_no_connection(
     await closing
     await starting
     assert open_files(CloudHome(tmp_path).identities_db) == 0
-    await node.close()  # which the node lives to see
+    await node.close()  # closed again without harm
 
 
 @pytest.mark.asyncio

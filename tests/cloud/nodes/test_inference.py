@@ -142,7 +142,7 @@ async def test_a_caller_that_leaves_while_a_version_is_laid_out_leaves_nothing_w
         inference = shop.cloud.inference
         payload = question(payload={"n": 4, "by": "x", "pair": [], "bytes": b""})
         impatient = asyncio.create_task(inference.answer("d1", PHASE_TOPIC, payload))
-        await asyncio.sleep(0)  # it runs up to the version that it waits for
+        await asyncio.sleep(0)  # the question waits for the version
         assert inference._versions is not None
         assert len(inference._versions._finding) == 1
         impatient.cancel()

@@ -75,7 +75,7 @@ async def _has(shop: ShopCloud, produced: int) -> bool:
 @pytest.mark.asyncio
 async def test_a_feature_that_waited_for_the_tunnel_is_of_the_version_that_made_it(tmp_path: Path) -> None:
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        nobody.bind(("127.0.0.1", 0))  # the port is bound, and nobody listens
         port = nobody.getsockname()[1]
         async with shop_cloud(tmp_path) as shop:
             async with shop.device(tmp_path / "d0", tunnel_port=port) as device:

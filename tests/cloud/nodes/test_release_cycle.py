@@ -160,4 +160,4 @@ async def test_a_release_reads_its_tree_once(tmp_path: Path, monkeypatch: pytest
         assert (reads.call_count, parses.call_count) == (
             1,
             2,
-        )  # its configuration is shown before the start
+        )  # one more parse: the configuration is shown before the start

@@ -54,7 +54,7 @@ async def test_callers_are_told_to_try_again_and_a_stop_ends_what_waits(
     assert [type(one) for one in failed] == [IdentityStoreError] * 2 + [ExclusiveStoreError] * 2
     for one in failed:
         assert isinstance(one, (IdentityStoreError, ExclusiveStoreError))
-        assert one.may_pass  # so that a start waits for the database, and goes on
+        assert one.may_pass  # a start waits for the database, and continues
         answer = error_answer(one)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     await node.close()

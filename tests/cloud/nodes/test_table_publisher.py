@@ -96,13 +96,13 @@ async def test_a_candidate_waits_until_it_is_loaded_and_devices_that_have_it_kee
     assert rig.inference.kept == ("manifest of v2", "manifest of v1")
     assert rig.given() == []
     assert rig.given(have="v2") == []
-    await rig.tables.publish(table(3, "v1", "v2"))  # with another share, say
+    await rig.tables.publish(table(3, "v1", "v2"))  # the share may differ
     assert rig.given() == []
     rig.inference.loads["manifest of v2"].set()
     await rig.clock.advance(0)
     assert rig.given() == ["v2"]
     assert rig.answerer.table.generation == 3
-    rig.inference.loaded.clear()  # it was unloaded meanwhile: held back once
+    rig.inference.loaded.clear()  # unloaded meanwhile: the version is held back once
     await rig.tables.publish(table(4, "v1", "v2"))
     assert rig.given() == ["v2"]
 
@@ -141,7 +141,7 @@ async def test_a_table_is_shown_only_when_it_is_known_which_of_its_versions_are_
     await rig.tables.start(rig.inference)
     await rig.tables.publish(table(1, "v1", "v2"))
     await rig.clock.advance(0)
-    rig.inference.is_known.clear()  # it reads manifests
+    rig.inference.is_known.clear()  # the engine reads manifests
     publishing = asyncio.create_task(rig.tables.publish(table(2, "v2", "v3")))
     await rig.clock.advance(0)
     rig.inference.loads["manifest of v2"].set()

@@ -97,7 +97,7 @@ def test_servers_follow_a_gateway_whose_clock_is_behind_that_of_the_one_before()
     ring = servers.take(report("a", generation=ahead))
     assert ring is not None
     assert ring.generation > ahead
-    later = servers.take(report("b", generation=ahead + 9))  # which heard from the gateway before for longer
+    later = servers.take(report("b", generation=ahead + 9))  # a server that heard from the gateway before for longer
     assert later is not None
     assert later.generation > ahead + 9
     assert servers.take(report("b", generation=later.generation)) is later
@@ -165,7 +165,7 @@ async def test_devices_are_divided_and_a_server_that_drains_or_is_lost_loses_not
         await nodes["x"].close()
         for outbox in outboxes:
             fill(outbox, 100)
-        await nodes["y"].close()  # it says nothing to the gateway, as one that is killed
+        await nodes["y"].close()  # a closed node says nothing to the gateway, like one that is killed
         await asyncio.gather(*(client.drained() for client in clients))
         for number, outbox in enumerate(outboxes):
             rows = await shop.cloud.gateway._uploads.query(device_id=f"device-{number}", limit=10_000)
@@ -304,7 +304,7 @@ async def test_a_folder_without_a_cloud_and_an_address_that_is_none_are_refused(
         with pytest.raises(ConfigError, match="no cloud on this node"):
             await node_of(shop, "a", other).start()
         assert not (tmp_path / "elsewhere").exists()
-        wrong = node_of(shop, "a", public_port=70_000)  # of a label
+        wrong = node_of(shop, "a", public_port=70_000)  # a port as a label may state it
         with pytest.raises(RingError, match="port 70000"):
             await wrong.start()
         assert not shop.cloud.gateway._servers.count

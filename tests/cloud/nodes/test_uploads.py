@@ -50,7 +50,7 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
         await user.visit()
         await device.settled()
         found_uploads = await shop.cloud.gateway.uploads("shop/count", 0, 10)  # a slow start takes several visits
-        assert {plain.decode(upload.payload)["answer"] for _, upload in found_uploads} == {50}  # by the gateway
+        assert {plain.decode(upload.payload)["answer"] for _, upload in found_uploads} == {50}  # the gateway answered
         answered = len(found_uploads)
 
         tunnel = shop.cloud.gateway._tunnel
@@ -83,7 +83,7 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
                     break
                 await asyncio.sleep(0.05)
         found = await _metrics(shop.http)
-        assert found["walle_tunnel_requests_total"] >= 1  # of processes that have ended, too
+        assert found["walle_tunnel_requests_total"] >= 1  # counts include processes that have ended
         assert (await shop.cloud.gateway.stats()).connections >= 1
 
 

@@ -140,7 +140,7 @@ def execute(ctx, trigger):
         ctx.store.put(f"t{40 * trigger['event']['contents']['n'] + number}", 1)
 """
     result = await simulator.run(bundle(main), LOG)
-    assert (result.ok, result.runs, result.failures) == (False, RUNS, 2 * len(DEVICE_KINDS))  # of 40 in each run
+    assert (result.ok, result.runs, result.failures) == (False, RUNS, 2 * len(DEVICE_KINDS))  # 40 topics in each run
     assert f"is beyond the {MAX_TOPICS} that a task may put" in result.first_error
 
 
@@ -461,7 +461,7 @@ async def test_a_task_reads_neither_the_clouds_files_nor_its_environment(
         if layers["landlock"]:
             assert not result.ok
             assert "PermissionError" in result.first_error
-        elif paths[0] == "/proc/self/environ":  # without the kernel's layer it may read what its user may
+        elif paths[0] == "/proc/self/environ":  # no kernel layer: the task may read what its user may
             assert "WALLE_TEST_SECRET" not in repr([run.output for run in runs])
 
 

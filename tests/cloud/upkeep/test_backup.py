@@ -29,7 +29,7 @@ from walle.deploy.shared_files.folder_store import FolderStore
 from walle.protocol import Profile
 from walle.trust.signing import Signer
 
-UNACCEPTED = "repos/shop.git/objects/incoming-1/pack/pack-1.pack"  # of a push under way
+UNACCEPTED = "repos/shop.git/objects/incoming-1/pack/pack-1.pack"  # pack of a push under way
 PASSPHRASE = "correct horse battery"
 SECRETS = {
     "admin.token",
@@ -82,7 +82,7 @@ def home_key(home: CloudHome) -> bytes:
 
 
 def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> None:
-    for _ in range(12):  # so that the log has a head
+    for _ in range(12):  # the log then has a head
         home.audit.append("release.start", who="anna")
     before = contents(home.folder)
     keys = tmp_path / "keys"
@@ -357,7 +357,7 @@ def test_releases_are_numbered_above_all_that_the_lost_cloud_can_have_used(home:
     skip_release_numbers(home.folder, clock)
     first = counters()
     assert first["release"] > 3
-    later = ManualClock(clock.time() + 3600)  # of the same backup again
+    later = ManualClock(clock.time() + 3600)  # restores the same backup again
     skip_release_numbers(home.folder, later)
     second = counters()
     assert second["release"] == first["release"] + 60
@@ -371,7 +371,7 @@ def test_each_branch_is_in_a_backup_whatever_its_name(home: CloudHome) -> None:
     for name in names:
         (heads / name).parent.mkdir(exist_ok=True)
         (heads / name).write_text("0" * 40 + "\n")
-    (heads / "x.lock").touch()  # of a killed writer
+    (heads / "x.lock").touch()  # a killed writer leaves it
     _, manifest = backup_of(home)
     found = {file.path.partition("/heads/")[2] for file in manifest.files if "/heads/" in file.path}
     assert found == set(names)

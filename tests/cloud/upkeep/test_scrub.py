@@ -232,7 +232,7 @@ async def test_a_finding_names_the_releases_of_now_and_not_of_the_start_of_the_p
     findings = []
     async for checked in world.scrubber.run():
         if len(world.releases) == 3:
-            newer = world.record(world.bundles["v2"], ReleaseState.GRAY)  # it has the files of v2, such as its model
+            newer = world.record(world.bundles["v2"], ReleaseState.GRAY)  # newer has the files of v2, such as its model
             world.damage(world.model("v2"))
             await world.clock.advance(86_400)
         findings += [checked.finding] if checked.finding else []

@@ -71,7 +71,7 @@ async def test_a_pass_takes_a_week_and_a_file_an_hour_at_most(world: World, monk
     assert max(slept_s) == pytest.approx(3600)
     assert sum(slept_s) < PASS_S
     slept_s.clear()
-    monkeypatch.setattr(scrubbing, "_MAX_FILE_S", PASS_S)  # as with files of which each takes less
+    monkeypatch.setattr(scrubbing, "_MAX_FILE_S", PASS_S)  # each file takes less than this
     await world.scrubbing().run_pass()
     assert sum(slept_s) == pytest.approx(PASS_S)
     state = ScrubState.load(world.folder)

@@ -110,7 +110,7 @@ def test_everything_moves_and_goes_on_where_it_was(folder: Path, postgres: Postg
 
     async def check(home: CloudHome) -> None:
         async with node_state(home, RELEASES, CLOCK) as state:
-            assert state.keeper.grant.fence == 2  # of the same count as in the file
+            assert state.keeper.grant.fence == 2  # the file's count continues
             (release,) = await state.journal.releases()
             assert (release.id, release.state) == (CREATED.id, ReleaseState.SIMULATING)
             (pending,) = await state.journal.pending()
@@ -152,7 +152,7 @@ def test_a_move_that_fails_moves_nothing(folder: Path, postgres: PostgresServer)
     assert read_database(folder) == ""
     assert (folder / "releases.db").exists()
     with contextlib.closing(CloudHome(folder)) as home:
-        check_identities(home)  # in its files
+        check_identities(home)  # restored to files
     from walle.store.sync_database import SyncDatabase
 
     with contextlib.closing(SyncDatabase(dsn)) as database:
@@ -175,7 +175,7 @@ def test_a_dump_and_a_backup_together_restore_a_cloud(folder: Path, postgres: Po
     dump, out, restored = tmp_path / "dump.sql", tmp_path / "backup", tmp_path / "restored"
     subprocess.run(
         [postgres_program("pg_dump"), dsn, "-f", dump], check=True
-    )  # before the folder: files that it names are in that
+    )  # dumped before the folder is copied, which has the files that the dump names
     manifest = make_backup(folder, out, CLOCK)
     assert not summary(manifest)["has_state"]
     assert not [file.path for file in manifest.files if ".moved" in file.path or file.path == "releases.db"]
@@ -184,7 +184,7 @@ def test_a_dump_and_a_backup_together_restore_a_cloud(folder: Path, postgres: Po
         before = home.identities().make_token(life_s=1e6)
         home.identities().certify("lost", b"key of the lost time", before, expires_s=4e9)
         home.identities().revoke("d1", "of the lost time")
-        seen = Revocations(*home.identities().revocations(0))  # by a gateway that goes on
+        seen = Revocations(*home.identities().revocations(0))  # a gateway that keeps running has seen these
         home.exclusive.put("d1", 1, "shop/ipv", "later", b"sealed", by="anna")
         serial = home.exclusive.files("d1", 1).serial
     name = dsn.partition("?")[0].rpartition("/")[2]
@@ -202,7 +202,7 @@ def test_a_dump_and_a_backup_together_restore_a_cloud(folder: Path, postgres: Po
         assert home.audit.verified().ok
         assert [one.action for one in home.audit.records(after=12)] == ["cloud.move_state", "cloud.restore"]
         check_identities(home)
-        assert read_epoch(restored) > 1  # in which serials of exclusive files begin again
+        assert read_epoch(restored) > 1  # serials of exclusive files begin again in a new epoch
         assert home.exclusive.files("d1", 1).serial < serial
         identities = home.identities()
         with pytest.raises(IdentityRefusedError, match="not known"):

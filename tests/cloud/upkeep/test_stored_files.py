@@ -139,7 +139,7 @@ async def test_a_large_file_and_its_stored_copy_repair_each_other(tmp_path: Path
         damaged.write_bytes(MODEL[:-1])
     findings = (await run("storage", "check", str(folder), code=1))["findings"]
     assert [one["store"] for one in findings] == ["files", "large files of shop"]
-    with pytest.raises(LargeFileError, match="never pushed"):  # so that git-lfs sends it again
+    with pytest.raises(LargeFileError, match="never pushed"):  # git-lfs sends it again
         pushed.open(sha256)
 
 
@@ -161,7 +161,7 @@ async def test_large_files_that_no_commit_names_are_collected(tmp_path: Path) ->
     for place, what in (("a.bin", "earlier"), ("deep/er/b.bin", "tagged"), ("a.bin", "branch")):
         (work / place).parent.mkdir(parents=True, exist_ok=True)
         (work / place).write_bytes(LargeFile(sha256s[what], len(blobs[what])).pointer)
-        (work / "long.txt").write_bytes(LargeFile(sha256s["abandoned"], 1).pointer + b"x" * 2000)  # not a pointer
+        (work / "long.txt").write_bytes(LargeFile(sha256s["abandoned"], 1).pointer + b"x" * 2000)  # no pointer
         git(work, "add", "-A")
         git(work, "commit", "-q", "-m", what)
         if what == "tagged":
