@@ -343,7 +343,7 @@ async def _lacking(folder: Path, cloud: CloudFiles) -> tuple[Device, _RequiredFi
     second = publish(cloud, "v2")
     for _ in range(3):
         assert isinstance(await device.refuse(second), ActivationPostponedError)
-    assert device.log == ["check v1", "activate v1", "check v2"]  # not at each answer
+    assert device.log == ["check v1", "activate v1", "check v2"]  # checked once, not at each answer
     return device, file, second
 
 

@@ -73,7 +73,7 @@ async def test_a_corrupted_state_drops_the_task_with_an_outcome(tmp_path: Path) 
         (copy,) = (tmp_path / "copy").glob("*/state.json")
         copy.write_bytes(spoiled)
         device = await start(tmp_path / "copy", cloud)
-        assert device.log == ["remove"]  # its data too
+        assert device.log == ["remove"]  # the data are removed too
         (outcome,) = device.outcomes()
         assert (outcome.kind, outcome.task, outcome.version) == (OutcomeKind.REMOVED, TASK, "")
         assert "state.json is corrupted" in outcome.error
@@ -189,7 +189,7 @@ def test_a_power_cut_at_any_step_leaves_the_old_version_or_the_new_one_whole(
             with contextlib.suppress(PowerCut):
                 asyncio.run(_run(perform(device, directives)))
         disk.cut_off(mode, step)
-        if not disk.failed:  # it ended, and the power failed after that
+        if not disk.failed:  # the work ended, and the power failed after that
             _assert_whole(asyncio.run(start(folder, cloud)), new, new)
             if mode != "kept":  # the last step may be the sync of the new state, which a cut there undoes
                 seen.add(new)
@@ -231,7 +231,7 @@ def test_a_power_cut_at_any_step_of_a_first_install_leaves_nothing_or_all(tmp_pa
         device = asyncio.run(start(folder, cloud))
         assert device.running.get(TASK, {}) in ({}, FILES["v1"])
         assert {outcome.error for outcome in device.outcomes()} <= {""}
-        if not disk.failed:  # it ended, and the power failed after that
+        if not disk.failed:  # the work ended, and the power failed after that
             assert device.running
             break
         device = asyncio.run(_start_and_handle(folder, cloud, directive))

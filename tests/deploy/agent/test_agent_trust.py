@@ -118,7 +118,7 @@ async def test_a_flipped_bit_anywhere_is_rejected_and_a_mended_cdn_is_tried_agai
             spoiled[position] ^= 1 << chosen.randrange(8)
             cloud.blobs[sha256] = bytes(spoiled)
             assert isinstance(await device.refuse(directive), BundleRejectedError)
-            assert isinstance(await device.refuse(directive), PullDelayedError)  # it is not pulled at each answer
+            assert isinstance(await device.refuse(directive), PullDelayedError)  # pulled once, not at each answer
             await device.clock.advance(300.0)
             assert device.running[TASK] == FILES["v3"]
             assert_tidy(device.folder, 1)

@@ -151,7 +151,7 @@ async def test_a_list_that_does_not_count_changes_nothing(
     assert await contents(await cloud.device(tmp_path, BOTH)) == b"mine"
     del cloud.answers["/cen/files"]
     assert await device.refresh()
-    assert await contents(device) == b"the attacker's"  # as soon as the release role says so
+    assert await contents(device) == b"the attacker's"  # accepted once the release role says so
 
 
 @pytest.mark.asyncio
@@ -281,7 +281,7 @@ async def test_a_version_waits_for_its_file_without_another_pull_and_a_rollback_
     assert (device.agent.tasks, len(cloud.pulls)) == ({TASK: "v1"}, pulls)
     second = cloud.publish(TASK, "v2", FILES["v2"], change=requires("a", "b"))
     assert "does not have: b (" in str((await device.agent.handle([second], stamp))[0])
-    assert device.agent.tasks == {TASK: "v1"}  # which goes on
+    assert device.agent.tasks == {TASK: "v1"}  # the active version keeps running
     third = cloud.publish(TASK, "v3", FILES["v3"])
     assert await device.agent.handle([third], stamp) == []
     files.remove("a")
@@ -339,7 +339,7 @@ async def test_a_flipped_bit_on_the_disk_is_found_and_the_file_comes_again(
 
     running = asyncio.create_task(device.run(Pace(random.Random(1), 3600.0)))
     try:
-        await until(lambda: len(cloud.asked) > 2)  # its first question
+        await until(lambda: len(cloud.asked) > 2)  # the first question was asked
         assert await device.refresh()
         path.write_bytes(bytes((sealed[0] ^ 1,)) + sealed[1:])
         await until(reads_it)

@@ -29,7 +29,7 @@ from walle.engine_ext.vm.loop_calls import HostLost
 from walle.protocol import Directive, FailureClass, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 
 REJECTED = OutcomeKind.REJECTED
-LONGEST_PAUSE_S = 300.0  # after a pull that failed
+LONGEST_PAUSE_S = 300.0  # longest pause after a pull that failed
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_what_was_dropped_adds_up_and_is_reported_once() -> None:
         plain["outcomes"][0]["dropped"] = wrong
         with pytest.raises(ProtocolError, match=r"batch.outcomes\[0\].dropped"):
             OutcomeBatch.from_json(plain)
-    del plain["outcomes"][0]["dropped"], plain["outcomes"][0]["uploads_dropped"]  # of a device of before
+    del plain["outcomes"][0]["dropped"], plain["outcomes"][0]["uploads_dropped"]  # earlier devices do not send them
     assert OutcomeBatch.from_json(plain).outcomes[0].dropped == 0
     report.confirm(batch.batch_id)
     assert report.take_batch() is None
@@ -75,7 +75,7 @@ def test_a_report_has_the_size_of_the_versions_state_and_what_it_evicted() -> No
     batch = report.take_batch()
     assert batch is not None
     old, new = batch.outcomes
-    assert (old.state_bytes, old.state_max_bytes, old.entries_evicted) == (0, 0, 0)  # it is not active any more
+    assert (old.state_bytes, old.state_max_bytes, old.entries_evicted) == (0, 0, 0)  # the version is no longer active
     assert (new.state_bytes, new.state_max_bytes, new.entries_evicted) == (900, 1024, 7)
     table = json.loads(json.dumps(batch.to_json()))
     assert OutcomeBatch.from_json(table) == batch
@@ -83,7 +83,7 @@ def test_a_report_has_the_size_of_the_versions_state_and_what_it_evicted() -> No
         table["outcomes"][1][name] = -1
         with pytest.raises(ProtocolError, match=rf"batch.outcomes\[1\].{name}"):
             OutcomeBatch.from_json(table)
-        del table["outcomes"][1][name]  # of a device of before
+        del table["outcomes"][1][name]  # earlier devices do not send it
     assert OutcomeBatch.from_json(table).outcomes[1].state_max_bytes == 0
 
 
@@ -284,7 +284,7 @@ def test_metrics_are_bounded() -> None:
     assert batch is not None
     (outcome,) = batch.outcomes
     assert len(outcome.metrics) == Outcome.MAX_METRICS
-    assert outcome.metrics[0] == Metric("latency_ms", 200, 167.5)  # of the latest 64
+    assert outcome.metrics[0] == Metric("latency_ms", 200, 167.5)  # median of the latest 64
     assert outcome.metrics[1].value == 1e100
 
 
@@ -306,5 +306,5 @@ def test_a_report_with_a_metric_that_is_none_is_refused_with_its_place(wrong: ob
     plain["outcomes"][0]["metrics"] = [wrong]
     with pytest.raises(ProtocolError, match=r"batch\.outcomes\[0\]\.metrics\[0\]"):
         OutcomeBatch.from_json(plain)
-    del plain["outcomes"][0]["metrics"]  # of a device of before
+    del plain["outcomes"][0]["metrics"]  # earlier devices do not send them
     assert OutcomeBatch.from_json(json.loads(json.dumps(plain))).outcomes == (outcome,)

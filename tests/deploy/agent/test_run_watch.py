@@ -74,7 +74,7 @@ def test_a_version_may_fail_as_the_one_before_did_and_no_more() -> None:
     assert 0.3 < lenient.allowed < 0.37
     assert runs_until_bad(0.3, 1, watch=lenient, most=5_000) == 5_000
     assert runs_until_bad(0.8, 1, watch=lenient) < 150
-    assert runs_until_bad(1.0, 1, watch=after(1_000, 1_000), most=5_000) == 5_000  # it was no better before
+    assert runs_until_bad(1.0, 1, watch=after(1_000, 1_000), most=5_000) == 5_000  # the version before was no better
 
 
 def test_a_version_of_few_runs_hands_on_what_it_was_allowed_itself() -> None:

@@ -68,7 +68,7 @@ def test_a_device_has_the_newest_file_of_its_groups(folder: Path) -> None:
         "b": b"b",
     }
     assert contents(groups, Profile("d3", "10.1", {"os": "ios"})) == {}
-    groups.put(TASK, "a", ANDROID, b"newer", by="anna")  # in place of the one for the same rule, and the newest now
+    groups.put(TASK, "a", ANDROID, b"newer", by="anna")  # replaces the file for the same rule, and is the newest now
     assert contents(groups) == {"a": b"newer", "b": b"b"}
     assert len(groups.files("shop")) == 3
     assert groups.remove(TASK, "a", ANDROID)
@@ -92,7 +92,7 @@ def test_every_gateway_makes_the_same_bytes_and_keeps_nothing_for_a_device(folde
     for made in entries.values():
         assert made[0] == made[1]
     assert entries["d1"][0] != entries["d2"][0]
-    assert one.part("d1", 2, DER, files) != entries["d1"][0]  # of another key of the device
+    assert one.part("d1", 2, DER, files) != entries["d1"][0]  # the device's new key changes it
     assert other.sealed("d2", 1, DER, files, entries["d1"][0][0].sha256) is None
     assert (folder / "exclusive.db").stat().st_size == size_bytes
     one.put(TASK, "a", GOLD, b"secret of gold", by="anna")  # the same contents: devices have the file already

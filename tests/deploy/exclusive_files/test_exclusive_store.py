@@ -38,7 +38,7 @@ for number in range(1, 1_000_000):
     print(number, flush=True)
 """
 
-_databases: list["SyncDatabase"] = []  # that the present test has opened
+_databases: list["SyncDatabase"] = []  # databases that the present test has opened
 
 
 def sqlite_store(place: str) -> ExclusiveStore:
@@ -124,7 +124,7 @@ class ExclusiveStoreContract:
             put(stored, f"n{number}")
         with pytest.raises(TooManyFilesError, match="'phone' has 100 exclusive files, as many as it may"):
             put(stored, "one more")
-        put(stored, "n7")  # in place of one
+        put(stored, "n7")  # replaces one
         assert stored.files("phone", 1).serial == MAX_EXCLUSIVE_FILES + 1
         assert len(names(stored)) == MAX_EXCLUSIVE_FILES
 

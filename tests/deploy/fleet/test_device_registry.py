@@ -199,7 +199,7 @@ class DeviceRegistryContract:
             "shop/t0",
             "shop/new",
             "shop/other",
-        }  # that is active, and those that were reported last
+        }  # the active one, and those that were reported last
         assert tasks.keys().isdisjoint({"shop/t1", "shop/t2"})
         assert [one.task for one in await registry.failures("d1")] == ["shop/new"]
 
@@ -307,7 +307,7 @@ def test_the_clients_types_have_the_fields_of_the_registrys() -> None:
     page = {"devices", "after", "total", "unlisted", "is_full"}
     failure = {field.name for one in (DeviceFailure, Failure) for field in dataclasses.fields(one)} - {"failure"}
     assert set(DeviceTaskJson.__annotations__) == {field.name for field in dataclasses.fields(DeviceTask)}
-    key = {"key", "certificate_until_s"}  # which are of the identities
+    key = {"key", "certificate_until_s"}  # fields of the identities
     assert set(DeviceJson.__annotations__) == key | {field.name for field in dataclasses.fields(KnownDevice)}
     assert set(DevicePageJson.__annotations__) == page == {field.name for field in dataclasses.fields(DevicePage)}
     assert set(DeviceFailureJson.__annotations__) == failure

@@ -164,4 +164,4 @@ def test_the_wealth_against_an_equal_version_grows_nothing_in_the_mean(seed: int
         for _ in range(60):
             tests.take({"a": rng.paretovariate(0.5)}, {"model": rng.choice("xy")}, is_new=rng.random() < share)
         above += tests.tests[0].reject_log >= math.log(20)
-    assert above <= 10  # of a binomial of 40 and 0.05 with a probability of 10⁻⁵
+    assert above <= 10  # probability of more: 10⁻⁵, for a binomial of 40 and 0.05

@@ -65,6 +65,6 @@ def test_the_evidence_goes_through_json() -> None:
     again = MeanBets(0.5, (0.5, 1.5))
     again.restore(json.loads(json.dumps(bets.to_plain())))
     assert again.log == bets.log
-    other = MeanBets(0.5, (0.5,))  # of a version of walle with other stakes: it begins
+    other = MeanBets(0.5, (0.5,))  # a walle with other stakes begins again
     other.restore(bets.to_plain())
     assert other.log == 0

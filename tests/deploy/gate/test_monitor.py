@@ -324,7 +324,7 @@ def test_devices_of_a_policy_over_uploaded_attributes_are_its_control() -> None:
     policy = Policy(rule='os == "ios" && uploaded.age >= 18', columns=columns)
     device = next(name for name in map(str, range(100)) if share("r2", name) >= 0.5)
 
-    def join(profile: Profile) -> Profile:  # by the id of the user, which is not a column of the policy
+    def join(profile: Profile) -> Profile:  # joined by the id of the user, which is not a column of the policy
         age = 30 if profile.attributes.get("user") == "anna" else 10
         return JoinedProfile(**vars(profile), uploaded={"uploaded.age": age})
 
@@ -355,7 +355,7 @@ def test_the_control_are_devices_of_the_policy_with_the_version_that_the_release
         _report(monitor, device, 0, 10, groups=device_groups(app_version, other), old=True)
     groups = device_groups("10.2", attributes)
     candidate = Outcome(task=TASK, version="v3", release="r3", kind=OutcomeKind.RUN, failed=10)
-    monitor.take(device, [candidate], groups, 0.0)  # of another release that is under way
+    monitor.take(device, [candidate], groups, 0.0)  # an outcome of another release that is under way
     assert monitor.control_devices == 0
     _report(monitor, device, 10, 0, groups=groups, old=True)
     assert monitor.control_devices == 1
@@ -517,7 +517,7 @@ def test_what_says_nothing_of_the_version_pauses_where_it_hinders_many_and_never
     assert (monitor.devices, monitor.broken_devices, monitor.blames_version) == (0, 0, False)
     overruled = dataclasses.replace(monitor.step, overruled=(monitor.cause,))
     monitor.begin(overruled)
-    for number in range(200):  # they install it after all, and count as ever
+    for number in range(200):  # devices that install it after all, and count as ever
         assert monitor.verdict is not Verdict.PAUSE
         _report(monitor, f"h{number}", 10, 0)
     assert (monitor.verdict, monitor.devices) == (Verdict.ACCEPT, 200)
@@ -578,7 +578,7 @@ def test_a_step_lasts_as_long_as_it_must_and_is_accepted_then_without_a_further_
     assert monitor.evidence()["is_held"]
     again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
     assert again is not None
-    again.tick(4_599.0)  # and it is not silent meanwhile
+    again.tick(4_599.0)  # a held step is not silent
     assert again.verdict.value == "continue"
     again.tick(4_600.0)
     assert again.verdict.value == "accept"
@@ -694,7 +694,7 @@ def test_a_version_that_is_as_fast_is_accepted_and_the_state_outlives_a_restart(
 def test_an_open_guard_holds_the_step_without_which_it_would_be_accepted() -> None:
     without = Monitor(_step(share_to=0.25, control_versions=frozenset({"v1"})))
     assert _guarded(without, times=1.22, devices=120) is Verdict.ACCEPT
-    assert without.evidence()["metrics"][0]["metric"] == "latency_ms"  # which is known without a guard
+    assert without.evidence()["metrics"][0]["metric"] == "latency_ms"  # the metric is known without a guard
     monitor = Monitor(_step(GUARDED, share_to=0.25, control_versions=frozenset({"v1"})))
     assert _guarded(monitor, times=1.22, devices=120) is Verdict.CONTINUE
     assert monitor.evidence()["guards"][0]["state"] == "open"
@@ -731,7 +731,7 @@ def test_a_few_hostile_devices_that_report_a_metric_which_the_version_before_lac
         device_id = f"device-{number}"
         is_new = monitor.step.is_new(device_id)
         before += not is_new
-        is_hostile = not is_new and before % 100 == 1  # from the first one of the control on
+        is_hostile = not is_new and before % 100 == 1  # one device in a hundred, from the first one of the control on
         name = "confidence" if is_new or is_hostile else "latency_ms"
         if _metric_report(monitor, device_id, 1.0, old=not is_new, name=name) is not Verdict.CONTINUE:
             break
@@ -847,7 +847,7 @@ def test_a_step_waits_for_more_devices_of_a_group_of_which_the_first_are_broken(
         device_id = f"sound-{number}"
         if monitor.step.is_new(device_id) and monitor.devices < 900:
             verdict = _report(monitor, device_id, 10, 0, groups={"model": "a"})
-    assert verdict is Verdict.CONTINUE  # though they would be enough for the other tests
+    assert verdict is Verdict.CONTINUE  # devices enough for the other tests
     for device_id in first[2:]:
         verdict = _report(monitor, device_id, 0, 10, groups={"model": "b"})
     assert (verdict, monitor.cause) == (Verdict.PAUSE, "group model=b")

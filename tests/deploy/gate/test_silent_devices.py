@@ -30,9 +30,9 @@ def test_a_device_is_silent_of_which_nothing_is_heard_after_its_first_quarter() 
     for name in ("early", "later"):
         silent.install(name, 0.0)
         silent.partner(f"{name}'s partner", 60.0)
-    assert not _hear(silent, "early", 5 * HOUR_S)  # its first start
+    assert not _hear(silent, "early", 5 * HOUR_S)  # the first start
     assert _hear(silent, "later", 7 * HOUR_S)
-    assert not _hear(silent, "later", 8 * HOUR_S)  # which is known
+    assert not _hear(silent, "later", 8 * HOUR_S)  # the device is known
     assert _hear(silent, "early's partner", 23 * HOUR_S)
     assert not silent.look(WAIT_S)  # the partners' time began later
     assert silent.look(WAIT_S + 60)

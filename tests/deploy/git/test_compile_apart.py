@@ -165,7 +165,7 @@ def test_a_compiler_that_was_taken_over_ends_when_its_cloud_is_killed(tmp_path: 
             assert time.monotonic() < until_s
             time.sleep(0.05)
         pids = [int(one.split()[0]) for one in compiling]
-        time.sleep(1)  # it has read its sources, and entered the layers
+        time.sleep(1)  # the process reads its sources, and enters the layers
         assert alive(pids) != []
     finally:
         parent.kill()

@@ -214,7 +214,7 @@ def test_a_large_request_is_refused_on_a_disk_with_little_room(host: Host, small
         served(git_app(host.repos, host.access, space=small_disk)) as url,
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 20) as one,
     ):
-        with contextlib.suppress(ConnectionError):  # it is closed once it is refused
+        with contextlib.suppress(ConnectionError):  # the connection is closed once it is refused
             one.sendall(head + bytes(8 << 20))
         assert one.recv(4096).startswith(b"HTTP/1.1 507 ")
 

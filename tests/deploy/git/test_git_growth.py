@@ -141,7 +141,7 @@ def test_a_scenario_and_a_token_have_a_quota(host: Host) -> None:
         )
         assert "--git-token-gb" in refused.stderr
         assert sorted(host.repository.rglob("*")) == before
-        assert host.push(url, host.releaser, "more").returncode == 0  # of the scenario there is some left
+        assert host.push(url, host.releaser, "more").returncode == 0  # the scenario's quota has room left
         git(host.work, "checkout", "-q", "--orphan", "again")
         host.commit({"random": os.urandom(2 * MB)})
         full = host.push(url, host.releaser, "again")
@@ -185,7 +185,7 @@ def test_objects_that_a_push_relies_on_are_not_removed(host: Host, monkeypatch: 
         released(host, url)
         (name,) = host.push_orphans(url, 1, 2 * MB)
         host.push(url, host.releaser, f":{name}")
-        with pushing(host.repository):  # it has checked its objects, and has not set its ref
+        with pushing(host.repository):  # a push that has checked its objects, and has not set its ref
             waited = repack(host.repos, "shop")
             assert waited is not None
             assert not waited.is_done

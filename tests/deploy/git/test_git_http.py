@@ -260,7 +260,7 @@ def test_only_releasers_take_commits_away(host: Host, tmp_path: Path) -> None:
     ]
     git(copy, "reset", "-q", "--hard", first)
     commit(copy, {"more": b"1"})
-    git(copy, "push", host.remote("write"), "ipv")  # it adds to the branch
+    git(copy, "push", host.remote("write"), "ipv")  # a fast-forward adds to the branch
     git(copy, "commit", "-q", "--amend", "-m", "rewritten")
     git(copy, "push", "-f", host.remote(), "ipv", ":other")
 
@@ -460,7 +460,7 @@ async def test_a_body_that_unpacks_to_much_leaves_the_event_loop_to_others() -> 
 
     async def others() -> None:
         while True:
-            before_s = time.thread_time()  # of this thread alone: the machine may be busy
+            before_s = time.thread_time()  # time of this thread alone: the machine may be busy
             await asyncio.sleep(0)
             spent_s.append(time.thread_time() - before_s)
 

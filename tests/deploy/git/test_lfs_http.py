@@ -142,7 +142,7 @@ def test_git_lfs_pushes_a_model_and_a_clone_has_it(host: Host, tmp_path: Path) -
     path = built.large[SHA256].path
     assert path is not None
     assert path.read_bytes() == DATA
-    with host.repos.open("shop") as repo:  # as `walle sign` reads an author's checkout, which may not have the file
+    with host.repos.open("shop") as repo:  # `walle sign` reads an author's checkout, which may not have the file
         checkout = read_tree(repo.object_store, repo.refs[Ref(b"refs/tags/ipv/v1")], "shop", "ipv", "v1")
     assert build_unsigned(TaskVersion.parse(checkout)).manifest == built.manifest
 
@@ -187,7 +187,7 @@ def test_a_batch_says_what_to_send_and_what_is_here(host: Host) -> None:
 
     (known,) = host.batch("write", "upload", (SHA256, len(DATA))).json()["objects"]
     assert "actions" not in known
-    for operation, is_new in (("download", False), ("upload", True)):  # its push comes: it is not removed before that
+    for operation, is_new in (("download", False), ("upload", True)):  # a push that comes keeps it from removal
         os.utime(host.files.checked().path(SHA256), (0, 0))
         host.batch("write", operation, (SHA256, len(DATA)))
         assert (host.files.checked().stat(SHA256).stored_s > 0) == is_new
@@ -289,7 +289,7 @@ class CutUploads(socketserver.ThreadingTCPServer):
         self.target = parts.hostname or "", parts.port or 0
         self.cuts = cuts
         self.after_bytes = after_bytes
-        self.sent_bytes: list[int] = []  # of each PATCH
+        self.sent_bytes: list[int] = []  # bytes of each PATCH
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -402,7 +402,7 @@ def test_an_upload_by_parts_is_checked_at_every_step(host: Host) -> None:
     assert (tus.head().status_code, tus.head().headers["upload-offset"]) == (200, "0")
     assert tus.patch(DATA[:1000], 0).headers["upload-offset"] == "1000"
     assert tus.head().headers["upload-offset"] == "1000"
-    assert tus.head("release").headers["upload-offset"] == "0"  # of somebody else nothing is continued
+    assert tus.head("release").headers["upload-offset"] == "0"  # an upload of somebody else is not continued
     assert tus.head("read").status_code == tus.patch(b"", 0, "read").status_code == 403
     assert tus.patch(DATA[2000:], 2000).status_code == 409
     assert tus.patch(DATA[1000:] + b"x", 1000).status_code == 413

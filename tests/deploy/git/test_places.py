@@ -123,7 +123,7 @@ def test_four_tokens_whose_requests_stall_do_not_keep_others_from_git(
             await ask(tokens[4], others, stalls=False)
         await asyncio.sleep(0.01)
         assert (others, stalled) == ([200], [503])
-        await ask(tokens[0], others, stalls=False)  # which lost one
+        await ask(tokens[0], others, stalls=False)  # asked with the token that lost a place
         assert others == [200, 200]
         await end(tasks)
 

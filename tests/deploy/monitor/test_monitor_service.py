@@ -574,7 +574,7 @@ async def test_a_report_that_is_sent_again_before_it_is_journalled_is_not_answer
         journal.may_write.set()
         await asyncio.gather(first, again, also)
         assert (await service.totals("r1")).ok == 5
-        await service.take(_batch("b1", OutcomeKind.RUN, 5, 0))  # it is journalled: there is nothing to wait for
+        await service.take(_batch("b1", OutcomeKind.RUN, 5, 0))  # a report that is journalled has nothing to wait for
         assert journal.saves == 1
 
 
@@ -648,7 +648,7 @@ async def test_a_report_that_cannot_be_journalled_is_not_answered_and_counts_onc
         for _ in range(2):  # the device sends it again
             with pytest.raises(StateError, match="does not answer"):
                 await service.take(report)
-        assert caplog.text == ""  # its database has said so
+        assert caplog.text == ""  # the database has reported it
         journal.is_away = False
         await service.take(report)
         await service.take(report)

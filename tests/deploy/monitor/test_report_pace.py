@@ -18,7 +18,7 @@ from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 
 _TASK = "shop/ipv"
-_RUN_S = 6.0  # between two runs of a device, as in ADR 9
+_RUN_S = 6.0  # time between two runs of a device, as in ADR 9
 _DEVICES = 400
 _OFTEN_S, _SELDOM_S = 10.0, 900.0
 
@@ -36,7 +36,7 @@ async def test_the_interval_is_that_of_the_devices_that_report() -> None:
     for _ in range(3):  # each device once, however often it reports
         for number in range(101):
             pace.note(f"d{number}")
-    assert pace.interval_s == 1  # it is looked at once a second
+    assert pace.interval_s == 1  # the estimate is updated once a second
     await clock.advance(1.0)
     assert pace.interval_s == 51
     await clock.advance(LONGEST_S)

@@ -105,14 +105,14 @@ def test_a_rule_takes_devices_by_their_attributes(rule: str, expected: bool) -> 
 @pytest.mark.parametrize("rule", ["os == 'ios'", "os != 'ios'", "!(os == 'ios')", "os == 'ios' || os != 'ios'"])
 def test_a_rule_takes_no_device_that_lacks_what_it_asks_for(rule: str) -> None:
     assert not _takes(rule, {})
-    assert not _takes(rule, {"os": 7})  # of another type is as good as none
+    assert not _takes(rule, {"os": 7})  # a value of another type counts as none
     assert not _takes(rule, {"os": "\ud800"})
 
 
 def test_what_a_rule_does_not_need_may_be_missing() -> None:
     assert _takes("version_in(os, '>=17') || is_member", {"is_member": True})
     assert not _takes("!version_in(os, '>=17')", {"is_member": True})
-    assert _takes("!version_in(os, '>=17')", {"os": "linux"})  # not a version: in no range
+    assert _takes("!version_in(os, '>=17')", {"os": "linux"})  # a text that is not a version is in no range
     assert not _takes("version_in(os, '>=17') == is_member", {"is_member": False})
     assert _takes("is_member || os == 'ios'", {"is_member": True})
     assert not _takes("is_member && os == 'ios'", {"is_member": False})
@@ -177,7 +177,7 @@ def test_a_policy_keeps_the_types_that_it_was_made_with() -> None:
     assert policy.columns == (("os", ColumnType.STRING),)
     assert Policy.from_plain(json.loads(json.dumps(policy.to_plain()))) == policy
     assert pickle.loads(pickle.dumps(policy)) == policy
-    assert Policy.from_plain({"app_version": ">=10"}) == Policy(">=10")  # of a journal of before
+    assert Policy.from_plain({"app_version": ">=10"}) == Policy(">=10")  # an older journal has it
 
 
 def test_the_most_specific_policy_has_the_highest_tier() -> None:

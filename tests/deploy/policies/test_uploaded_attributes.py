@@ -74,7 +74,7 @@ def test_a_rule_sees_what_was_uploaded_and_not_what_a_profile_claims(uploaded: U
         joined = uploaded.current.join(one)
         assert index.matching(joined) == found
         assert [gold.matches(joined), cel.matches(joined)] == [bool(found & 1), bool(found & 2)]
-        assert index.matching(one) == 0  # also where nobody joined it
+        assert index.matching(one) == 0  # a profile that nobody joined is not reached either
         assert not gold.matches(one)
         assert not cel.matches(one)
 
@@ -91,7 +91,7 @@ def test_a_table_by_user_and_one_by_device_are_joined_the_device_first(uploaded:
     assert uploaded.current.join(profile("d9", user="anna")) == JoinedProfile(
         "d9", "10.1", {"user": "anna"}, {}, {"uploaded.group": "gold", "uploaded.age": 30}
     )
-    assert uploaded.current.explain(profile("d9", user=3)).uploaded == {}  # not an id
+    assert uploaded.current.explain(profile("d9", user=3)).uploaded == {}  # a number cannot be an id
     rule = Policy(rule="uploaded.group == 'staff' && uploaded.age > 40 && uploaded.is_member").typed(SCHEMA)
     applies, terms = explain_policy(rule, joined)
     assert not applies
@@ -295,7 +295,7 @@ def test_a_table_is_made_no_longer_when_the_gateway_is_killed(tmp_path: Path) ->
         while writer is None:
             assert time.monotonic() < end_s
             try:
-                writer = os.open(rows, os.O_WRONLY | os.O_NONBLOCK)  # as soon as the child reads, which waits for rows
+                writer = os.open(rows, os.O_WRONLY | os.O_NONBLOCK)  # opened once the child reads, which waits for rows
             except OSError:
                 time.sleep(0.02)
         (child,) = children_of(gateway.pid)

@@ -152,7 +152,7 @@ def test_coverage_goes_on_at_the_budget_and_no_device_starves() -> None:
     assert 1_800 / 20 - 5 <= second <= 1.5 * 1_800 / (20 - 200 / AGAIN_S)
     for at in range(20, second - 10, 10):
         done = sum(1 for when, _ in covered if at < when <= at + 10)
-        assert done <= 20 * 10 + 40  # and what the bucket holds
+        assert done <= 20 * 10 + 40  # the bucket may add its contents
 
 
 def test_rollbacks_and_removals_wait_for_no_budget() -> None:

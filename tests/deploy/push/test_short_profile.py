@@ -108,7 +108,7 @@ def test_what_cannot_be_carried_out_hides_nothing() -> None:
     stuck = frozenset(f"shop/{name}" for name in sorted(NAMES)[:30])
     answerer = Answerer(table_of(1, **dict.fromkeys(NAMES[:100], "v2")))
     device = _Device("d0", dict.fromkeys((f"shop/{name}" for name in NAMES[:100]), "v1"), stuck)
-    device.tasks[f"shop/{NAMES[50]}"] = "v3"  # which was rolled back
+    device.tasks[f"shop/{NAMES[50]}"] = "v3"  # a version that was rolled back
     device.ask(answerer)
     first = device.ask(answerer)
     assert first[0].task == f"shop/{NAMES[50]}"
@@ -238,7 +238,7 @@ def test_a_device_of_long_attributes_is_listed_with_the_tasks_that_fit(said: str
     answerer = Answerer(table_of(1, ipv="v1"))
     parts = parts_of({f"shop/{name}": "v1" for name in NAMES}, {})
     raw = ShortProfile("10.0", {"said": said}, [part_digest(part) for part in parts]).to_header().encode()
-    raw = raw.decode("unicode_escape").encode()  # as other clients write it
+    raw = raw.decode("unicode_escape").encode()  # other clients escape so
     answerer.headers(raw, "d0", parts_to_header(parts).encode())
     (header,) = answerer.take_seen().values()
     profile = Profile.from_header(header.decode(), max_bytes=MAX_SIGHTING_BYTES)

@@ -35,7 +35,7 @@ type Again = Callable[[], AbstractAsyncContextManager[Journal]]
 class JournalContract:
     """Tests of every journal; `again`, which opens it once more, is a fixture of its subclasses."""
 
-    path: str  # in errors
+    path: str  # shown in errors
 
     @pytest_asyncio.fixture
     async def journal(self, again: Again) -> AsyncIterator[Journal]:

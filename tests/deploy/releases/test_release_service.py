@@ -181,7 +181,7 @@ async def test_old_full_versions_are_retired_and_no_rollback_leads_to_them(tmp_p
         await service.rollback(v3.id, "anna", "")
         await service.settled()
         assert _answer(world, "d9", "v3") == ""
-        assert (await service.retry(v2.id)).retries == v2.id  # it is built and stored again
+        assert (await service.retry(v2.id)).retries == v2.id  # the version is built and stored again
 
 
 @pytest.mark.asyncio
@@ -195,7 +195,7 @@ async def test_a_rollback_that_comes_before_a_version_is_retired_keeps_it(
 
         async def late(work: Coroutine[Any, Any, Release]) -> Release:
             monkeypatch.undo()
-            await service.rollback(v3.id, "anna", "it fails")  # between the list of releases and the first of them
+            await service.rollback(v3.id, "anna", "it fails")  # the list is read, but no release was retired yet
             return await whole(work)
 
         monkeypatch.setattr(service, "_whole", late)
@@ -651,6 +651,6 @@ async def test_a_bad_version_is_rolled_back_in_its_bake_and_a_good_one_ends_it(t
         assert (await world.monitor.evidence(release.id))["bakes"]
         again = await world.service.retry(release.id)
         assert (again.retries, again.request, again.state) == (release.id, release.request, ReleaseState.SIMULATING)
-        assert (await world.monitor.evidence(release.id))["bakes"]  # that of the attempt before stays
+        assert (await world.monitor.evidence(release.id))["bakes"]  # the earlier attempt's evidence stays
         with pytest.raises(TransitionError, match="cannot be tried again"):
             await world.service.retry(again.id)

@@ -209,7 +209,7 @@ def test_an_upload_that_another_request_kept_before_its_lock_is_not_written_to(
 
     def keep_and_lock(handle: int, how: int) -> None:
         monkeypatch.setattr(fcntl, "flock", lock)
-        with store.resuming(sha256, len(data), "anna") as first:  # which the caller has opened
+        with store.resuming(sha256, len(data), "anna") as first:  # the caller has opened the first
             first.write(data)
             first.keep()
         lock(handle, how)
@@ -246,7 +246,7 @@ def test_a_piece_that_the_disk_lost_is_found_at_the_end_of_an_upload(tmp_path: P
     with store.resuming(sha256, len(data), "anna") as file:
         file.write(data[:8])
     (part,) = (tmp_path / "incoming").iterdir()
-    part.write_bytes(data[:4] + bytes(4))  # as after a power cut
+    part.write_bytes(data[:4] + bytes(4))  # a power cut may leave zeros
     with store.resuming(sha256, len(data), "anna") as file:
         file.write(data[8:])
         with pytest.raises(LargeFileError, match="another sha256"):
@@ -433,7 +433,7 @@ class TestS3Store(FileStoreContract):
             store = S3Store(S3Place(BUCKET, "older", endpoint), tmp_path, environment=KEYS)
             names = [store.put(data) for data in (b"one", b"two")]
             assert [store.read(name) for name in names] == [b"one", b"two"]
-            assert methods.index("PUT") == methods.count("PUT if none") + 1  # it is asked once, with the client's tries
+            assert methods.index("PUT") == methods.count("PUT if none") + 1  # one question, with the client's tries
 
     def test_an_error_about_a_name_with_501_in_it_says_nothing_of_conditions(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -38,7 +38,7 @@ def test_put_files_by_hash_and_once(store: FolderStore) -> None:
     assert name == hashlib.sha256(b"abc").hexdigest()
     before = store.path(name).stat().st_ino
     assert store.put(b"abc") == name
-    assert store.path(name).stat().st_ino == before  # not written again
+    assert store.path(name).stat().st_ino == before  # the file is not written again
     assert (store.has(name), store.has("0" * 64), store.path(name).read_bytes()) == (True, False, b"abc")
 
 

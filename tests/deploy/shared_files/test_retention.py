@@ -84,7 +84,7 @@ def test_a_file_that_is_put_again_waits_again(cloud: StoredCloud) -> None:
     cloud.advance(DAY_S)
     assert cloud.sweep() == []
     cloud.advance(GRACE_S + 1)
-    cloud.files.put(b"orphan")  # by a release that is being made
+    cloud.files.put(b"orphan")  # a release that is being made puts it
     assert cloud.sweep() == []
     cloud.advance(GRACE_S)
     assert cloud.sweep() == []
@@ -130,7 +130,7 @@ def test_a_damaged_manifest_stops_the_sweep_and_an_unanswering_store_too(cloud: 
     (error,) = cloud.reachable().unread
     assert "cannot be read" in str(error)
     cloud.releases[release.id] = dataclasses.replace(release, state=ReleaseState.ROLLED_BACK)
-    assert cloud.reachable().unread == ()  # it may be gone
+    assert cloud.reachable().unread == ()  # files of a release that was rolled back may be gone
 
     def away(sha256: str) -> bytes:
         raise FileStoreUnavailableError(sha256, "the S3 server does not answer")
@@ -155,7 +155,7 @@ class Life(RuleBasedStateMachine):
         folder = self.undo.enter_context(tempfile.TemporaryDirectory())
         self.undo.enter_context(unittest.mock.patch("os.fsync"))  # no power cut here
         self.cloud = StoredCloud(Path(folder))
-        self.making: list[Bundle] = []  # their files are put, and they are not journalled yet
+        self.making: list[Bundle] = []  # bundles whose files are put, and which are not journalled yet
 
     def teardown(self) -> None:
         self.undo.close()
