@@ -123,7 +123,7 @@ async def test_two_devices_on_one_folder_are_refused_and_the_first_works_on(tmp_
             pytest.raises(StoreLockedError, match="is open elsewhere; stop the other process"),
         ):
             await second.start()
-        await second.close()  # which has nothing to close
+        await second.close()  # closing a device that did not start does nothing
         await user.visit()
         await device.settled()
         assert (device.config.folder / "ca.pem").read_text() == shop.cloud.address.ca_pem
@@ -137,7 +137,7 @@ async def test_a_changed_certificate_authority_replaces_ca_pem_in_one_step(tmp_p
             config = device.config
         path, before = config.folder / "ca.pem", tmp_path / "before.pem"
         before.hardlink_to(path)
-        (config.folder / ".ca.pem.0a.unfinished").write_text("half")  # by a device that was killed
+        (config.folder / ".ca.pem.0a.unfinished").write_text("half")  # a device that was killed leaves this
         new = f"{config.ca_pem}\n# renewed\n"
         async with Device(dataclasses.replace(config, ca_pem=new)):
             assert (path.read_text(), before.read_text()) == (new, config.ca_pem)
@@ -360,7 +360,7 @@ async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_pa
         summary = await device.summary()
         assert summary.runs_ok + summary.dropped["shop/count"] == 10
         assert (summary.runs_failed, summary.without_visit, summary.queued) == (0, 1, {})
-        assert summary.to_feature_ms[-1] > 100  # from the event's arrival: two runs were before it
+        assert summary.to_feature_ms[-1] > 100  # counted from the event's arrival: two runs were before it
 
 
 @pytest.mark.asyncio
@@ -536,7 +536,7 @@ async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) ->
                     assert await process.stdout.readline() == b"ready\n"
                     await tell(process, rng.randrange(20, 60))
                     if life == 3:
-                        await tell(process, -sent % 3)  # to the end of a visit
+                        await tell(process, -sent % 3)  # up to the end of a visit
                         output, _ = await process.communicate()
                         break
             finally:
@@ -593,7 +593,7 @@ def execute(ctx, trigger):
         await shop.push("v2", main=honest)
         await shop.release("v2", beta=["d0"])
         await user.until(lambda: device.tasks == {"shop/count": "v2"})
-        await user.visit()  # in the one VM: that of v1 is closed
+        await user.visit()  # the one VM runs it: that of v1 is closed
         summary = await device.summary()
         async with asyncio.timeout(LIMIT_S):
             while not summary.discarded:
@@ -615,7 +615,7 @@ async def test_events_that_a_tasks_history_lost_are_in_the_summary(tmp_path: Pat
                     await device.checkin()
             assert (await device.summary()).history_dropped == 0
         (tmp_path / "d0" / "history.db").unlink(missing_ok=True)
-        (tmp_path / "d0" / "history.db").mkdir()  # cannot be opened
+        (tmp_path / "d0" / "history.db").mkdir()  # a folder cannot be opened as a database
         async with shop.device(tmp_path / "d0") as device:
             for position in range(12):
                 await device.on_event(Event("scroll", "page/0", position, {"text": "x" * 200_000}), position)

@@ -116,7 +116,7 @@ async def test_live_events_come_after_those_of_a_source_with_positions(
     async with opened(tmp_path) as device:
         await device.intake.take_live(click(0), can_wait=False)
     runs = asyncio.Event()
-    async with opened(tmp_path, runs=runs) as device:  # its journal is open from the start
+    async with opened(tmp_path, runs=runs) as device:  # the journal is open from the start
         for position in (1, 2, 7):
             await device.intake.take(click(position), position, can_wait=False)
         for event in clicks(8, 9):

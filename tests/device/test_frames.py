@@ -169,9 +169,9 @@ async def test_queues_are_bounded_by_the_bytes_of_frames(tmp_path: Path) -> None
         for number in range(40):
             image = numpy.zeros((1024, 1024, 4), "uint8")
             await rig.intake.take_live(Event("frame", "", number, {"n": number, "image": image}), can_wait=False)
-            assert shared_memory_counts()["in_use"] - before <= 17  # of 4 MiB: 64 MiB wait at most, and one runs
+            assert shared_memory_counts()["in_use"] - before <= 17  # each has 4 MiB: 64 MiB wait at most, and one runs
         counts = rig.stream.counts
-        assert 40 - counts.triggers - counts.dropped["shop/hold"] <= 16  # that wait; a busy machine may run several
+        assert 40 - counts.triggers - counts.dropped["shop/hold"] <= 16  # waiting frames; a busy machine runs several
         assert counts.dropped["shop/hold"] > 0
 
 

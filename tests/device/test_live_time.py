@@ -211,7 +211,7 @@ async def test_a_suspended_device_has_had_the_time(tmp_path: Path) -> None:
         await device.take(PAGE_ENTER, "item")
         await device.clock.advance(10)
         device.clock.suspend(7200)
-        await pass_time(device, 59)  # of awake time: the sleep before did not count the suspension
+        await pass_time(device, 59)  # awake time: the sleep before did not count the suspension
         assert await device.outputs("task") == [["@idle", "item", 1800, 1]]
 
 

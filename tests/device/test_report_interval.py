@@ -135,7 +135,7 @@ async def test_a_device_that_a_directive_names_reports_soon(reporting: tuple[_Cl
     device.requests.directives(answer("d1"))
     await _settle()
     assert _is_about(await device.pause_s(), 600)
-    cloud.interval_s = 0  # as the monitor tells the devices of a beta
+    cloud.interval_s = 0  # the monitor tells the devices of a beta so
     for _ in range(8):  # each check-in has the directive until it is carried out: the later ones delay no report
         device.requests.directives(answer("d0", "d1"))
         await device.clock.advance(1.0)

@@ -82,7 +82,7 @@ async def test_a_version_that_fails_on_the_device_is_refused_there_and_the_old_o
             assert reason in refusal, name
             await shop.releases.rollback(release_id, reason="next")
         assert user.seen[-1] == "v1"
-        assert user.seen.count("v1") == 1  # without an interruption
+        assert user.seen.count("v1") == 1  # started once, without an interruption
         await device.settled()
         assert device.counts.runs_failed == 0
         assert device.counts.runs_ok == device.stream.counts.triggers
@@ -208,7 +208,7 @@ async def test_a_run_that_was_slow_once_is_tried_again_and_a_device_that_is_too_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smoke_run, "_LEAST_S", 0.0)
-    monkeypatch.setattr(smoke_run, "_MAX_RUNS", 0)  # so that no time is left
+    monkeypatch.setattr(smoke_run, "_MAX_RUNS", 0)  # no time is left
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)
         await push(shop, "v1", on_device("sum(range(100_000))"))

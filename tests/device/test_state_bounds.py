@@ -103,7 +103,7 @@ async def test_a_device_that_is_killed_evicts_and_expires_as_one_that_is_not(tmp
             assert list(active.times.written_ms.items()) == state.written
         gone = {f"page/{n}" for n in range(0, visits, 8)} - set(state.value) - set(state.evicted)
         assert len(state.evicted) > 5
-        assert len(gone) > 5  # by their age
+        assert len(gone) > 5  # removed for their age
 
 
 @pytest.mark.asyncio
@@ -161,7 +161,7 @@ async def test_a_growing_state_is_shown_before_it_is_full_and_evictions_reach_th
         assert "largest state in the simulation: 219 of 2,048 bytes (11%)" in shown
         assert "beyond its bound" not in shown + page
 
-        device.agent.outcomes._state_of = lambda _task, _version: (10**9, 10**9)  # from now on it lies
+        device.agent.outcomes._state_of = lambda _task, _version: (10**9, 10**9)  # the device lies from now on
         await user.visit()
         await device.settled()
         found = (await shop.releases.get(release_id))["totals"]

@@ -60,7 +60,7 @@ async def test_a_state_goes_through_upgrade_restart_rollback_and_a_migration_tha
             upgrade = 'version = 2\non_upgrade = "migrate"\nfeatures = "clear"'
             second = await release(shop, user, "v2", MIGRATING, upgrade)
             found = await outputs(shop)
-            kept = sum("visits" in output["state"] for output in found)  # until v2 came
+            kept = sum("visits" in output["state"] for output in found)  # outputs until v2 came
             of_second = found[kept:]
             assert kept >= first
             assert [output["state"] for output in of_second] == [
@@ -108,7 +108,7 @@ async def test_an_upgrade_of_the_state_that_a_run_holds_up_is_not_a_failure_and_
         user = User(device)
         await release(shop, user, "v1", MAIN, "version = 1")
         state = device.store.task_states.active(TASK)
-        async with device.stream.between_runs(TASK):  # as a run does whose outputs wait for room in the outbox
+        async with device.stream.between_runs(TASK):  # held like by a run whose outputs wait for room in the outbox
             await shop.push("v2", main=MIGRATING, config=config('version = 2\non_upgrade = "migrate"'))
             release_id = await shop.release("v2", beta=["d0"])
             async with asyncio.timeout(LIMIT_S):
@@ -155,7 +155,7 @@ async def test_a_version_that_fails_is_left_at_once_though_its_run_waits_for_the
         await device.store.flush()
         state = device.store.task_states.active(TASK)
         assert state is not None
-        assert (state.version, state.value) == (1, before.value)  # and not what v2's last run left
+        assert (state.version, state.value) == (1, before.value)  # v2's last run changed nothing in it
         user.visits += 1
         await user.visit()
         assert device.counts.runs_failed == 0

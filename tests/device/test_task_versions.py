@@ -99,7 +99,7 @@ async def test_a_version_that_is_left_while_it_is_loaded_holds_nothing_up(
 @pytest.mark.asyncio
 async def test_a_device_closes_while_a_version_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_versions, "_LOAD_S", 0.05)
-    async with shop_cloud(tmp_path) as shop:  # which finds tasks that are left behind
+    async with shop_cloud(tmp_path) as shop:  # the cloud finds tasks that are left behind
         async with shop.device(tmp_path / "d0") as device:
             await install(shop, device, MAIN.format(seconds=1.5))
             (load,) = device._versions._loading.values()
