@@ -115,7 +115,7 @@ def test_a_manifest_of_format_1_is_read_still() -> None:
 def test_a_walle_that_would_upload_an_output_that_stays_refuses_its_manifest() -> None:
     manifest = manifest_of(())
     sent = json.loads(manifest.to_bytes())
-    assert (sent["format"], "output" in sent) == (2, False)  # as an older walle reads and writes it
+    assert (sent["format"], "output" in sent) == (2, False)  # the form of an older walle
     assert Manifest.from_bytes(json.dumps(sent).encode()).output.destination is Destination.CLOUD
     kept = dataclasses.replace(manifest, output=OutputPolicy(destination=Destination.DEVICE))
     value = json.loads(kept.to_bytes())
@@ -443,7 +443,7 @@ def test_the_groups_of_a_batch_are_read_and_bounded() -> None:
     batch = OutcomeBatch("d", "b", (outcome_of(ok=1),), groups=groups)
     plain = json.loads(json.dumps(batch.to_json()))
     assert OutcomeBatch.from_json(plain) == batch
-    del plain["groups"]  # of a device of before
+    del plain["groups"]  # earlier devices do not send them
     assert OutcomeBatch.from_json(plain).groups == {}
     for wrong in ({str(number): "x" for number in range(9)}, {"os": "x" * 65}, {"x" * 65: "12"}, {"os": 12}, ["os"]):
         with pytest.raises(ProtocolError, match="groups"):

@@ -73,7 +73,7 @@ def test_a_signal_ends_pip_and_what_pip_started(tmp_path: Path, number: signal.S
                 time.sleep(0.01)
             script.send_signal(number)
             assert script.wait(20) == status
-            ended_s = time.monotonic() + 5  # they have got their signals; a busy machine takes its time
+            ended_s = time.monotonic() + 5  # the children have their signals; a busy machine takes its time
             while any(_is_running(int(file.read_text())) for file in files):
                 assert time.monotonic() < ended_s
                 time.sleep(0.01)

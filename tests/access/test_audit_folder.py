@@ -60,7 +60,7 @@ def test_old_segments_are_removed_and_a_record_says_so(tmp_path: Path) -> None:
     assert found.records == found.last - found.first + 1
     removed = [record for record in read_records(tmp_path) if record.action == "audit.remove"]
     assert removed[-1].details["last"] == found.first - 1
-    segments[0].unlink()  # by hand: no record says so
+    segments[0].unlink()  # removed by hand: no record says so
     assert any("are missing, and none says why" in fault for fault in faults(tmp_path))
 
 

@@ -32,4 +32,4 @@ async def test_the_way_to_the_monitor_is_made_before_the_first_report(
     actor = EdgeActor(CloudConfig(folder=tmp_path, gateways=1), Place("ns", str(tmp_path)))
     with pytest.raises(_MadeError):
         await actor._open()
-    assert given == actor._peers == [monitor]  # those that are called now and then: see `walle.actors.node.touch`
+    assert given == actor._peers == [monitor]  # peers that are called now and then: see `walle.actors.node.touch`

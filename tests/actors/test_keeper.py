@@ -48,7 +48,7 @@ async def test_a_node_that_cannot_have_its_processes_keeps_no_other_waiting(
 
     async def start(_: NodeKeeper, kind: str, node: str, name: str) -> None:
         if node == _NODES[0].id:
-            await all_others.wait()  # as long as an edge whose port is taken, or that Ray cannot place
+            await all_others.wait()  # an edge takes as long if its port is taken, or if Ray cannot place it
             raise OSError(f"{name}: address already in use")
         started.append(f"{kind} {node[0]}")
         if len(started) == 4:
@@ -197,7 +197,7 @@ async def test_a_keeper_that_was_to_be_ended_and_still_runs_goes_on(
     orders: list[tuple[str, bool]] = []
     monkeypatch.setattr(keeper_module, "_READY_S", 0.01)
     monkeypatch.setattr("walle.actors.process.find", lambda name, _: name)
-    monkeypatch.setattr(ray, "kill", lambda actor, *, no_restart: orders.append((actor, no_restart)))  # which is lost
+    monkeypatch.setattr(ray, "kill", lambda actor, *, no_restart: orders.append((actor, no_restart)))  # lost orders
     keeper = NodeKeeper(CloudConfig(folder=tmp_path), Place("ns", str(tmp_path)), (), "")
     with pytest.raises(OrderLostError):
         await asyncio.wait_for(keeper._do(Restart(KEEPER)), 30.0)

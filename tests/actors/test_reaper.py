@@ -63,7 +63,7 @@ def test_a_killed_parents_processes_end_with_their_children_and_no_other_does(tm
         pids += [marked, child, other, reaper, stranger.pid]
         assert len(alive(pids)) == 5
         parent.kill()
-        parent.wait()  # its output is still open in `other`
+        parent.wait()  # waits for the exit only: `other` holds the output open
         parent.stdout.close()
         assert until_ended([marked, child, reaper]) == []
         assert not folder.exists()
@@ -104,7 +104,7 @@ def test_a_reaper_that_was_killed_hinders_no_end(tmp_path: Path) -> None:
 
 def test_signals_of_a_terminal_do_not_end_it(tmp_path: Path) -> None:
     reaper = Reaper.start(f"signals-{os.getpid()}", tmp_path / "ray")
-    time.sleep(0.5)  # its interpreter has started
+    time.sleep(0.5)  # the interpreter starts
     assert os.getsid(reaper._process.pid) == reaper._process.pid
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(reaper._process.pid, number)

@@ -96,7 +96,7 @@ def test_a_bad_version_is_stopped_at_its_first_step_and_leaves_every_device(rate
     assert np.isfinite(outcome.left_s[had_it]).all()
     online = had_it & fleet.is_online(slice(None), stopped_s) & fleet.is_online(slice(None), stopped_s + 31)
     online &= outcome.installed_s <= stopped_s
-    assert (outcome.left_s[online] <= stopped_s + 31).all()  # at the next request
+    assert (outcome.left_s[online] <= stopped_s + 31).all()  # devices leave it at their next request
 
 
 def test_a_device_that_is_answered_otherwise_than_its_kind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,4 +149,4 @@ def test_real_devices_and_simulated_ones_cover_the_same(tmp_path: Path) -> None:
     of_real, of_simulated = (np.flatnonzero(np.isfinite(one)) for one in (run.installed_s, outcome.installed_s))
     assert len(of_real) > 20
     assert len(np.setxor1d(of_real, of_simulated)) <= 0.1 * fleet.count
-    assert coverage_gap(run.installed_s, outcome.installed_s, plan.horizon_s) < 0.25  # of a loaded machine
+    assert coverage_gap(run.installed_s, outcome.installed_s, plan.horizon_s) < 0.25  # the machine may be loaded

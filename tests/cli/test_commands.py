@@ -60,7 +60,7 @@ def test_a_command_explains_itself_and_speaks_json(path: str) -> None:
     command = dict(commands())[path]
     assert command.help
     options = {option for parameter in command.params for option in parameter.opts}
-    assert "--json" in options or path == "git-credential"  # which speaks git's protocol
+    assert "--json" in options or path == "git-credential"  # git-credential speaks git's protocol
     for parameter in command.params:
         assert getattr(parameter, "help", None), f"{path}: {parameter.name} has no help"
     result = CliRunner().invoke(app, [*path.split(), "--help"])

@@ -146,7 +146,7 @@ async def test_messages_of_qos_0_outlive_the_connection_and_others_come_again(
             messages = reader.messages()
             assert await anext(messages) == b"0"
             await asyncio.sleep(0.5)
-            broker.stop()  # it writes the session
+            broker.stop()  # the broker writes the session
             await asyncio.sleep(0.5)
             assert [await anext(messages) for _ in range(4)] == [b"2", b"4", b"6", b"8"]
             with pytest.raises(MqttConnectionError, match="the connection was lost"):

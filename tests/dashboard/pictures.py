@@ -39,7 +39,7 @@ async def draw(folder: Path) -> None:
                 feature = Received(f"phone-000{number % 3}", "e", number, TASK, payload, now_ms - 12, now_ms)
                 await gateway._uploads.accept([feature])
                 families = [one for part in gateway._parts.values() for one in part.metrics()]
-                gateway._series.note(time.time() - 610 + 10 * number, families)  # as if an hour's part had passed
+                gateway._series.note(time.time() - 610 + 10 * number, families)  # spread over part of an hour
             pages = {
                 "releases": "",
                 "rolled-back": f"/releases/{ids['bad']}",

@@ -227,7 +227,7 @@ async def test_two_people_see_what_the_other_does_at_once(world: World) -> None:
         await bert.run("document.querySelector('button.pause').click()")
         await bert.until("document.querySelector('[role=alert]')?.innerText.includes('Nothing was done')")
         assert "anna (pause)" in await bert.run("document.querySelector('[role=alert]').innerText")
-        bert.complaints.clear()  # of the status 409
+        bert.complaints.clear()  # one complaint: the status 409
         await bert.run("document.querySelector('a.resume').click()")
         await bert.until("document.querySelector('button.resume')")
         # A part that a person has opened stays open, and the page follows without a reload.
@@ -285,5 +285,5 @@ async def test_a_link_from_elsewhere_finds_the_session_and_a_late_one_the_login(
         await page.go(world.release("running"))
         world.shop.cloud.gateway._home.access.revoke("lena")
         await page.until("location.pathname === '/dashboard/login'")
-        page.complaints.clear()  # of the status 401
+        page.complaints.clear()  # one complaint: the status 401
     await asyncio.sleep(0)

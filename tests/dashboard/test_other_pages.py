@@ -57,7 +57,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         async def is_received() -> bool:
             return await shop.received() > 0
 
-        async def is_listed() -> bool:  # with its profile
+        async def is_listed() -> bool:  # listed with its profile
             return "android" in await admin.get("/dashboard/device/0")
 
         await until(is_received)
@@ -94,7 +94,7 @@ async def test_devices_are_found_by_attribute_task_and_failure_and_one_tells_its
         ("/dashboard/devices?attribute=os&value=ios", 0),
         ("/dashboard/devices?attribute=performance&value=" + urllib.parse.quote(HOSTILE), 1),
         ("/dashboard/devices?failing=true&task=shop/count&version=v2", 1),
-        ("/dashboard/devices?search=fleet", 0),  # whose tasks a reader of shop does not know
+        ("/dashboard/devices?search=fleet", 0),  # a reader of shop does not know these devices' tasks
     ):
         assert f"{count} device" in words_of(await world.reader.get(query)), query
     answer = await world.shop.http.get("/v1/devices?attribute=os&value=android")
@@ -149,7 +149,7 @@ async def test_a_tasks_versions_are_compared_by_lines_and_by_hash(world: World) 
     assert (
         '<span class="plus">+    return {&#34;seen&#34;: &#39;&lt;img src=x onerror=alert(1)&gt;&#39;}</span>' in page
     )
-    assert "ae4b3280e56e2faf83f414a6e3dabe9d5fbe18976544c05fed121accb85b53fc" in text  # of 00 01 02
+    assert "ae4b3280e56e2faf83f414a6e3dabe9d5fbe18976544c05fed121accb85b53fc" in text  # hash of 00 01 02
     assert world.release_id in text
     assert "Files of v1" in words_of(await world.reader.get("/dashboard/tasks/shop/count?new=v1"))
     back = words_of(await world.reader.get("/dashboard/tasks/shop/count?old=v2&new=v1"))

@@ -168,7 +168,7 @@ def test_a_form_of_the_login_belongs_to_one_browser(tmp_path: Path) -> None:
     key, cookie = world.sessions.login_form("")
     header = f"other=1; {LOGIN_COOKIE}={cookie}"
     assert world.gateway().is_own_login(header, key)
-    assert world.sessions.login_form(header)[0] == key  # of another tab
+    assert world.sessions.login_form(header)[0] == key  # the form of another tab has the same key
     other_key, _ = world.sessions.login_form("")
     session = world.cookie().partition("=")[2]
     for wrong in ("", other_key, key + "x", "é"):

@@ -132,7 +132,7 @@ def test_a_task_runs(block: Block, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["task", "simulate", str(tmp_path), "--json"])
     report = json.loads(result.output)
     assert report["ok"], report
-    assert report["runs"] == 2  # on each kind of device
+    assert report["runs"] == 2  # one on each kind of device
 
 
 def commands(block: Block) -> Iterator[list[str]]:

@@ -36,7 +36,7 @@ from walle.pipeline.tunnel.layouts import BY_NUMBER
 from walle.pipeline.tunnel.server.server import ServerLimits
 
 MEMORY_BYTES = 128 << 20
-_WAIT_S = 10.0  # within which a server or client must have answered
+_WAIT_S = 10.0  # time within which a server or client must have answered
 _LIMITS = ServerLimits(memory_bytes=16 << 20, device_bytes=9 << 20, linger_s=0.2, handlers=8)
 
 
@@ -104,7 +104,7 @@ class Fuzzer:
         self._mutator = Mutator(self._rng)
         self._authority = TunnelAuthority(folder / "authority")
         self._learned = Dictionary(dictionary())
-        self._good_uploads = 0  # of the good device, acknowledged
+        self._good_uploads = 0  # acknowledged uploads of the good device
         self.cloud = TunnelCloud(
             ssl_context=self._authority.server_context(), path=folder / "ingest.db", limits=_LIMITS
         )
@@ -147,7 +147,7 @@ class Fuzzer:
                     await asyncio.wait_for(device.writer.drain(), _WAIT_S)
                 if device.writer.can_write_eof():
                     device.writer.write_eof()
-                device.writer.write(b"\xff" * 64)  # not a frame in any state: the end is certain, once it is read
+                device.writer.write(b"\xff" * 64)  # garbage in any state: the end is certain, once it is read
                 await self._hear_to_the_end(device)
         self.counts["server: connections"] += 1
 

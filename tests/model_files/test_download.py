@@ -209,7 +209,7 @@ def test_a_server_that_trickles_is_left(folder: ModelFolder, client: httpx.Clien
         request.send_response(200)
         request.end_headers()
         for _ in range(2):
-            assert taken.acquire(timeout=30)  # so that each byte is a read of its own
+            assert taken.acquire(timeout=30)  # each byte is a read apart
             request.wfile.write(b"x")
             request.wfile.flush()
 

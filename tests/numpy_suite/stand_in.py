@@ -150,7 +150,7 @@ _CONVERSIONS = ("array", "asarray", "asanyarray", "ascontiguousarray")
 _DTYPE_AT = {"array": 1, "asarray": 1, "asanyarray": 1, "ascontiguousarray": 1, "zeros": 1, "ones": 1, "empty": 1,
              "full": 2, "arange": 3, "linspace": 5, "logspace": 5, "geomspace": 4, "eye": 3, "identity": 1,
              "tri": 3}  # fmt: skip
-_CLASSES = ("dtype", "finfo", "iinfo")  # whose names may be called with anything while a file is imported
+_CLASSES = ("dtype", "finfo", "iinfo")  # names of these classes may be called with anything while a file is imported
 _OWN: dict[str, Any] = {
     "typecodes": {
         "All": "?bhilqBHILQefd", "AllInteger": "bhilqBHILQ", "AllFloat": "efd", "Float": "efd", "Integer": "bhilq",

@@ -273,9 +273,9 @@ async def test_check_ins_through_haproxy_are_all_answered_while_an_edge_is_kille
             drained = edges.processes["node-2"]
             drained.terminate()
             await until(lambda: are(node_1="UP", node_2="DOWN"))
-            assert drained.is_alive()  # it is left because it says so, not because it has gone
+            assert drained.is_alive()  # a stopping edge leaves because it says so, not because it has gone
             await devices.more()
-            drained.kill()  # as the machine that is replaced: nobody depends on it
+            drained.kill()  # the machine is replaced: nobody depends on the edge
             await devices.more()
             devices.is_over = True
     print(f"check-ins answered: {dict(devices.answered)}")  # noqa: T201

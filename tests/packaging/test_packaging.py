@@ -209,7 +209,7 @@ def test_the_cloud_of_several_nodes_has_settings_that_fit_its_pods(tmp_path: Pat
     }
     assert {port["name"]: port["port"] for port in public["walle"]["ports"]} == {
         "https": gateways["port"],
-        "tunnel": tunnel["port"],  # which join.json has
+        "tunnel": tunnel["port"],  # port in join.json
     }
     for group in services:
         ports = {port["name"]: port["containerPort"] for port in group["template"]["spec"]["containers"][0]["ports"]}
@@ -375,7 +375,7 @@ def test_the_unit_of_ray_starts_it_with_options_that_exist() -> None:
 
     text = (PACKAGING / "systemd" / "ray-node.service").read_text()
     commands = re.findall(r"/opt/walle/bin/ray start (.*)$", text, re.MULTILINE)
-    assert len(commands) == 2  # of the head, in a comment, and of the others
+    assert len(commands) == 2  # one for the head, in a comment, and one for the others
     known = {option for one in start.params for option in one.opts}
     for command in commands:
         assert {word.partition("=")[0] for word in shlex.split(command)} <= known

@@ -189,7 +189,7 @@ class FolderContract:
         await slow.write(rows[:60])  # all again, and more
         await quick.write(rows[40:50])
         part = rows[50].part
-        assert quick.written_up_to(part) > 50  # so that 50 is not committed
+        assert quick.written_up_to(part) > 50  # position 50 is not committed then
         await quick.write(rows[50:90])
         await slow.write(rows[60:90])
         third = ParquetSink(folder, "g", {})
@@ -275,7 +275,7 @@ async def test_no_position_within_a_file_is_committed(tmp_path: Path) -> None:
     rows = uploads_of(1, 60, devices=1)
     async with asyncio.timeout(30), open_uploads(path, create=True) as store:
         await store.accept(rows)
-        await ParquetSink(lake, "g", {}).write(as_rows(rows))  # by a process that was killed before its commit
+        await ParquetSink(lake, "g", {}).write(as_rows(rows))  # written by a process that was killed before its commit
         await store.accept(uploads_of(61, 90, devices=1))
 
         async def run(sink: ParquetSink, batch_limit: int) -> None:
@@ -284,7 +284,7 @@ async def test_no_position_within_a_file_is_committed(tmp_path: Path) -> None:
 
         with pytest.raises(SinkError, match="killed"):
             await run(DyingSink(lake, "g", {}), 25)
-        assert (await store.group_lags())["g"].uploads == 90  # not 65
+        assert (await store.group_lags())["g"].uploads == 90  # the killed run committed nothing
         await run(ParquetSink(lake, "g", {}), 40)
         assert (await store.group_lags())["g"].uploads == 0
     assert keys_in(tmp_path / "lake") == sorted(keys_of(uploads_of(1, 90, devices=1)))

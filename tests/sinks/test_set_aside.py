@@ -100,7 +100,7 @@ def test_refused_rows_are_set_aside_counted_and_sent_again(hook: Hook, uploads: 
     del hook.refused[BAD]
     again = resend(folder, hook.url)
     assert (again.returncode, json.loads(again.stdout)) == (1, {"target": hook.url, "sent": 1, "refused": 1})
-    assert hook.rows[-1] == first["row"]  # as it would have come
+    assert hook.rows[-1] == first["row"]  # the row that it would have been
     assert keys_in(folder) == [also]
     hook.refused.clear()
     again = resend(folder, hook.url)

@@ -165,7 +165,7 @@ def test_a_stop_ends_it_with_status_0_also_while_the_receiver_is_down(hook: Hook
     assert process.returncode == 0, err
     hook.start()
     begin_s = time.monotonic()
-    run_once(hook.url, uploads, "--lease-s", "60")  # at once: the devices were released
+    run_once(hook.url, uploads, "--lease-s", "60")  # soon: the devices were released
     assert time.monotonic() - begin_s < 20
     assert set(hook.keys) == keys_of(uploads_of(1, 50))
 

@@ -117,12 +117,12 @@ class LeaseContract:
             assert found is not None
             assert (found.holder, found.fence) == ("a", 1)
             assert 50 < found.left_s <= 60
-            await store.renew(first, 0)  # it has ended
+            await store.renew(first, 0)  # the lease has ended
             second = await store.acquire("releases", "b", 60)
             assert second == Grant("releases", "b", 2)
             with pytest.raises(LeaseLostError, match="b has it"):
                 await store.renew(first, 60)
-            await store.release(first)  # which is not its own any more
+            await store.release(first)  # the holder has changed
             assert await store.acquire("releases", "a", 60) is None
             await store.release(second)
             assert await store.acquire("releases", "a", 60) == Grant("releases", "a", 3)
@@ -265,7 +265,7 @@ class LeaseContract:
         async with self.opened(place) as store:
             clock = ManualClock()
             async with LeaseKeeper(store.leases, "releases", clock, life_s=10) as keeper:
-                await store.renew(keeper.grant, 0)  # as if it had been stopped
+                await store.renew(keeper.grant, 0)  # the keeper seems to have stopped
                 thief = await store.acquire("releases", "thief", 60)
                 async with asyncio.timeout(60):
                     while not keeper.lost.is_set():
@@ -273,7 +273,7 @@ class LeaseContract:
                         await store.state("releases")
             assert "thief has it; nothing was written" in caplog.text
             assert thief is not None
-            await store.renew(thief, 60)  # which leaving did not release
+            await store.renew(thief, 60)  # leaving did not release the thief's lease
 
 
 class TestSqliteLeases(LeaseContract):
@@ -401,7 +401,7 @@ class TestPostgresLeases(LeaseContract):
                     assert not keeper.lost.is_set()
                     assert not waiting.done()
                     server.start()
-                    while True:  # who is first has it then: it has ended
+                    while True:  # the first to ask has it then: the lease has ended
                         await clock.advance(2)
                         if keeper.lost.is_set() or "standby: " in caplog.text:
                             break

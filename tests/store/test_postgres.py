@@ -150,7 +150,7 @@ async def test_a_call_ends_at_its_limit_where_the_server_is_stopped() -> None:
                 with pytest.raises(TimeoutError, match=r"does not answer within 0\.5 s"):
                     async with lent(pool, 0.5) as connection, connection.transaction():
                         await connection.fetchval("SELECT 2")
-                with pytest.raises(TimeoutError):  # with a new connection
+                with pytest.raises(TimeoutError):  # a new connection does not help
                     async with lent(pool, 0.5):
                         pass
                 assert time.monotonic() - began_s < LIMIT_S / 2

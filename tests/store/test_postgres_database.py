@@ -82,7 +82,7 @@ async def test_a_write_that_cannot_be_made_is_reported(own_server: PostgresServe
             await PostgresJournal(database).draw("serial")
         assert error_status(raised.value) == 503
         own_server.start()
-        await asyncio.sleep(TRY_AGAIN_S)  # until then it is not asked again
+        await asyncio.sleep(TRY_AGAIN_S)  # the database is not asked again before
         assert await PostgresJournal(database).draw("serial") == 1
 
 

@@ -59,7 +59,7 @@ def test_its_certificates_pass_the_strict_check_of_x509(tmp_path: Path) -> None:
 def test_keys_are_the_owners_alone_and_nothing_half_written_stays(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     folder.mkdir(0o700)
-    (folder / ".authority.pem.0a.unfinished").write_bytes(b"-----BEGIN")  # of a process that was killed
+    (folder / ".authority.pem.0a.unfinished").write_bytes(b"-----BEGIN")  # a process that was killed leaves this
     Authority(folder)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     assert modes == {"authority.pem": 0o600, "server.pem": 0o600, "ca.pem": 0o644}

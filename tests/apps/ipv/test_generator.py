@@ -43,7 +43,7 @@ def test_bytes_a_visit_follow_the_paper(visits: list[list[Event]]) -> None:
 
 def test_dwell_follows_the_logs(visits: list[list[Event]]) -> None:
     dwell_s = [(visit[-1].ts_ms - visit[0].ts_ms) / 1000 for visit in visits]
-    assert 11.2 <= statistics.median(dwell_s) <= 32  # of the shop app and of OTTO
+    assert 11.2 <= statistics.median(dwell_s) <= 32  # medians of the shop app and of OTTO
     assert min(dwell_s) >= 0.5
 
 

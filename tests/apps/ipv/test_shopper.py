@@ -148,7 +148,7 @@ async def test_odd_item_ids_stay_one_part_of_the_path(site: Site) -> None:
     odd = Event("page_enter", "p", 1, {"item_id": "a/../b?c#d\x00é"})
     async with httpx.AsyncClient(base_url=site.url) as client:
         counts = await Shopper([(0, odd)], RecordingDevice(), client, SystemClock(), shopper_id="ann").run()
-    assert (counts.requests, counts.failed) == (1, 0)  # that the shop has no such item is an answer
+    assert (counts.requests, counts.failed) == (1, 0)  # an answer: the shop does not have the item
     assert site.asked == [("GET", "/shop/items/a/../b?c#d\x00é")]
 
 

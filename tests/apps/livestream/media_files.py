@@ -27,7 +27,7 @@ class Movie:
     size: tuple[int, int] = (CELL * BITS, 32)
     codec: str = "libx264"
     pix_fmt: str = "yuv420p"
-    times_ms: Sequence[int] | None = None  # of the frames, in place of `seconds` and `rate`
+    times_ms: Sequence[int] | None = None  # times of the frames, in place of `seconds` and `rate`
     rotation: int = 0
     aspect: Fraction | None = None
     sound_rate: int = 48_000  # 0 for none

@@ -111,6 +111,6 @@ async def test_faces_of_real_clips_are_counted(models: ModelFolder) -> None:
 async def test_without_pyav_the_error_says_how_to_install_it(
     models: ModelFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "av", None)  # its import fails
+    monkeypatch.setitem(sys.modules, "av", None)  # makes its import fail
     with pytest.raises(evaluate_models.EvaluationError, match="pip install 'av"):
         await evaluate(DATA, models, models)

@@ -75,7 +75,7 @@ async def test_yunet_agrees_with_opencvs_own(task_folder: Folders, models: Model
             canvas, scale = reference.letterboxed(image)
             ((*box_and_points, score),) = peer.detect(canvas.astype(np.uint8))[1]
             mine = [*face["box"], *np.ravel(face["points"])]
-            np.testing.assert_allclose(mine, np.array(box_and_points) / scale, atol=2.0)  # it decodes whole pixels
+            np.testing.assert_allclose(mine, np.array(box_and_points) / scale, atol=2.0)  # decodes whole pixels
             assert face["score"] == pytest.approx(score, abs=2e-3)
 
 

@@ -81,7 +81,7 @@ async def test_a_file_that_names_others_opens_none(tmp_path: Path, kind: str) ->
         with pytest.raises(UnreadableError, match="not a media file of a kind that is read"):
             await read(path)
     with pytest.raises(OSError) as caught:
-        os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)  # has a reader only if something opened it
+        os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)  # a FIFO has a reader only if something opened it
     assert caught.value.errno == errno.ENXIO
 
 

@@ -60,7 +60,7 @@ def test_a_fit_reads_no_clip_that_judges_and_no_other_part_of_its_file(judged: s
     assert [clip.name for clip in fit_clips(clips)] == ["tuning", "fresh"]
     with pytest.raises(ConfigError, match=f"clip 'tuning' is of the same file as '{judged}', which is not for fits"):
         fit_clips([*clips[:2], dataclasses.replace(clips[2], sha256="tuning")])
-    fit_clips(read_labels(LABELS))  # of the app's labels none is
+    fit_clips(read_labels(LABELS))  # the app's own labels pass
 
 
 @pytest.mark.parametrize("chosen", ["unseen", "judging", "tuning"])

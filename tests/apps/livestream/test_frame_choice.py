@@ -74,7 +74,7 @@ class TestChange:
         else:
             chooser.fail("face", 0, 0.005 if "5 ms" in lost_by else None)
         assert chooser.choose(250, scene(1)) is ANALYSED
-        chooser.begin(250, set())  # it triggered nothing
+        chooser.begin(250, set())  # the frame triggered nothing
         assert chooser.choose(500, scene(1)) is ANALYSED
 
     def test_scenes_of_these_tests_are_cuts_and_shots(self) -> None:
@@ -173,7 +173,7 @@ class TestBudget:
         chooser.begin(1000, TASKS)
         chooser.end("item", 1000, None)
         chooser.end("face", 1000, 5.0)
-        chooser.end("face", 99, 0.01)  # of a frame that is unknown
+        chooser.end("face", 99, 0.01)  # an unknown frame
         budget: Any = chooser._budget
         assert budget.frame_cost_s == pytest.approx(0.01)
 

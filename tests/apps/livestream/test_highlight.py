@@ -77,7 +77,7 @@ class TestEvidence:
     @pytest.mark.parametrize(
         "other",
         [
-            item("chair", 0.9, 80, 40, 30, 30),  # not portable
+            item("chair", 0.9, 80, 40, 30, 30),  # a chair is not portable
             item("cup", 0.9, 80, 40, 9, 9),  # too small, by both sides
             item("cup", 0.9, 0, 0, 180, 90),  # too large
         ],
@@ -127,7 +127,7 @@ class TestEvidence:
             {"size": SIZE, "items": [item("bottle", 0.4, 0, 0, 30, 30)], "faces": faces},
             {"size": SIZE, "items": [CUP, person]},
             {"size": SIZE, "items": [{**CUP, "score": 0.4}, person]},
-            {"size": SIZE},  # its item run was dropped
+            {"size": SIZE},  # the item run was dropped
         ]
         found = EVIDENCE.second_evidence({"voice": 0.25, "frames": frames}, RULE)
         assert found == {**NOTHING, "held": 0.5, "label": "cup", "face": 0.9, "voice": 0.25}
@@ -186,7 +186,7 @@ class TestEvidenceOfPalmAndArticle:
         assert handled(*palms, *more) == max(handled(*palms), handled(*more))
 
     def test_an_article_near_a_palm_is_handled(self) -> None:
-        palm = {"score": 0.5, "box": [120, 50, 12, 10]}  # its fingers reach 12 pixels further
+        palm = {"score": 0.5, "box": [120, 50, 12, 10]}  # the fingers reach 12 pixels further
         assert EVIDENCE.frame_evidence([CUP], [], SIZE, RULE, [palm])["handled"] == pytest.approx(0.3)
         assert EVIDENCE.frame_evidence([CUP], [], SIZE, RULE, [{**palm, "box": [150, 50, 12, 10]}])["handled"] == 0
         face = [122, 52, 6, 6]  # the detector takes faces for palms
@@ -276,7 +276,7 @@ async def test_without_an_answer_the_device_decides_and_says_why(unsure: Path, r
         assert (phase, timeout_ms) == ("execute", SETTINGS["timeout_ms"])
         pictures = [cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) for data in payload["jpegs"]]
         assert [picture is not None and picture.shape for picture in pictures] == [(90, 160, 3)]
-        assert payload["images"] is None  # they are sent once
+        assert payload["images"] is None  # the images are sent once
         return reason, "no answer"
 
     async with vm_of(unsure) as vm:

@@ -98,7 +98,7 @@ def test_with_nothing_fetched_it_finds_the_highlights_of_its_own_clip_on_each_de
         assert counts["budget"] == 1.5
         assert 0 < counts["cpu_s"] < 1.5 * SECONDS + 6
         decided = {each["second"] for each in found["seconds"] if each["highlight"]}
-        assert len(decided & set(shown_seconds())) >= 7  # of nine
+        assert len(decided & set(shown_seconds())) >= 7  # nine are shown
         assert len(decided - set(shown_seconds())) <= 2
         page = (folder / "index.html").read_text()
         assert 'src="stream.mp4"' in page

@@ -21,8 +21,8 @@ from tests.apps.livestream.conftest import running
 from walle import cv
 from walle.model_files import ModelFileError, ModelFolder
 
-EXPECTED = Path(__file__).with_name("own_models.npz")  # of apps.livestream.train.reference
-MAX_BYTES = 1_500_000  # of all models in the repository
+EXPECTED = Path(__file__).with_name("own_models.npz")  # outputs made by apps.livestream.train.reference
+MAX_BYTES = 1_500_000  # limit of all models in the repository
 RATE = 16_000
 stage = functools.cache(Stage)
 
@@ -69,7 +69,7 @@ async def test_the_drawn_article_and_hand_are_found_and_nothing_in_the_empty_roo
         found = (await task.run(image=frame(2, 2.0)))["items"]
         bottle = next(one for one in found if one["label"] == "bottle")
         left, top, width, height = bottle["box"]
-        assert 380 < left < left + width < 500  # it is drawn at 440 +- 20, 190 +- 6, with a height of 180
+        assert 380 < left < left + width < 500  # the bottle is drawn at 440 +- 20, 190 +- 6, with a height of 180
         assert 90 < top < 120
         assert 140 < height < 230
         presenter = next(one for one in found if one["label"] == "person")
@@ -128,7 +128,7 @@ def test_without_a_wish_the_public_models_are_taken_only_if_all_are_there(tmp_pa
     assert "lacks public ones (det_nanodet, face_yunet, recognition_mobilenet, voice_silero)" in choice.why
     assert public_models() == ["det_nanodet", "face_yunet", "recognition_mobilenet", "voice_silero"]
     (tmp_path / manifest().entries["det_nanodet"].file).write_bytes(b"another file")
-    with pytest.raises(ModelFileError, match="remove the file"):  # and not in silence the smaller ones
+    with pytest.raises(ModelFileError, match="remove the file"):  # the smaller models do not silently replace it
         choose_models(None, ModelFolder(tmp_path))
     assert isinstance(choose_models("own", ModelFolder(tmp_path)).models, OwnModels)
 

@@ -21,7 +21,7 @@ from tests.apps.livestream.test_document import made, second
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
-WIDTH, HEIGHT = 360, 740  # of a small phone
+WIDTH, HEIGHT = 360, 740  # a small phone
 
 
 class Browser:
@@ -148,7 +148,7 @@ def test_keys_move_the_cursor_and_say_the_second(browser: Browser, tmp_path: Pat
         "Home": ("0:00: no highlight", 0),
         "ArrowDown": ("0:01: highlight", 1),
         "End": ("0:05: highlight", 5),
-        "ArrowRight": ("0:05: highlight", 5),  # it stays at the end
+        "ArrowRight": ("0:05: highlight", 5),  # the last second is the end
         "ArrowLeft": ("0:04: not decided.", 4),
         "ArrowUp": ("0:01: highlight", 1),
     }

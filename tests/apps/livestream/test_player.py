@@ -124,7 +124,7 @@ async def test_sound_alone_is_decided_to_its_end(device: Device) -> None:
     sounds: list[Item] = [Sound(1000 * n, np.zeros(SECOND, np.float32)) for n in range(20)]
     decisions = await decided(scripted(device, Script(sounds)))
     assert seconds(decisions) == list(range(20))
-    assert {decision.output and decision.output["decided"] for decision in decisions} == {"device"}  # without a picture
+    assert {decision.output and decision.output["decided"] for decision in decisions} == {"device"}  # no picture came
 
 
 @in_this_loop

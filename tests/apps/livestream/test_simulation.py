@@ -81,7 +81,7 @@ async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str)
         case "article":
             maps = [output["article"] for output in outputs]
             assert all(0 <= each[place] <= 1 for each in maps for place in ("centre", "border"))
-            assert maps[0] == maps[5] != maps[1] == maps[2] != maps[3] == maps[4]  # as the scenes
+            assert maps[0] == maps[5] != maps[1] == maps[2] != maps[3] == maps[4]  # the scenes change so
         case _:
             assert [len(output["windows"]) for output in outputs] == [3, 3, 3, 3]
             assert max(outputs[0]["windows"]) < 0.1

@@ -110,7 +110,7 @@ async def test_a_lost_connection_is_continued_at_the_same_byte(tmp_path: Path) -
     with serve(script) as (host, requests):
         items, report = await read(f"http://{host}/a", limits=QUICK)
     assert same(items, (await read(path))[0])
-    assert len(requests) - 1 >= report.resumed >= 2  # it also seeks to the index and back
+    assert len(requests) - 1 >= report.resumed >= 2  # the reader also seeks to the index and back
     assert b"if-range" in requests[1].lower()
     assert report.complete is True
 

@@ -183,7 +183,7 @@ def noticed(report: SourceReport) -> bool:
         (b"RIFF" + (20).to_bytes(4, "little") + b"WAVE" + bytes(10), 6),
         (b"RIFF" + b"\xff" * 4 + b"WAVE" + bytes(10), None),
         (b"\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\x8a" + bytes(4), 6),
-        (b"\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\x01" + b"\xff" * 7 + bytes(4), None),  # of unknown length
+        (b"\x1a\x45\xdf\xa3\x80\x18\x53\x80\x67\x01" + b"\xff" * 7 + bytes(4), None),  # a header of unknown length
         (b"\x1a\x45\xdf\xa3\x00", None),
         ((b"\x47" + bytes(187)) * 3, None),
         ((b"\x47" + bytes(187)) * 3 + b"\x47" + bytes(100), 87),

@@ -76,7 +76,7 @@ def test_a_second_signal_ends_a_cloud_that_sends_its_devices_away_slowly(
     assert time.monotonic() - began_s < 5
     assert "Traceback" not in cloud.errors
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in tunnels))
-    up(start, tmp_path / "cloud")  # its files are closed
+    up(start, tmp_path / "cloud")  # files that the first cloud closed
 
 
 def children(pid: int) -> list[int]:

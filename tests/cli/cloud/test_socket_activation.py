@@ -22,7 +22,7 @@ from walle.cli.join import Join
 from walle.cloud import CloudHome
 from walle.protocol import PROFILE_HEADER, Profile
 
-LIMIT_S = 60.0  # for an answer: a cloud starts meanwhile, on a machine that is busy
+LIMIT_S = 60.0  # time for an answer: a cloud starts meanwhile, on a machine that is busy
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_no_connection_is_refused_while_a_cloud_is_stopped_or_killed_and_started
             waiting.join(LIMIT_S)
             assert between == ["204"]
             context = ssl.create_default_context(cadata=join.ca_pem)
-            with context.wrap_socket(tunnel, server_hostname="127.0.0.1"):  # its handshake is answered now
+            with context.wrap_socket(tunnel, server_hostname="127.0.0.1"):  # the handshake is answered now
                 pass
             check_ins.more()
             failed = {what: count for what, count in check_ins.answers.items() if what != "204"}

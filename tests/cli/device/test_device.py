@@ -187,7 +187,7 @@ def test_a_device_ends_at_a_signal_or_at_the_end_of_its_events(tmp_path: Path) -
 
         assert held.wait_for(lambda line: line["state"] == "waiting for a task")["events"] == 0
         held.process.send_signal(signal.SIGTERM)
-        assert (held.end(), held.lines[-1]["state"]) == (130, "stopped")  # its events are not played
+        assert (held.end(), held.lines[-1]["state"]) == (130, "stopped")  # the events are not played
         assert quiet.wait_for(lambda line: line["state"] == "running")["device_id"] == "quiet"
         quiet.process.send_signal(signal.SIGINT)
         assert (quiet.end(), quiet.lines[-1]["state"]) == (0, "stopped")

@@ -77,7 +77,7 @@ async def test_a_message_is_acknowledged_when_the_next_is_asked_for(broker: Mqtt
         assert await first == (None, event(1))
         assert await anext(events) == (None, event(2))  # 1 is acknowledged, 2 is not
         await asyncio.sleep(0.2)
-    await asyncio.to_thread(publisher.send, event(4))  # while nobody reads
+    await asyncio.to_thread(publisher.send, event(4))  # nobody reads meanwhile
     async with asyncio.timeout(30), contextlib.aclosing(source_of(broker).events(0)) as events:
         assert [(await anext(events))[1] for _ in range(3)] == [event(2), event(3), event(4)]
 
@@ -123,11 +123,11 @@ async def test_a_burst_waits_at_the_broker_and_arrives_whole(broker: MqttBroker,
         await first
         tracemalloc.start()
         try:
-            await asyncio.to_thread(burst)  # while the device is busy with the first
+            await asyncio.to_thread(burst)  # the device is busy with the first
             held_bytes, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert held_bytes < 2 << 20  # of 23 MiB
+        assert held_bytes < 2 << 20  # a part of 23 MiB
         found: dict[str, list[int]] = {"0": [], "1": []}
         while min(map(len, found.values())) < count:
             qos, number, _ = (await anext(events))[1].decode().split(" ")
@@ -171,7 +171,7 @@ async def test_a_broker_that_goes_is_one_line_with_the_cause(
     lines = [one.getMessage() for one in caplog.records]
     assert len(lines) == 1, lines
     assert "the connection was lost: the broker or the network closed it" in lines[0]
-    assert "Connection refused" in source.error  # by now
+    assert "Connection refused" in source.error  # the broker has stopped
 
 
 def test_wrong_addresses_are_refused(broker: MqttBroker) -> None:
@@ -222,7 +222,7 @@ def test_messages_become_events_and_what_is_none_is_set_aside(
         command = enrolled(start, tmp_path, f"--events={broker.url}/kiosk/#?id=id")
         device = start(*command)
         device.wait_for(lambda line: line["state"] == "playing")
-        time.sleep(1.0)  # it subscribes
+        time.sleep(1.0)  # the device subscribes
         publisher.send(
             event(1), b"no JSON", b"", b'{"event_id": 7}', b"[" + event(2) + b"," + event(3) + b"]", event(1)
         )

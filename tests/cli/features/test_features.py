@@ -74,7 +74,7 @@ class ServedFeatures:
         access = Access()
         self.token = access.issue("anna", {"shop": Role.READER})
         self.requests: list[httpx.QueryParams] = []
-        self.failing = 0  # of the next requests
+        self.failing = 0  # next requests that fail
         uploads = open_uploads(path, create=True)
 
         @contextlib.asynccontextmanager

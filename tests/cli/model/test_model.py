@@ -178,7 +178,7 @@ def test_bench_says_of_what_the_search_is_a_part(model: Path, tmp_path: Path) ->
     graph.output("y", graph.op("Relu", [graph.input("x", (None, 3))]))
     graph.save(tmp_path / "open.walle")
     arguments = ["model", "bench", str(tmp_path / "open.walle"), "--shape", "x=2x3", "--runs", "1"]
-    text = CliRunner().invoke(app, arguments).stdout  # its shapes are known at its first run, which plans it
+    text = CliRunner().invoke(app, arguments).stdout  # a model with open shapes is planned at its first run
     assert re.search(r"load [\d.]+ ms; first run [\d.]+ ms, of which search [\d.]+ ms$", text.strip()), text
     found = run(*arguments)
     assert found["planned_in"] == "first run"

@@ -48,7 +48,7 @@ class Person:
     """Runs commands with the address of the cloud in the environment, as a shell does."""
 
     def __init__(self, url: str, token: str, folder: Path = Path()) -> None:
-        self.folder = folder  # of the cloud
+        self.folder = folder  # folder of the cloud
         self.environment = {"WALLE_URL": url, "WALLE_TOKEN": token}
 
     def text(self, *arguments: str) -> tuple[int, str]:
@@ -155,7 +155,7 @@ def test_a_rule_is_previewed_and_a_device_is_explained(person: Person) -> None:
     with pytest.raises(CloudRefusedError, match=r"column 1: 'os' is not a declared attribute"):
         person.text("preview", "shop", "os == 'android'")
     attributes = person.folder / "attributes.toml"
-    attributes.write_text('[attributes]\nos = "string"\n')  # it is read when it is needed
+    attributes.write_text('[attributes]\nos = "string"\n')  # read when it is needed
     shown = person.json("preview", "shop", "os == 'android'", "--app-version", ">=10")
     assert (shown["kind"], shown["seen"], shown["meets"]) == ("customised", 0, [])
     assert shown["policy"] == {"app_version": ">=10", "rule": "os == 'android'", "columns": {"os": "string"}}

@@ -159,7 +159,7 @@ def test_check_compares_the_condition_with_a_log(task: Path, tmp_path: Path) -> 
     (finding,) = report["findings"]
     assert (status, finding["line"], finding["code"]) == (1, 4, "trigger-event")
     assert "'page_exti'; did you mean page_exit?" in finding["message"]
-    status, report = run("task", "check", task)  # without a log, other kinds of events than the basic ones may exist
+    status, report = run("task", "check", task)  # no log: other kinds of events than the basic ones may exist
     assert (status, report["findings"][0]["level"]) == (0, "warning")
     assert CliRunner().invoke(app, ["task", "check", str(task), "--mapping", "m.toml"]).exit_code == 2
 
@@ -386,7 +386,7 @@ def test_a_dictionary_is_trained_on_the_tasks_features_and_measured_on_others(tm
         assert run("task", "dictionary", folder, "--events", folder / "log.jsonl", "--size", 2048)[0] == 0
     config = tomllib.loads((folder / "task.toml").read_text())
     assert config["tunnel"] == {"dictionary": "resources/features.dict"}
-    assert "# event ids" in (folder / "task.toml").read_text()  # its author's comments
+    assert "# event ids" in (folder / "task.toml").read_text()  # the author's comments stay
 
 
 def test_a_dictionary_that_does_not_pay_is_not_written(tmp_path: Path) -> None:

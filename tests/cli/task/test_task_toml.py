@@ -27,7 +27,7 @@ def test_a_text_is_added_and_all_else_stays(tmp_path: Path, end: str) -> None:
     text = changed(tmp_path, TASK + end)
     assert tomllib.loads(text) == {**before, "files": {**before.get("files", {}), "resources/a.b": "shared"}}
     assert all(line in text.splitlines() for line in (TASK + end).splitlines() if line)
-    assert changed(tmp_path, text) == text  # it is there
+    assert changed(tmp_path, text) == text  # the file is listed already
 
 
 @given(key=st.text(min_size=1), value=st.text())
@@ -35,7 +35,7 @@ def test_any_text_can_be_set(tmp_path_factory: pytest.TempPathFactory, key: str,
     folder = tmp_path_factory.mktemp("task")
     try:
         text = changed(folder, TASK, key=key, value=value)
-    except TaskFolderError:  # of what JSON and TOML write differently
+    except TaskFolderError:  # a text that JSON and TOML write differently
         assert (folder / "task.toml").read_text() == TASK
     else:
         assert tomllib.loads(text)["files"] == {key: value}

@@ -149,7 +149,7 @@ async def test_a_model_whose_loading_exceeds_the_deadline_fails_no_run(
     began = time.monotonic()
     Session(model)
     took_ms = (time.monotonic() - began) * 1_000
-    limits = b"[limits]\ndeadline_ms = %d\n" % (took_ms * 0.6)  # of what a run takes too where the machine is busy
+    limits = b"[limits]\ndeadline_ms = %d\n" % (took_ms * 0.6)  # a run needs some of it too, where the machine is busy
     files, manifest = laid_out(tmp_path / "a", main, CONFIG + limits, slow__walle=model)
     if is_loaded:
         await runner.load(files, manifest)

@@ -179,7 +179,7 @@ async def test_a_task_that_is_to_run_alone_is_not_loaded_for_a_new_host(
     await runner.load(*tasks["stuck"])
     record = _Record()
     record.suspect()
-    runner._pool._keep("shop/a", record)  # as where the host ended while the task ran
+    runner._pool._keep("shop/a", record)  # the host seems to have ended while the task ran
     created.clear()
     with pytest.raises(DeadlineExceeded):
         await runner.run(*tasks["stuck"], TRIGGER, {}, {})
