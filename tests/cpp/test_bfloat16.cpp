@@ -25,7 +25,7 @@ double low_of(float pair) { return std::bit_cast<float>(std::bit_cast<std::uint3
 double high_of(float pair) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(pair) & 0xffff0000); }
 
 void rounding() {
-  const float step = 1.0f / 128;  // of bfloat16 from 1 to 2
+  const float step = 1.0f / 128;  // distance of bfloat16 numbers from 1 to 2
   CHECK(to_bfloat16(1.0f) == 0x3f80);
   CHECK(to_bfloat16(1.0f + step / 2) == 0x3f80);  // ties to even
   CHECK(to_bfloat16(1.0f + 3 * step / 2) == 0x3f82);

@@ -79,7 +79,7 @@ int main() {
   on_a_thread(&the_end_of_a_thread);
   on_a_thread([] {
     const MemoryBlock block = allocate_block(kMega);
-    std::thread([block] { free_block(block); }).join();  // by another thread
+    std::thread([block] { free_block(block); }).join();  // freed by another thread
     free_block(allocate_block(kMega));
   });
   return check::failures != 0;

@@ -277,7 +277,7 @@ void test_utf8() {
     for (std::size_t before = 0; before < 20; ++before)  // whole words of ASCII before it, and parts of one
       for (std::size_t after : {0, 1, 9}) {
         std::string text = std::string(before, 'a') + bad + std::string(after, 'b');
-        const Vector<char> copy(text.begin(), text.end());  // without a byte behind it
+        const Vector<char> copy(text.begin(), text.end());  // exact size: no byte behind it
         CHECK(find_invalid_utf8({copy.data(), copy.size()}) == before);
       }
 }

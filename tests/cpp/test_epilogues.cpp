@@ -57,7 +57,7 @@ void convolve(const ConvAlgorithm& algorithm, const ConvProblem& conv, const Epi
   const std::int64_t c = table.pack, in_plane = shape.window.in_count(), plane = shape.window.out_count(),
                      channels = conv.channels_out();
   std::vector<float> x = numbers(random, shape.batch * conv.channels_in() * in_plane);
-  if (infinite) x[size(in_plane * shape.in_channels + in_plane / 2)] = INFINITY;  // of the first image's second group
+  if (infinite) x[size(in_plane * shape.in_channels + in_plane / 2)] = INFINITY;  // an element of the first image's second group
   const std::vector<float> w = numbers(random, channels * shape.in_channels * shape.window.taps());
   const std::vector<float> residual = numbers(random, shape.batch * channels * plane);
   std::vector<float> bias = numbers(random, channels), slope = numbers(random, channels);
@@ -128,7 +128,7 @@ int main() {
     for (const ConvShape& shape : {shape_of(1, 20, 37, 1), shape_of(1, 20, 21, 2), shape_of(19, 1, 1, 2), shape_of(19, 1, 3, 1),
                                    shape_of(5, 1, 20, 1), shape_of(8, 4, 4, 1), shape_of(6, 3, 5, 1), shape_of(2, 48, 32, 1)})
       for (const ConvAlgorithm* algorithm : conv_algorithms()) {
-        if (algorithm->pack == nullptr || algorithm->name == "direct bf16") continue;  // of plain layouts; of bfloat16
+        if (algorithm->pack == nullptr || algorithm->name == "direct bf16") continue;  // plain layouts; bfloat16
         const ConvProblem conv{shape, &table};
         for (const std::int64_t parameter : algorithm->parameters(conv))
           for (const bool infinite : {false, algorithm->name == "merged groups"})

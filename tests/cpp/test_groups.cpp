@@ -68,7 +68,7 @@ void groups(const Table& table, std::int64_t count, std::int64_t each) {
         filled[static_cast<std::size_t>((channel / pack * pixels + i) * pack + channel % pack)] = NAN;
     const Floats found = run(conv, *step, x, packed, filled, team);
     CHECK(std::memcmp(found.data(), wanted.data(), wanted.size() * sizeof(float)) == 0);
-    x[0] = NAN;  // of the first group
+    x[0] = NAN;  // an element of the first group
     const Floats with_nan = run(conv, *step, x, packed, residual, team);
     for (std::int64_t i = 0; i < channels * pixels; ++i) {
       const auto at = static_cast<std::size_t>(i);

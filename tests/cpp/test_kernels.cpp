@@ -63,7 +63,7 @@ void elementwise(const Table& fast, const Table& plain) {
         plain.binary[op][0](a.data(), sa, b.data(), sb, expected.data(), n);
         same("binary", op, absolute);
       }
-      std::memcpy(out.data(), a.data(), count * sizeof(float));  // in place
+      std::memcpy(out.data(), a.data(), count * sizeof(float));  // result over its operand
       fast.binary[op][0](out.data(), 1, b.data(), 1, out.data(), n);
       plain.binary[op][0](a.data(), 1, b.data(), 1, expected.data(), n);
       same("in-place binary", op, absolute);

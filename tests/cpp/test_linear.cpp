@@ -81,7 +81,7 @@ const LinearAlgorithm& find(std::string_view name) {
 void check_case(const Case& one) {
   constexpr double kEps = 6e-8;
   for (const LinearAlgorithm* algorithm : linear_algorithms()) {
-    if (algorithm->name == "packed bf16") continue;  // of bfloat16: another bound, held to in test_bfloat16.py
+    if (algorithm->name == "packed bf16") continue;  // bfloat16 has another bound, held to in test_bfloat16.py
     for (const std::int64_t parameter : algorithm->parameters(one.shape)) {
       CHECK(algorithm->work(one.shape, parameter).panel > 0);
       const auto found = one.run(*algorithm, parameter, 1);

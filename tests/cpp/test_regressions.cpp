@@ -55,8 +55,8 @@ bool refused(const ModelForm& model) { return attempt(write(model)) == Outcome::
 
 void hostile() {
   CHECK(runs(gather({3, 1})));
-  CHECK(refused(gather({0, 1})));  // would leave most of its result uninitialised
-  CHECK(refused(gather({3, 2})));  // would write out of bounds
+  CHECK(refused(gather({0, 1})));  // most of the result would be uninitialised
+  CHECK(refused(gather({3, 2})));  // the result would be written out of bounds
   CHECK(refused(gather({1, 1})));
   CHECK(attempt(write(endless())) != Outcome::ran);  // stopped at the iteration limit of the attempt
   ModelForm deep;

@@ -115,7 +115,7 @@ void a_wait_for_packed_weights_stops() {
   const auto plain = [] { return Tensor::empty(DType::f32, {8}); };
   std::thread maker([&] {
     packed.get(constant, "slow", [&] {
-      CHECK(packed.get(constant, "slow", plain).size() == 8);  // as a handler does
+      CHECK(packed.get(constant, "slow", plain).size() == 8);  // a signal handler may ask for it again
       is_making = true;
       for (int i = 0; i < 10'000 && !may_end; ++i) std::this_thread::sleep_for(1ms);
       return plain();

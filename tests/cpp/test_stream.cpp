@@ -44,7 +44,7 @@ struct Watch {
   };
   Condition condition;
   Id task = 0;
-  std::vector<std::vector<Id>> all;  // its sequences, once an event has come
+  std::vector<std::vector<Id>> all;  // sequences of the condition, once an event has come
   std::vector<Seen> events;
   std::vector<Partial> open;
   std::set<std::size_t> ended;  // first events whose match has ended
@@ -55,7 +55,7 @@ struct Watch {
 
   bool feed(const Seen& event) {
     const bool passes = condition.predicate == 0 || event.passes;
-    std::set<std::size_t> firsts;  // of the matches that end here
+    std::set<std::size_t> firsts;  // first events of the matches that end here
     events.push_back(event);
     if (all.empty()) all = sequences(condition);
     if (condition.skip_till_next) {

@@ -129,7 +129,7 @@ def test_a_query_that_sees_no_key_gives_zeros() -> None:
 
 def test_a_hidden_key_has_no_part_in_a_capped_softmax() -> None:
     q, k, v = normal(1, 2, 4, 8), normal(1, 2, 6, 8), normal(1, 2, 6, 8)
-    v[:, :, 4:] = 1e4  # would be seen in the result at once
+    v[:, :, 4:] = 1e4  # a value that the result would show at once
     mask = numpy.zeros((4, 6), "float32")
     mask[:, 4:] = -numpy.inf
     expected = definition(q, k, v, mask, softcap=0.5)

@@ -18,7 +18,7 @@ from walle.engine_ext.model import GraphBuilder
 type Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 BACKEND = next(backend for backend in walle.backends() if backend.name == "avx512_bf16")
-UNIT = 2.0**-8  # of rounding: 8 significant bits
+UNIT = 2.0**-8  # unit of rounding: 8 significant bits
 ALGORITHMS = ("direct bf16", "packed bf16")
 
 pytestmark = pytest.mark.skipif(not BACKEND.available, reason="this CPU has no AVX512_BF16")

@@ -77,10 +77,10 @@ def test_a_chain_becomes_a_layer_normalization(square: str, axes: list[int], swa
         (0, {"attributes": {"axes": [-2], "keepdims": 1}}),
         (1, {"inputs": ("mean", "x")}),  # the other way round
         (2, {"inputs": ("centred", "epsilon")}),  # another power
-        (2, {"inputs": ("x", "two")}),  # of something else
+        (2, {"inputs": ("x", "two")}),  # power of something else
         (6, {"inputs": ("x", "deviation")}),
-        (4, {"inputs": ("variance", "scale")}),  # not one number
-        (7, {"inputs": ("normal", "x")}),  # not a constant
+        (4, {"inputs": ("variance", "scale")}),  # more than one number
+        (7, {"inputs": ("normal", "x")}),  # computed, no constant
         (8, {"inputs": ("scaled", "epsilon")}),  # one number for all
     ],
 )
@@ -92,7 +92,7 @@ def test_other_chains_stay(at: int, change: dict[str, Any]) -> None:
     if at == 4:
         before = replace(before, constants={**before.constants, "scale": numbers(*X.shape[-1:]) ** 2})
     assert "LayerNormalization" not in ops(before)
-    if at != 1:  # whose square root is of negative numbers
+    if at != 1:  # reversed, the square root gets negative numbers
         check(before)
 
 

@@ -271,7 +271,7 @@ def forced(graph: GraphBuilder, backend: str, algorithm: str, parameter: int) ->
 @pytest.mark.parametrize("unit", [0, 4])
 def test_a_group_that_is_not_finite_affects_no_other(backend: str, bad: float, unit: int) -> None:
     x = normal(2, 32, 9, 8)
-    x[1, 5, 4, 3] = bad  # of the second group
+    x[1, 5, 4, 3] = bad  # an element of the second group
     residual = normal(2, 32, 9, 8)
     graph = GraphBuilder("g")
     inputs = [graph.input("x", x.shape), graph.constant("w", normal(32, 4, 3, 3) / 6), graph.constant("b", normal(32))]

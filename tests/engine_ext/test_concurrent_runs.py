@@ -102,7 +102,7 @@ def test_runs_at_once_give_the_results_of_runs_one_by_one(name: str, threads: in
     model, inputs = CASES[name]()
     alone = load(model, threads=threads)
     expected = [run(alone, one) for one in inputs]
-    session = load(model, threads=threads)  # whose first runs are concurrent, with their planning
+    session = load(model, threads=threads)  # the first runs are concurrent, with their planning
 
     def work(number: int) -> None:
         for i in range(ROUNDS):

@@ -66,7 +66,7 @@ def test_saturation_keeps_what_is_too_large_finite(to: str) -> None:
 
 
 def test_a_double_is_rounded_once() -> None:
-    half_way = 1 + 2.0**-11  # between two float16; rounding to float32 first would lose the digits that break the tie
+    half_way = 1 + 2.0**-11  # a tie between two float16; rounding to float32 first would lose the digits that break it
     x = np.array([half_way, half_way + 2.0**-40, half_way - 2.0**-40], "float64")
     assert x.astype("float16").tolist() == [1.0, 1 + 2.0**-10, 1.0]
     large = np.array([2**24 + 2**13 + 1, 2**62 + 2**54 + 1], "int64")

@@ -325,7 +325,7 @@ LEGACY = {
     "round_",
     "row_stack",
     "trapz",
-}  # in MNN, or in another module of NumPy
+}  # MNN has these, or another module of NumPy
 
 
 def test_every_public_name_is_there() -> None:

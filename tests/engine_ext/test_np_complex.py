@@ -276,7 +276,7 @@ def test_indexing_and_movement(dtype: str) -> None:
 
 
 def test_creation() -> None:
-    assert np.array([1, 2j]).dtype == "complex64"  # as floats become float32
+    assert np.array([1, 2j]).dtype == "complex64"  # floats become float32 likewise
     assert np.array([1, 2j]).tolist() == [1, 2j]
     assert np.asarray(2 - 1j).item() == 2 - 1j
     assert np.zeros(2, complex).dtype == "complex64"
@@ -471,7 +471,7 @@ def test_models_take_no_complex_numbers() -> None:
         graph.input("x", (2,), "complex64")
     graph.output("y", graph.op("Neg", [graph.input("the_input", (2,), "float32")]))
     data = bytearray(graph.to_bytes())
-    place = data.index(b"the_input") + len("the_input") + 1  # after the kind of value
+    place = data.index(b"the_input") + len("the_input") + 1  # the byte behind the kind of value
     assert data[place] == 0
     data[place] = 23  # complex64
     data_at = struct.unpack_from("<Q", data, 40)[0]

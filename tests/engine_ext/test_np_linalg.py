@@ -45,7 +45,7 @@ def test_qr(m: int, n: int, seed: int, dtype: str, stack: tuple[int, ...], compl
 def test_svd(m: int, n: int, seed: int, dtype: str, rank: int, full: bool) -> None:
     rng = numpy.random.default_rng(seed)
     there = rng.normal(size=(m, n))
-    if rank:  # of at most that rank
+    if rank:  # limits the rank
         there = rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n))
     there = there.astype(dtype)
     u, s, vh = np.linalg.svd(there, full_matrices=full)

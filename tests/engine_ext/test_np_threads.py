@@ -168,7 +168,7 @@ def test_an_operator_keeps_to_an_array_that_a_thread_changes(
         except DTypeError as error:
             if "read-only" not in str(error):
                 raise
-            continue  # before it was written
+            continue  # the array was not written yet
         results += 1
         assert set(np.unique(result).tolist()) <= {1, 2}
     assert results > 0

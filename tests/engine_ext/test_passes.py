@@ -289,7 +289,7 @@ CONV = NODE("Conv", ["x", "w", "b"], ["h"], pads=[1, 1, 1, 1])
         ([NODE("Add", ["h", "row"], ["y"])], ["y"], ["Conv", "Add"]),  # broadcasts
         ([NODE("Add", ["h", "h"], ["y"])], ["y"], ["Conv", "Add"]),  # reads it twice
         ([NODE("Relu", ["h"], ["y"]), NODE("Neg", ["h"], ["z"])], ["y", "z"], ["Conv", "Relu", "Neg"]),
-        ([NODE("Relu", ["h"], ["y"])], ["y", "h"], ["Conv", "Relu"]),  # it is an output
+        ([NODE("Relu", ["h"], ["y"])], ["y", "h"], ["Conv", "Relu"]),  # an output stays
     ],
 )
 def test_what_a_convolution_absorbs(nodes: list[onnx.NodeProto], outputs: list[str], steps: list[str]) -> None:

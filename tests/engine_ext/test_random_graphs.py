@@ -121,7 +121,7 @@ def test_float64_decides_where_onnx_runtime_is_less_exact(make: Callable[[], Sam
     wrong["y"].reshape(-1)[0] += np.asarray(
         6 if wrong["y"].dtype == np.uint8 else wrong["y"].max() * 1e-4, wrong["y"].dtype
     )
-    assert defined.difference(wrong) is not None  # nor does a wrong element
+    assert defined.difference(wrong) is not None  # a wrong element does not pass either
 
 
 @pytest.mark.parametrize("family", ["vision", "transformer", "quantised"])

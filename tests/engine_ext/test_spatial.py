@@ -480,7 +480,7 @@ def test_convolutions_of_no_elements(backend: str, op: str) -> None:
         try:
             session = walle.Session(graph.to_bytes(), backend=backend, threads=threads)
             found = np.asarray(session.run({"x": x, "w": w})["y"])
-        except ShapeError:  # not a convolution, said without running it
+        except ShapeError:  # the shapes are of no convolution: it is refused without a run
             continue
         assert found.shape[:2] == (images, outer)
         assert not found.any()

@@ -24,7 +24,7 @@ from walle.errors import EngineError
 
 SHARED_MODEL = Path(__file__).parents[3] / "shared/cases/engine/endless_loop.onnx"
 ALARM_S = 0.06
-STOPPED_WITHIN_S = 0.2 * SLOWDOWN  # of CPU time of the thread that runs; 0.1 s and less on an idle machine
+STOPPED_WITHIN_S = 0.2 * SLOWDOWN  # CPU time of the thread that runs; 0.1 s and less on an idle machine
 
 
 class Alarm(Exception):  # noqa: N818 -- no error

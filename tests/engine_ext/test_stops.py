@@ -16,7 +16,7 @@ from walle.engine_ext.session import Module, Session, load
 
 STOPPED_WITHIN_S = (
     1.0 * SLOWDOWN
-)  # of CPU time of the thread that runs, so that a busy machine fails no test; 0.1 s and less
+)  # CPU time of the thread that runs, so that a busy machine fails no test; 0.1 s and less
 
 pytestmark = pytest.mark.parametrize("kind", list(ENDLESS_MODELS))
 

@@ -125,7 +125,7 @@ def test_softmax(backend: str, dtype: str, axis: int) -> None:
 def test_normalisation_behind_a_convolution(backend: str) -> None:
     """The mean of a channel is exact to a few units, also in a packed layout: all elements move with it."""
     x = np.random.default_rng(1).normal(1.7, 0.15, (1, 5, 40, 40)).astype("float32")
-    x[:, :, ::2, :] = np.float32(1.7433849)  # as behind a transposed convolution with strides: mostly one number
+    x[:, :, ::2, :] = np.float32(1.7433849)  # mostly one number, like behind a transposed convolution with strides
     same = np.eye(5, dtype="float32").reshape(5, 5, 1, 1)
     found = run(
         backend,

@@ -22,7 +22,7 @@ TRANSFORMS = [one.name for one in operators() if one.category == "transform"]
 
 def test_every_transform_operator_has_its_meaning_here() -> None:
     assert sorted(MEANING) == TRANSFORMS
-    assert {name for name, _, _ in BAD} >= set(TRANSFORMS) - {"Identity"}  # which takes any operand
+    assert {name for name, _, _ in BAD} >= set(TRANSFORMS) - {"Identity"}  # Identity takes any operand
 
 
 @pytest.mark.parametrize("name", MEANING)

@@ -62,7 +62,7 @@ BITS_ONLY = {"bfloat16", *list(DTYPES)[13:]}
 _OF_FORMAT = {code: name for name, (_, code) in DTYPES.items() if name not in BITS_ONLY} | {"l": "int64", "L": "uint64"}
 _HEAD = struct.Struct("<8sIIQQQQQI")  # all of the 64-byte header but its last field, the checksum of the head
 _ABSENT = 0xFFFFFFFF
-_PIECE_BYTES = 4 << 20  # of constants, written at a time
+_PIECE_BYTES = 4 << 20  # bytes of constants written at a time
 
 _ANY = 255  # a dtype or a rank
 _RESULT, _CONSTANT, _INPUT, _OUTER, _OBJECT = range(5)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _use_saved_rates() -> None:
-    if not hasattr(_core, "set_rates"):  # in a VM: the program that made it has set the process's rates
+    if not hasattr(_core, "set_rates"):  # a VM has no set_rates: the program that made it has set the process's rates
         return
     from walle.engine_ext import rates
 
@@ -33,7 +33,7 @@ def _load(model: str | os.PathLike[str] | bytes, make: Callable[[Any], Any]) -> 
     path = model.__fspath__() if hasattr(model, "__fspath__") else model  # os.fspath, without os
     if not isinstance(path, str) or not path.endswith(".onnx"):
         return make(model)
-    if not hasattr(_core, "set_rates"):  # in a VM, which starts no processes
+    if not hasattr(_core, "set_rates"):  # a VM has no set_rates, and starts no processes
         raise ModelError(f"{path} is not converted in a task's VM; convert it before: walle model convert")
     from walle.engine_ext.onnx_import.convert import converted
 

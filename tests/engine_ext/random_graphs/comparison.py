@@ -18,10 +18,10 @@ from tests.engine_ext.random_graphs.maker import Array
 from tests.engine_ext.random_graphs.reference import NoReference, Reference, most_of, unit_of
 
 _ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
-_FACTOR = 64.0  # of the unit, for float32 and float64: longest sums, and algorithms such as Winograd's
+_FACTOR = 64.0  # units allowed for float32 and float64: longest sums, and algorithms such as Winograd's
 _FLOAT16_UNIT, _FLOAT16_MOST = 2.0**-11, 30000.0
 _SMALLEST = 0.25  # values are of unit size: a smaller result may be a difference of such
-_HALF_FACTOR = 6.0  # of the unit of a 16-bit float, whose sums are computed in float32
+_HALF_FACTOR = 6.0  # units allowed for a 16-bit float, whose sums are computed in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _largest_step(model: onnx.ModelProto) -> float:
     """Return the largest scale by which a value is dequantised or quantised."""
     constants = {one.name: one for one in model.graph.initializer}
     constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
-    found = [0.05]  # of scales that depend on data
+    found = [0.05]  # bound of the scales that depend on data
     for node in model.graph.node:
         if node.op_type in {"QuantizeLinear", "DequantizeLinear"} or node.op_type.startswith("QLinear"):
             scales = [constants[name] for name in node.input if name in constants]

@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.engine_ext.random_graphs.maker import Array
 from tests.engine_ext.random_graphs.reference import NoReference, in_float64
 
-_MAKE_NODE: Any = helper.make_node  # its attributes are keywords of any kind
+_MAKE_NODE: Any = helper.make_node  # Any: the attributes are keywords of any kind
 _ROUNDINGS = 2.0  # units of rounding by which a result moves: one of the result, one of what it is computed from
 # Results that are computed element by element move by units of the element; others by units of the largest one.
 _ELEMENTWISE = frozenset(

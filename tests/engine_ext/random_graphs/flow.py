@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from tests.engine_ext.random_graphs.maker import GraphMaker, Unsuitable
 from tests.engine_ext.random_graphs.steps import activation, binary, guarded, reduction, smooth
 
-_NODE: Any = helper.make_node  # its attributes are keywords of any kind
+_NODE: Any = helper.make_node  # Any: the attributes are keywords of any kind
 _UNARY = ("Tanh", "Sigmoid", "Neg", "Relu", "Abs", "Sin")
 
 

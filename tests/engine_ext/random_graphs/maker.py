@@ -14,7 +14,7 @@ type Array = NDArray[Any]
 # The element type and the shape of a result.
 type Like = tuple[str, tuple[int, ...]]
 
-_MAKE_NODE: Any = helper.make_node  # its attributes are keywords of any kind
+_MAKE_NODE: Any = helper.make_node  # Any: the attributes are keywords of any kind
 # No value of a graph has more elements.
 MOST_ELEMENTS = 1 << 15
 
@@ -172,7 +172,7 @@ class GraphMaker:
         imports = [helper.make_opsetid("", self.opset)]
         try:
             return dict(infer_node_outputs(schema, node, given, data, opset_imports=imports, ir_version=10))
-        except Exception as error:  # of several families of onnx
+        except Exception as error:  # onnx raises errors of several families
             raise Unsuitable(str(error)) from error
 
     def _text(self, name: str) -> str:

@@ -59,7 +59,7 @@ def select(g: GraphMaker, x: str, _: list[str]) -> str | list[str]:
     if rank == 0 or not g.exact:
         raise Unsuitable("no axis")
     axis = g.between(-rank, rank - 1)
-    x = g.op("Add", [x, typed(g, x, g.shape(x))])  # so that no two elements are equal
+    x = g.op("Add", [x, typed(g, x, g.shape(x))])  # makes all elements different
     if g.chance(0.5):
         return g.op(g.draw(["ArgMax", "ArgMin"]), [x], axis=axis, keepdims=g.between(0, 1))
     count = g.ints([g.between(1, g.shape(x)[axis])])

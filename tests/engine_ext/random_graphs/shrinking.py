@@ -102,7 +102,7 @@ def _size(sample: Sample) -> tuple[int, int]:
 def _types(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     try:
         graph = shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception:  # of onnx's own families; the shapes that the model states remain
+    except Exception:  # onnx has several families of errors; the shapes that the model states remain
         graph = model.graph
     return {one.name: one for one in (*graph.input, *graph.value_info, *graph.output)}
 

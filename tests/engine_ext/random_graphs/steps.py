@@ -147,7 +147,7 @@ def with_axes(g: GraphMaker, op: str, x: str, axes: list[int], since: int, **att
 def reduction(g: GraphMaker, x: str) -> str:
     kinds = ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp"]
     kind = g.draw([*kinds, "ReduceSumSquare", "ReduceMean", "ReduceProd"])
-    if kind == "ReduceProd":  # of numbers around 1, so that the product keeps its size
+    if kind == "ReduceProd":  # numbers around 1 keep the product's size
         x = g.op("Add", [g.op("Mul", [g.op("Tanh", [x]), g.number(0.1)]), g.number(1)])
     since = 13 if kind == "ReduceSum" else 18
     return with_axes(g, kind, x, axes_of(g, x), since, keepdims=g.between(0, 1))

@@ -157,7 +157,7 @@ def test_a_host_that_cannot_start_is_reported(tmp_path: Path) -> None:
                 await VM(folder, host=host).call("add", 1, 2)
         with pytest.raises(HostLost, match=error):
             await VM(folder, host=host).call("add", 1, 2)
-        with pytest.raises(HostStartError, match=error):  # without another process
+        with pytest.raises(HostStartError, match=error):  # refused without another process
             VM(folder, host=host)
         host.close()
 
@@ -247,7 +247,7 @@ async def test_arrays_cross_unchanged_whatever_their_size_and_strides(tmp_path: 
     result = await vm.call("double", big)
     assert result["a"][0].tolist() == (big * 2).tolist()
     assert result["a"][1].tolist() == big.tolist()[::-1]
-    result["a"][0][0] = 7.0  # its receiver's own
+    result["a"][0][0] = 7.0  # the receiver owns the array
     assert float(big[0]) == 0.0
 
 

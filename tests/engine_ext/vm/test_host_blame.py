@@ -140,7 +140,7 @@ async def test_nobody_is_blamed_for_hosts_that_were_killed(tmp_path: Path, host:
         assert await pool.call(honest, "add", 1, 2) == 3
     for _ in range(2 ** (MAX_STRIKES + 1)):
         assert await pool.call(honest, "add", 1, 2) == 3
-    assert host.report().pid  # it runs in the host again
+    assert host.report().pid  # the task runs in the host again
     pool.close()
 
 
@@ -158,7 +158,7 @@ async def test_a_task_whose_processes_are_killed_whenever_it_runs_is_quarantined
 
     async def work() -> None:
         while True:
-            with contextlib.suppress(HostLost):  # its process was killed too
+            with contextlib.suppress(HostLost):  # the honest task's process was killed too
                 assert await pool.call(honest, "add", 1, 2) == 3
                 return
 
@@ -182,7 +182,7 @@ async def test_a_task_that_does_not_stop_costs_others_one_restart(tmp_path: Path
         assert await pool.call(honest, "add", 1, 2) == 3
         with pytest.raises(DeadlineExceeded):
             await pool.call(stuck, "run", deadline=0.05)
-        await asyncio.sleep(1.2)  # by then what could not be stopped is retired
+        await asyncio.sleep(1.2)  # time to retire what could not be stopped
     with pytest.raises(TaskQuarantined):
         await pool.call(stuck, "run", deadline=0.05)
     assert await pool.call(honest, "add", 1, 2) == 3
@@ -203,7 +203,7 @@ async def test_a_forged_abandonment_costs_no_strike(tmp_path: Path, host: VmHost
     )
     with pytest.raises(DeadlineExceeded):
         await call
-    for number in range(2):  # it shows that it is honest
+    for number in range(2):  # runs that end well
         assert await pool.call(honest, "add", 1, number) == 1 + number
         assert fake.alone == number + 1
     pool.close()
@@ -272,7 +272,7 @@ async def test_a_vm_alone_has_a_process_that_ends_with_it(tmp_path: Path, host: 
             await asyncio.sleep(0.02)
             for vm, done in zip(vms, calls, strict=True):
                 if done.done():
-                    vm.close()  # which lets the next start
+                    vm.close()  # a closed VM makes room for the next start
         assert await call == 0.3
     assert 1 < most <= 4
     assert all([await vm.wait_closed() for vm in vms])

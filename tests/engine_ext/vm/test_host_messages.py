@@ -135,14 +135,14 @@ async def test_a_host_can_have_only_its_own_buffers_not_used_again(tmp_path: Pat
     fake = FakeHost()
     vm = VM(write_task(tmp_path, HONEST), host=fake)
     fake.socket.sendall(message(CHANGE, change(0)))
-    size = (1 << 20) + (13 << 16)  # of no other test's
-    other = shared_empty(size, "uint8")  # which this host does not have
+    size = (1 << 20) + (13 << 16)  # size that no other test has
+    other = shared_empty(size, "uint8")  # a buffer that this host does not have
     other_id = shared_memory_counts()["created"]
     ids: list[int] = []
     for keeps in (False, True, True):
         call = asyncio.create_task(vm.call("add", shared_empty(3 << 20, "uint8"), 2))
         await asyncio.sleep(0)
-        if not ids or keeps:  # it comes once for each buffer
+        if not ids or keeps:  # a buffer is sent once
             ids.append(struct.unpack_from("<Q", fake.receive(BUFFER))[0] if len(ids) != 1 else ids[0])
         call_id = struct.unpack_from("<QQ", fake.receive(SUBMIT))[1]
         for number in (other_id, ids[-1]) if keeps else (2**64 - 1,):
@@ -184,7 +184,7 @@ async def test_a_buffer_that_the_host_cannot_map_is_not_used_again(tmp_path: Pat
     assert await vm.call("first", [1]) == 0
     limit = resource.prlimit(pid := host.report().pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (_free_descriptor(pid), limit[1]))
-    size = (1 << 20) + (17 << 16)  # of no other test's
+    size = (1 << 20) + (17 << 16)  # size that no other test has
     with pytest.raises(VMError, match=r"mapped|descriptor|received"):
         await vm.call("first", shared_empty(size, "uint8"))
     resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
@@ -264,8 +264,8 @@ ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     ("size", "seals", "is_good"),
     [
         (400, ALL_SEALS, True),
-        (400, fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE, False),  # could shrink, and end the device by SIGBUS
-        (400, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK, False),  # could change after it was checked
+        (400, fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE, False),  # the file could shrink, and end the device by SIGBUS
+        (400, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK, False),  # the file could change after it was checked
         (4, ALL_SEALS, False),
         (0, ALL_SEALS, False),
     ],

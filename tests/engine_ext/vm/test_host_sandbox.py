@@ -72,11 +72,11 @@ async def test_a_task_cannot_use_the_descriptors_through_which_its_host_serves(t
         pytest.skip("this kernel has no seccomp")
     pid = host.report().pid
     links = links_of(pid)
-    while any(link.endswith(".pyc") for link in links.values()):  # it imports a module still
+    while any(link.endswith(".pyc") for link in links.values()):  # a module is still being imported
         await asyncio.sleep(0.01)
         links = links_of(pid)
     used = [int(name) for name, link in links.items() if int(name) > 2 and ("socket" in link or "pidfd" in link)]
-    assert len(used) == 5  # to the device, for a crash's frames, two to wake up its thread, and the device's process
+    assert len(used) == 5  # for the device, a crash's frames, two to wake up its thread, and the device's process
     answers = {number: await vm.call("use", number) for number in used}
     (frames,) = [number for number, found in answers.items() if found != ["PermissionError"] * 4]
     assert answers[frames] == ["done"] + ["PermissionError"] * 3
@@ -101,7 +101,7 @@ async def test_no_descriptor_of_a_host_can_be_opened_again(tmp_path: Path, host:
         with pytest.raises(TaskError, match=r"No such device or address|Invalid argument"):
             await vm.call("read", f"/proc/self/fd/{number}")
     for number in ("1", "2"):
-        assert await vm.call("read", int(number)) == b""  # of the device's end, which says nothing
+        assert await vm.call("read", int(number)) == b""  # the device's end says nothing
     assert host.report().pid == pid
 
 
@@ -243,7 +243,7 @@ def test_the_layers_refuse_what_a_host_never_needs(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGABRT, done.stderr
     found = json.loads(done.stdout)
     layers = found.pop("layers")
-    assert layers["landlock"] == found.pop("landlock")  # although one path could not be added
+    assert layers["landlock"] == found.pop("landlock")  # equal, although one path could not be added
     assert layers["no_new_privileges"]
     assert layers["not_dumpable"]
     if not (layers["landlock"] and layers["seccomp"]):

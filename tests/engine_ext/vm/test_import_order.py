@@ -93,7 +93,7 @@ async def test_modules_loaded_at_first_use_stay_too(tmp_path: Path, use: str) ->
         assert await vm.wait_closed(10)
         counts = _core.vm_counts()
         assert counts["discarded"] == destroyed, counts["discard_reason"]
-        async with in_interpreter(tmp_path) as next_vm:  # in the same interpreter: the others are in use
+        async with in_interpreter(tmp_path) as next_vm:  # the same interpreter: the others are in use
             assert await next_vm.call("look") == found
 
 
@@ -149,7 +149,7 @@ async def test_a_stop_while_modules_load_leaves_nothing(tmp_path: Path) -> None:
     """
     destroyed = _core.vm_counts()["discarded"]
     stops = 0
-    for deadline in (0.0002, 0.0005, 0.001, 0.002, 0.01, 0.06):  # of the task's own code; loading does not count
+    for deadline in (0.0002, 0.0005, 0.001, 0.002, 0.01, 0.06):  # time of the task's own code; loading does not count
         async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:
             try:
                 await vm.call("run", deadline=deadline)

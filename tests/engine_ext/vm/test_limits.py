@@ -410,8 +410,8 @@ async def test_a_task_whose_interpreters_cannot_be_reset_is_quarantined(tmp_path
 
     async def spoil() -> None:
         await pool.call(spoiling, "spoil")
-        assert await pool.call(other, "fine") == 1  # in the same interpreter
-        assert await pool.call(honest, "fine") == 1  # by then its reset has ended
+        assert await pool.call(other, "fine") == 1  # the same interpreter runs it
+        assert await pool.call(honest, "fine") == 1  # the reset has ended by now
 
     async def fail_resets() -> None:
         for _ in range(most):
@@ -531,7 +531,7 @@ def fine():
     for _ in range(MAX_STRIKES):
         assert await pool.call(lingering, "fine") == 1
         (entry,) = pool._entries.values()
-        assert await pool.call(other, "fine") == 1  # in the same interpreter
+        assert await pool.call(other, "fine") == 1  # the same interpreter runs it
         assert entry.vm is not None
         async with asyncio.timeout(30):
             while not entry.vm.abandoned:  # noqa: ASYNC110 -- the watchdog sends no event

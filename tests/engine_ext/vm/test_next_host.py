@@ -73,7 +73,7 @@ async def test_a_prepared_process_takes_over_with_the_interpreters_of_closed_vms
     warm.close()
     assert await warm.wait_closed()
     threads = threads_of(prepared)
-    assert await vm.call("run") == 5  # in the first process
+    assert await vm.call("run") == 5  # the first process runs it
     os.kill(host.report().pid, signal.SIGKILL)
     await gone(host._process.pid if host._process else 0)
     assert await VM(folder, host=host).call("run") == 5
@@ -94,7 +94,7 @@ async def test_a_prepared_process_ends_where_it_is_dropped_or_the_host_is_closed
     killed = next_pid(host)
     os.kill(killed, signal.SIGKILL)
     await gone(killed)
-    assert await VM(write_task(tmp_path, MAIN), host=host).call("run") == 5  # in a process of its own start
+    assert await VM(write_task(tmp_path, MAIN), host=host).call("run") == 5  # a process that was started for it
     assert host.report().pid != killed
     host.prepare_next()
     left = next_pid(host)

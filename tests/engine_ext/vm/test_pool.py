@@ -62,7 +62,7 @@ async def test_an_idle_vm_that_is_discarded_is_closed_and_a_busy_one_goes_on(tmp
         pool.discard(one)
         assert len(pool) == 1
         assert await pool.call(other, "bump") == (1, 1)
-    pool.discard(one)  # which has none
+    pool.discard(one)  # a second discard does nothing
     assert await pool.call(one, "bump") == (0, 1)
     assert await pool.call(other, "bump") == (1, 2)
     pool.close()
@@ -271,7 +271,7 @@ async def test_strikes_follow_the_task_wherever_its_bundle_is() -> None:
             await pool.call(bundle, "run", deadline=0.2)
     with pytest.raises(TaskQuarantined):
         await pool.call(InMemory(stuck), "run")
-    for number in range(20):  # at addresses that may be used again
+    for number in range(20):  # addresses may be used again
         assert await pool.call(InMemory(f"def number(): return {number}"), "number") == number
     pool.close()
 
@@ -291,7 +291,7 @@ def test_a_loop_that_is_closed_early_gives_its_turn_back(tmp_path: Path) -> None
     answer.set()
     assert first.run_until_complete(running)
     first.close()
-    second.close()  # it has its turn now
+    second.close()  # the pool gives it its turn
     del waiting
     gc.collect()
     assert asyncio.run(asyncio.wait_for(pool.call(one, "bump"), 30)) == (0, 1)
@@ -321,7 +321,7 @@ async def test_a_call_may_be_closed_where_the_pools_lock_is_held(tmp_path: Path)
     running, waiting = pool.call(one, "loop"), pool.call(other, "bump")
     for call in (running, waiting):
         call.send(None)
-    with pool._locked():  # where the garbage collector may run
+    with pool._locked():  # the garbage collector may run here
         running.close()
         waiting.close()
     assert await asyncio.wait_for(pool.call(other, "bump"), 30) == (1, 1)

@@ -405,7 +405,7 @@ async def test_no_change_before_an_import_reaches_a_later_task(tmp_path: Path, h
     attacker = write_task(tmp_path / "attacking", REACH + attack)
     result, _ = await pair.run(attacker, "run")
     assert result is None, result  # the attack took place
-    for folder in ("first", "second"):  # of the interpreter that was reset twice, too
+    for folder in ("first", "second"):  # the second is of the interpreter that was reset twice
         later = write_task(tmp_path / folder, look)
         assert await pair.run(later, "run") == (right, "")
 

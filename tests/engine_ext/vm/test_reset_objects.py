@@ -251,7 +251,7 @@ REVIEWED = {
     "walle.engine_ext._core.dtype", "walle.engine_ext._core.ndarray",  # read-only
     "decimal.Context",  # restored by walle.engine_ext.vm.reset
     "functools._lru_cache_wrapper",  # cleared
-    "itertools.count",  # of weakref.finalize: only ever larger
+    "itertools.count",  # weakref.finalize's counter: only ever larger
     "_thread.lock",  # recorded as held or free
     "_io.BufferedReader", "_io.BufferedWriter", "_io.FileIO", "_io.TextIOWrapper",  # the process's output: see dispatch
 }  # fmt: skip
@@ -382,7 +382,7 @@ def run(x):
 
 @pytest.mark.asyncio
 async def test_honest_tasks_cost_no_interpreter(tmp_path: Path, host: VmHost) -> None:
-    pool = VMPool(1, host=host)  # so that each task evicts the one before
+    pool = VMPool(1, host=host)  # one VM: each task evicts the one before
     folders = [write_task(tmp_path / name, main) for name, main in HONEST.items()]
     first = [await pool.call(folder, "run", 1) for folder in folders]
     for _ in range(5):
@@ -409,7 +409,7 @@ async def test_a_pool_counts_discarded_interpreters_by_task_and_logs_them(
     logged = [one.getMessage() for one in caplog.records if one.name == "walle.engine_ext.vm.discards"]
     assert [line.partition(" (")[0] for line in logged] == ["hostile changed its interpreter, which was discarded"]
     await pool.call(hostile, "refuse_new")
-    assert pool.vms() == []  # it runs alone: its process ends with each use
+    assert pool.vms() == []  # run alone, in a process that ends with each use
     assert await pool.call(honest, "run") == 1
     pool.close()
 

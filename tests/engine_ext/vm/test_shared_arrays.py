@@ -88,7 +88,7 @@ async def test_a_frame_is_the_same_in_both_places_and_read_only(task: Path, plac
     values = numpy.asarray(array)
     values[:] = numpy.random.default_rng(1).integers(0, 256, SHAPE, dtype="uint8")
     assert await vm.call("total", array) == int(values.sum(dtype="int64"))
-    assert await vm.call("corner", array[:, :100]) == (values[-1, 99].tolist(), (360, 100, 3), "uint8")  # not dense
+    assert await vm.call("corner", array[:, :100]) == (values[-1, 99].tolist(), (360, 100, 3), "uint8")  # cut rows
     assert await vm.call("corner", values[5:]) == (values[-1, -1].tolist(), (355, 640, 3), "uint8")  # a view of NumPy's
     assert await vm.call("corner", values[::-1, ::-1]) == (values[0, 0].tolist(), SHAPE, "uint8")
     assert numpy.array_equal(await vm.call("give_back", array), values[1:3])
@@ -179,7 +179,7 @@ async def test_a_host_that_is_killed_in_mid_frame_releases_it(task: Path, host: 
     del call
     gc.collect()
     await asyncio.to_thread(wait_for_release, in_use - 1)
-    next_vm = VM(task, host=host)  # in the next host, which gets the same buffer
+    next_vm = VM(task, host=host)  # a VM of the next host, which gets the same buffer
     assert await next_vm.call("total", frame(4)) == size_of(4)
 
 

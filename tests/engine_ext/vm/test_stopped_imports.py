@@ -145,7 +145,7 @@ async def test_finalizers_of_the_task_do_not_run_within_an_import(tmp_path: Path
     """
     async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:
         began = time.monotonic()
-        with pytest.raises(DeadlineExceeded):  # in the finalizer, as soon as the import has ended
+        with pytest.raises(DeadlineExceeded):  # raised in the finalizer, once the import has ended
             await vm.call("run", deadline=0.2)
         assert time.monotonic() - began < 4
         assert await vm.call("whole") == "1/3"

@@ -108,7 +108,7 @@ async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> No
         await vm.call("prepare", function)
         with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
             await vm.call(function, deadline=0.1)
-        assert vm.alive  # it stopped within its time: alone each takes four seconds and more
+        assert vm.alive  # stopped within its time: alone each takes four seconds and more
         assert await vm.call("fine") == 300
 
 

@@ -46,7 +46,7 @@ def test_strikes_of_a_version_count_for_the_next_one() -> None:
     strike(record, "v2")
     with pytest.raises(TaskQuarantined):
         record.check("t", "v2")
-    record.check("t", "v1")  # after a rollback
+    record.check("t", "v1")  # a rollback comes back to it
     strike(record, "v1")
     with pytest.raises(TaskQuarantined):
         record.check("t", "v1")

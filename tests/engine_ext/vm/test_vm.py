@@ -221,7 +221,7 @@ async def cores_used(*work: Awaitable[Any]) -> float:
 
 
 def hash_for_long() -> bytes:
-    return hashlib.pbkdf2_hmac("sha256", b"", b"", 150_000)  # without the GIL
+    return hashlib.pbkdf2_hmac("sha256", b"", b"", 150_000)  # runs without the GIL
 
 
 @pytest.mark.in_process

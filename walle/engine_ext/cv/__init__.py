@@ -7,7 +7,7 @@ VM may import this.
 
 from walle.engine_ext import lazy
 
-TYPE_CHECKING = False  # not from `typing`: importing it takes a third of a task VM's start-up
+TYPE_CHECKING = False  # importing `typing` would take a third of a task VM's start-up
 if TYPE_CHECKING:
     from walle.engine_ext.cv.arithmetic import *  # noqa: F403
     from walle.engine_ext.cv.arrange import *  # noqa: F403

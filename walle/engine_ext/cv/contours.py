@@ -153,7 +153,7 @@ def minAreaRect(points: Any) -> Rect:
             best = (width * height, (centre, (width, height), math.degrees(math.atan2(sine, cosine))))
     assert best is not None
     centre, (width, height), angle = best[1]
-    turns = math.ceil(angle / 90) - 1  # into (0, 90]
+    turns = math.ceil(angle / 90) - 1  # turns the angle into (0, 90]
     angle -= 90 * turns
     return centre, (width, height) if turns % 2 == 0 else (height, width), angle
 

@@ -112,7 +112,7 @@ class CLAHE:
             raise DTypeError(f"CLAHE takes uint8 [height, width], not {given.dtype} of shape {given.shape}")
         columns, rows = self._tiles
         padded = given
-        if given.shape[0] % rows or given.shape[1] % columns:  # as OpenCV, which then adds to both
+        if given.shape[0] % rows or given.shape[1] % columns:  # OpenCV adds to both sides where one does not divide
             bottom, right = rows - given.shape[0] % rows, columns - given.shape[1] % columns
             padded = copyMakeBorder(given, 0, bottom, 0, right, constants.BORDER_REFLECT_101)
         attributes = {"rows": rows, "columns": columns, "limit": self._limit}

@@ -10,7 +10,7 @@ from walle.engine_ext.cv import constants
 from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, into_dst
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
 
-_TINY = 1.1920929e-07  # of float32
+_TINY = 1.1920929e-07  # epsilon of float32
 
 
 def matchTemplate(

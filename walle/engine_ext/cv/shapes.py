@@ -41,7 +41,7 @@ def minEnclosingCircle(points: Any) -> Circle:
             for r in hull[:j]:
                 if not _has(circle, r):
                     circle = _through(p, q, r)
-    return circle[0], circle[1] + 1e-4  # as OpenCV: the points themselves are inside
+    return circle[0], circle[1] + 1e-4  # OpenCV's margin: the points themselves are inside
 
 
 def _has(circle: Circle, point: tuple[float, float]) -> bool:
@@ -51,7 +51,7 @@ def _has(circle: Circle, point: tuple[float, float]) -> bool:
 def _through(p: tuple[float, float], q: tuple[float, float], r: tuple[float, float]) -> Circle:
     bx, by, cx, cy = q[0] - p[0], q[1] - p[1], r[0] - p[0], r[1] - p[1]
     twice = 2 * (bx * cy - by * cx)
-    if abs(twice) < 1e-12:  # on one line: the two farthest apart
+    if abs(twice) < 1e-12:  # three points on one line: the circle of the two farthest apart
         a, b = max(((p, q), (p, r), (q, r)), key=lambda two: math.dist(*two))
         return ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2), math.dist(a, b) / 2
     b2, c2 = bx * bx + by * by, cx * cx + cy * cy

@@ -105,7 +105,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 _SUBMODULES = ("exceptions", "fft", "lib", "linalg", "random")
-_MODULES_OF_TYPES = ("printing", "ufuncs", "views")  # which the native types ndarray and ufunc call
+_MODULES_OF_TYPES = ("printing", "ufuncs", "views")  # modules that the native types ndarray and ufunc call
 
 if not TYPE_CHECKING:  # a type checker takes the names from the imports above
     __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table

@@ -87,7 +87,7 @@ int_ = intp = long = longlong = int64
 uint = uintp = ulong = ulonglong = uint64
 byte, short, intc, ubyte, ushort, uintc = int8, int16, int32, uint8, uint16, uint32
 True_, False_ = bool_(1), bool_(0)
-True_.setflags(write=False)  # in a VM later tasks have the same ones
+True_.setflags(write=False)  # one object for all tasks of a VM
 False_.setflags(write=False)
 pi = 3.141592653589793
 e = 2.718281828459045

@@ -27,7 +27,7 @@ __all__ = [
 
 asanyarray = asarray
 array, zeros, ones, arange = _core.array, _core.zeros, _core.ones, _core.arange_until
-empty = zeros  # because uninitialised memory could show an earlier task's data
+empty = zeros  # uninitialised memory could show an earlier task's data
 
 
 def copy(x: ArrayLike) -> ndarray:

@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 _TWO_PI = 6.283185307179586
-_MEAN_OF_A_GROUP = 256  # of counts that are drawn at once: exp(-256) is far from underflow
+_MEAN_OF_A_GROUP = 256  # mean of counts that are drawn at once: exp(-256) is far from underflow
 _GREATEST_MEAN = 65536
 
 

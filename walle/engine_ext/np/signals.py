@@ -156,7 +156,7 @@ def base_repr(number: int, base: int = 2, padding: int = 0) -> str:
     if not 2 <= base <= 36:
         raise ShapeError(f"base {base}; bases are 2 to 36")
     digits = ""
-    number = operator_index(number)  # of any size: the least int8 has no absolute value as int8
+    number = operator_index(number)  # an int has any size: the least int8 has no absolute value as int8
     rest = abs(number)
     while rest:
         rest, digit = divmod(rest, base)

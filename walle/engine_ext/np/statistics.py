@@ -329,7 +329,7 @@ def interp(
         raise ShapeError(
             f"interp between points of shapes {places.shape} and {values.shape}; give two vectors of one size"
         )
-    slope = _core.full(places.shape, 0, "float64")  # from each point to the next; 0 after the last
+    slope = _core.full(places.shape, 0, "float64")  # slope from each point to the next; 0 after the last
     slope[:-1] = (values[1:] - values[:-1]) / (places[1:] - places[:-1])
     finite = bool(_core.unary("IsFinite", slope).all())  # if not, two points share an x, or a value is infinite
     flat, result = points.reshape(-1), _core.full(points.shape, 0, "float64")

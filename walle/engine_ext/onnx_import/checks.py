@@ -17,8 +17,8 @@ from walle.engine_ext.onnx_import.weights import Weights
 type Protos = onnx.NodeProto | onnx.GraphProto | onnx.FunctionProto
 
 MAIN = ("", "ai.onnx")
-_MAX_DEPTH = 32  # of subgraphs within subgraphs, after functions are inlined
-_MAX_CALLS = 100  # of functions within functions
+_MAX_DEPTH = 32  # subgraphs within subgraphs, after functions are inlined
+_MAX_CALLS = 100  # functions within functions
 _MAX_NAME = 500  # characters of a node's name or operator
 _MOST = 1 << 31  # larger attributes overflow where sizes are computed from them
 # The least value of attributes that count, divide or measure; and of those that may be zero.
@@ -29,7 +29,7 @@ _LEAST: Mapping[str, int] = {
     **dict.fromkeys(
         ("kv_num_heads", "num_heads", "output_padding", "output_shape", "q_num_heads", "rotary_embedding_dim"), 0),
 }  # fmt: skip
-_SIGNED = frozenset({"pads", "axis", "axes", "border", "perm"})  # of which the size alone is bounded
+_SIGNED = frozenset({"pads", "axis", "axes", "border", "perm"})  # attributes whose size alone is bounded
 
 
 class _Size(NamedTuple):
@@ -37,7 +37,7 @@ class _Size(NamedTuple):
 
     nodes: int
     depth: int
-    calls: int  # of functions within functions
+    calls: int  # depth of functions within functions
 
 
 def check_model(model: onnx.ModelProto, weights: Weights, limits: ConvertLimits) -> None:

@@ -25,9 +25,9 @@ from walle.engine_ext.onnx_import.limits import ConvertLimits
 from walle.errors import EngineError
 
 _MAX_ANSWER_BYTES = 1 << 18
-_GRACE_S = 30.0  # for the process to start, to end a child that is late, and to search for a node
-_LAST_WORDS_S = 5.0  # for a process that has closed its socket to end
-_LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # which it does not need
+_GRACE_S = 30.0  # time for the process to start, to end a child that is late, and to search for a node
+_LAST_WORDS_S = 5.0  # time for a process to end after it has closed its socket
+_LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # the process needs none
 _PROGRAM = (
     "import json, sys; sys.path += json.loads(sys.argv[3]); import walle.engine_ext.onnx_import.process as one;"
     " one.main(int(sys.argv[1]), float(sys.argv[2]))"
@@ -75,7 +75,7 @@ class Converter:
 
     def _ask(self, asked: bytes, files: list[int]) -> dict[str, Any]:
         if (kept := self._process) is not None:
-            with contextlib.suppress(EOFError):  # it was idle, and has ended
+            with contextlib.suppress(EOFError):  # an idle process may have ended
                 return self._ask_process(kept, asked, files)
         self._process = started = _Process(self._idle_s)
         try:
@@ -166,7 +166,7 @@ class _Process:
     def close(self) -> str:
         """End the process and its children, and return the last line of what it wrote to its standard error."""
         self._socket.close()
-        with contextlib.suppress(ProcessLookupError):  # its children are in its session
+        with contextlib.suppress(ProcessLookupError):  # the process group holds its children too
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         with self._errors:

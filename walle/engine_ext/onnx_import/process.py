@@ -30,7 +30,7 @@ from walle.errors import EngineError
 _MAX_ANSWER_BYTES = 1 << 16
 _MAX_TEXT = 4_000  # characters of an error's message
 _OUT_FACTOR, _OUT_BYTES = 16, 64 << 20  # a written file, for each byte of the model; and beside that
-_SEARCH_S = 10.0  # for the node that ends a child
+_SEARCH_S = 10.0  # time of the search for the node that ends a child
 _EXIT = 64  # exit status of a child that could not report
 
 
@@ -199,7 +199,7 @@ def _warm_up() -> None:
 def main(descriptor: int, idle_s: float) -> None:
     """Answer the requests of a socket until it is closed, or none has come for `idle_s` seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for one in (signal.SIGCHLD, signal.SIGXCPU):  # which the program that started this process may ignore
+    for one in (signal.SIGCHLD, signal.SIGXCPU):  # the program that started this process may ignore them
         signal.signal(one, signal.SIG_DFL)
     _warm_up()
     gc.collect()

@@ -106,7 +106,7 @@ class _Reader:
         if proto.type == kinds.FLOATS:
             return list(proto.floats)
         if proto.type == kinds.TYPE_PROTO:
-            return ""  # of Optional and SequenceEmpty, whose outputs need no type here
+            return ""  # Optional and SequenceEmpty have it; their outputs need no type here
         known = proto.type in kinds.AttributeType.values()
         raise UnsupportedError(
             f"attribute {proto.name!r} has type {kinds.AttributeType.Name(proto.type) if known else proto.type}"

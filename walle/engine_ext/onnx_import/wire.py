@@ -11,7 +11,7 @@ from walle.engine_ext.errors import ModelError
 
 # Tensors up to here stay in the message: shape inference reads the values of shapes, axes and the like.
 _KEPT_BYTES = 4096
-_MAX_DEPTH = 100  # of messages within messages, as protobuf's own parser has
+_MAX_DEPTH = 100  # messages within messages; protobuf's own parser has this limit
 SPAN = "walle.span"  # the key of an entry of `external_data` whose value is a number of `Skeleton.spans`
 
 # Messages that have tensors, by their fields (onnx.proto); "tensor" is a TensorProto.
@@ -24,7 +24,7 @@ _FIELDS: dict[str, dict[int, str]] = {
     "function": {7: "node", 11: "attribute"},
     "sparse": {1: "tensor", 2: "tensor"},
 }
-_RAW, _PACKED = 9, {4: 4, 10: 8}  # of TensorProto: raw_data; float_data and double_data, whose bytes are raw_data's too
+_RAW, _PACKED = 9, {4: 4, 10: 8}  # TensorProto: raw_data; float_data and double_data, whose bytes are raw_data's too
 _EXTERNAL = b"\x70\x01"  # data_location = EXTERNAL
 _EXTERNAL_DATA = b"\x6a"  # the tag of an entry of external_data
 

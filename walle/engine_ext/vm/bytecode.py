@@ -48,7 +48,7 @@ def compile_source(source: bytes | str, file: str) -> bytes:
         BytecodeError: a syntax error, with its line.
     """
     data = source.encode() if isinstance(source, str) else source
-    try:  # from bytes, not from a tree: marshal writes objects that a tree still refers to in another way
+    try:  # compiled from bytes, not from a tree: marshal writes objects that a tree still refers to in another way
         body = marshal.dumps(compile(data, file, "exec", dont_inherit=True, optimize=0))
     except SyntaxError as error:
         raise BytecodeError(file, f"does not compile: {error.msg}", error.lineno or 0) from error

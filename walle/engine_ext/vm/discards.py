@@ -8,8 +8,8 @@ from walle.protocol import printable
 
 _LOG = logging.getLogger(__name__)
 
-MAX_VERSIONS = 200  # that are recorded by name
-_MAX_CHARS = 300  # of a reason
+MAX_VERSIONS = 200  # versions recorded by name
+_MAX_CHARS = 300  # limit of a reason
 OTHERS = "*"  # the name of those that were recorded longest ago
 
 

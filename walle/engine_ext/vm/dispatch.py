@@ -99,7 +99,7 @@ class Output:
         self.spend(len(text))
         if self.line is None:
             _stdout.write(text)
-            _stdout.flush()  # it is not flushed when the process ends
+            _stdout.flush()  # the process ends without flushing it
             return len(text)
         *lines, self._partial_line = (self._partial_line + text).split("\n")
         for line in lines:
@@ -147,7 +147,7 @@ _stdout: Any = sys.stdout
 _stdout_at_boot = _stdout_state()
 output = Output()
 
-_functions: dict[str, Callable[..., Any]] = {}  # that calls have named so far
+_functions: dict[str, Callable[..., Any]] = {}  # functions that calls have named so far
 
 
 def dispatch(name: str, args: tuple[Any, ...]) -> Any:
@@ -203,7 +203,7 @@ def _traceback(error: BaseException) -> str:
             code = step.tb_frame.f_code
             is_runtime = is_runtime and not _is_own(code.co_filename)
             if not is_runtime and code.co_filename not in _OWN_FILES:
-                file, name = code.co_filename[:_NAME_CHARS], code.co_name[:_NAME_CHARS]  # which the task may have set
+                file, name = code.co_filename[:_NAME_CHARS], code.co_name[:_NAME_CHARS]  # the task may have set both
                 frames.append(f'  File "{file}", line {step.tb_lineno}, in {name}')
             step = step.tb_next
         if len(frames) > _TRACEBACK_FRAMES:
@@ -284,7 +284,7 @@ def prepare() -> None:
     """Prepare this interpreter for tasks, once."""
     sys.unraisablehook = _core.vm_report_unraisable
     sys.stdout = sys.stderr = output
-    vars(sys).update(__stdout__=None, __stderr__=None)  # which an interpreter writes to when it ends
+    vars(sys).update(__stdout__=None, __stderr__=None)  # an interpreter that ends would write to them
     sys.stdin = None
     gc.callbacks.append(_core.vm_park_if_abandoned)
     lazy.load = load_shared

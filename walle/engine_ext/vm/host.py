@@ -43,18 +43,18 @@ _SYSTEM_PATHS = (
     "/etc/ld.so.cache", "/etc/localtime", "/lib", "/lib64", "/sys/devices/system/cpu", "/usr/lib", "/usr/lib64",
     "/usr/share/zoneinfo",
 )  # fmt: skip
-_MAX_FAILED_STARTS = 3  # in a row; then none for _PAUSE_S
+_MAX_FAILED_STARTS = 3  # failures in a row, after which no start is tried for _PAUSE_S
 _PAUSE_S = 5.0
 _READY_S = 10.0
 _EXIT_S = 1.0
 _MAX_LINE = 1_000  # characters of a line of the host's output
-_MAX_LINES = 200  # of the host's output, in each _LINES_S
+_MAX_LINES = 200  # lines of the host's output kept in each _LINES_S
 _LINES_S = 60.0
-_DROPPED_BYTES = 1 << 16  # of output beyond that, read at a time
-_DROP_S = 0.01  # between two such reads
-_VARIABLES = ("TZ",)  # of the device's environment that the host has
+_DROPPED_BYTES = 1 << 16  # output beyond that is read in pieces of this size
+_DROP_S = 0.01  # pause between two such pieces
+_VARIABLES = ("TZ",)  # variables of the device's environment that the host has
 _MAX_ALONE = 4  # processes at once for VMs that run alone; each takes about 15 MB and 20 ms of a processor
-_TURN_S = 0.05  # between looks whether a process that waits for its turn is still needed
+_TURN_S = 0.05  # pause between checks that a process that waits for its turn is still needed
 
 # Runs in the host. It imports nothing of walle but the native core.
 _START = """
@@ -142,7 +142,7 @@ class VmHost:
         """Start without a process. Also for the child of a fork, where processes and held locks are the parent's."""
         self._lock = threading.Lock()
         self._process: _Process | None = None
-        self._next: _Process | None = None  # that takes over from it
+        self._next: _Process | None = None  # process that takes over from `_process`
         self._alone: weakref.WeakSet[_Process] = weakref.WeakSet()
         self._turns = threading.BoundedSemaphore(_MAX_ALONE)
 
@@ -416,7 +416,7 @@ def _layers(hello: Mapping[str, Any] | None) -> dict[str, int]:
 def _readable() -> list[str]:
     """Return what a host's interpreters read: the library, shared libraries, time zones, and walle's native core."""
     core = str(Path(_core.__file__).parent)
-    libraries = [folder] if (folder := sysconfig.get_config_var("LIBDIR")) else []  # of a Python with its own
+    libraries = [folder] if (folder := sysconfig.get_config_var("LIBDIR")) else []  # a Python may have its own
     return [*boot.contents()["paths"], core, *walle.engine_ext.__path__, *libraries, *_SYSTEM_PATHS]
 
 

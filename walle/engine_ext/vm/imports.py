@@ -66,7 +66,7 @@ _NO_CODE = "a task runs the code of its version alone; json.loads reads data"
 _NO_TERMINAL = "a task has no terminal: ctx.log(text) writes to its log"
 _RETURN = "a run ends when its last phase returns"
 REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
-INSTEAD_OF_BUILTINS = {  # for errors
+INSTEAD_OF_BUILTINS = {  # hints in errors about names that are missing
     "open": "a task has no files: ctx.resource(name) reads those of resources/, and ctx.state is kept between runs",
     "exec": _NO_CODE, "eval": _NO_CODE, "compile": _NO_CODE,
     "input": _NO_TERMINAL, "breakpoint": _NO_TERMINAL, "help": _NO_TERMINAL,
@@ -105,8 +105,8 @@ class TaskModules:
         self._files = frozenset(file for _, file, _ in sources.values())
         self._modules: dict[str, ModuleType] = {}
         self._facades: dict[str, ModuleType] = {}  # this task's copies of library modules
-        self._names: set[str] = set()  # that the code of the loaded modules uses
-        self._texts: set[str] = set()  # that are constants of this code
+        self._names: set[str] = set()  # names that the code of the loaded modules uses
+        self._texts: set[str] = set()  # constants of this code that are text
         self._builtins: dict[str, Any] = {
             name: value for name, value in vars(builtins).items() if name not in REMOVED_BUILTINS
         }
@@ -148,7 +148,7 @@ class TaskModules:
             _run_code(code, module.__dict__)
         except BaseException:
             del self._modules[name]
-            if parent and vars(self._modules[parent]).get(leaf) is module:  # by a circular import
+            if parent and vars(self._modules[parent]).get(leaf) is module:  # a circular import sets it
                 delattr(self._modules[parent], leaf)
             raise
         return module
@@ -209,7 +209,7 @@ class TaskModules:
             name = self._absolute(name, globals or {}, level)
         if name.partition(".")[0] in self._sources:
             return self._import_own(name, fromlist or (), top=not level and not fromlist)
-        if name in _INDIRECT and type(fromlist) is list:  # from C code, which reads sys.modules itself
+        if name in _INDIRECT and type(fromlist) is list:  # C code imports so, and reads sys.modules itself
             load_shared(name)
             return ModuleType(name)
         full_names = [f"walle.{item}" for item in fromlist or ()] if name == "walle" else [name]

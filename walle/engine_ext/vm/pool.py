@@ -20,7 +20,7 @@ from walle.errors import ConfigError, VMError
 
 MAX_STRIKES = 3  # abandoned VMs of one task, and VM hosts that it ended, alone
 MAX_LOST_ALONE = 3  # processes in a row that ended by a signal from outside while the task ran alone in them
-MAX_LEAKED_MB = 64  # of memory, for one task's interpreters that could not be reset
+MAX_LEAKED_MB = 64  # memory of one task's interpreters that could not be reset
 RUNS_FOR_A_STRIKE = 1_000  # uses of VMs that end well before a strike is forgotten
 _MAX_VERSIONS = 100  # quarantined ones of one task
 _MAX_RECORDS = 1_000  # tasks
@@ -67,19 +67,19 @@ class _Record:
         self.strikes = 0
         self.leaked_bytes = 0
         self.reset_failure = ""
-        self.place = ""  # of the last call that ended a host
-        self.runs = 0  # that ended well since the last strike, or since one was forgotten
+        self.place = ""  # place in the last call that ended a host
+        self.runs = 0  # runs that ended well since the last strike, or since one was forgotten
         # Version → as TaskQuarantined's.
         self.quarantined: collections.OrderedDict[str, tuple[int, int, str, str]] = collections.OrderedDict()
         self.suspicions = 0
-        self.alone_runs = 0  # to be made
-        self.lost_alone = 0  # in a row
+        self.alone_runs = 0  # runs alone that are due
+        self.lost_alone = 0  # processes lost in a row
 
     def check(self, task: str, version: str) -> None:
         """Raise TaskQuarantined if the version, called `task` in errors, is quarantined."""
         if version in self.quarantined:
             raise TaskQuarantined(task, *self.quarantined[version])
-        if self.is_at_limit():  # by another version
+        if self.is_at_limit():  # another version may have reached it
             self.strikes = min(self.strikes, MAX_STRIKES - 1)
             self.leaked_bytes = min(self.leaked_bytes, (MAX_LEAKED_MB << 20) * (MAX_STRIKES - 1) // MAX_STRIKES)
 
@@ -145,8 +145,8 @@ class _Entry:
     def __init__(self, files: TaskFiles) -> None:
         self.files = files
         self.vm: VM | None = None
-        self.identity = ""  # of the task; set with the VM
-        self.version = ""  # of the task; set with the VM
+        self.identity = ""  # identity of the task; set with the VM
+        self.version = ""  # version of the task; set with the VM
         self.is_alone = False  # the VM, in a process of its own
         self.users = 0
         self.runs = 0  # uses that ended well and are not in the task's record yet
@@ -198,7 +198,7 @@ class VMPool:
         # Least recently used first.
         self._entries: collections.OrderedDict[tuple[str | int, int], _Entry] = collections.OrderedDict()
         self._waiters: collections.deque[_Waiter] = collections.deque()
-        self._closing: collections.deque[_Entry] = collections.deque(maxlen=_MAX_CLOSING)  # their VMs are being reset
+        self._closing: collections.deque[_Entry] = collections.deque(maxlen=_MAX_CLOSING)  # VMs are being reset
         self._finished: collections.deque[_Entry | _Waiter] = collections.deque()  # calls' ends: see _process_finished
 
     async def call(
@@ -286,7 +286,7 @@ class VMPool:
             raise
         if waiter.entry is None:
             self._check_open(files)
-        assert waiter.entry is not None  # it is woken with an entry, or when the pool closes
+        assert waiter.entry is not None  # the waiter is woken with an entry, or when the pool closes
         return waiter.entry
 
     def _check_open(self, files: TaskFiles) -> None:
@@ -335,7 +335,7 @@ class VMPool:
         try:
             waiter.loop.call_soon_threadsafe(_set_done, waiter.turn)
         except RuntimeError:
-            return False  # its loop is closed, so that its caller no longer exists
+            return False  # the loop is closed: its caller no longer exists
         return True
 
     def _create_vm(self, entry: _Entry, task: TaskLike) -> VM:

@@ -47,7 +47,7 @@ _CORE_REMOVED = (
     "VM", "HostClient", "HostServer", "ReplyQueue", "enter_sandbox", "live_storage_bytes", "measure_rates",
     "peak_gflops", "prime_rates", "set_rates",
 )  # fmt: skip
-_CORE_KEPT = frozenset({"vm_sleep", "vm_snapshot_size", "vm_used_bytes"})  # of the names that begin with vm_
+_CORE_KEPT = frozenset({"vm_sleep", "vm_snapshot_size", "vm_used_bytes"})  # kept, though they begin with vm_
 
 
 def install() -> None:

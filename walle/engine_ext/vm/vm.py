@@ -14,7 +14,7 @@ from walle.engine_ext.vm.loop_calls import LoopCalls, forget_loop_calls
 from walle.engine_ext.vm.sources import TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
 
-GRACE_S = 0.25  # from the request to stop a call until its VM is abandoned
+GRACE_S = 0.25  # time from the request to stop a call until its VM is abandoned
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
 
 

@@ -20,7 +20,7 @@ struct TensorType {
 struct Layout {
   DType dtype = DType::f32;
   Dims shape, strides;               // in elements
-  const Tensor* constant = nullptr;  // its value, where it is the same in every run; valid while the step is made
+  const Tensor* constant = nullptr;  // value that is the same in every run, or null; valid while the step is made
   bool absent = false;               // an optional input that was left out; its address is null
 };
 
@@ -64,7 +64,7 @@ struct StepRequest {
   const TensorType& result;
   const Attributes& attributes;
   const Table& table;
-  Epilogue epilogue = {};  // of Conv and Linear
+  Epilogue epilogue = {};  // used by Conv and Linear
 };
 
 // Throws Error (shape, dtype, model, unsupported) for operands and attributes that do not fit.

@@ -35,7 +35,7 @@ Conversion::Conversion(DType from, DType to, std::size_t encoding, const Table& 
     return;
   }
   if (from == to) {
-    add(table.cast[4][4]);  // as bytes
+    add(table.cast[4][4]);  // one copy for all types: bytes
     return;
   }
   if (stored_from >= 0) add(table.decode[at(stored_from)]);

@@ -52,7 +52,7 @@ class WidenedStep final : public Step {
  private:
   struct Widened {
     std::size_t input;
-    std::size_t offset;  // in scratch
+    std::size_t offset;  // place in scratch
     std::unique_ptr<CastStep> cast;
   };
   std::unique_ptr<Step> inner_;

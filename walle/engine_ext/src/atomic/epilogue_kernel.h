@@ -82,7 +82,7 @@ class EpilogueKernel {
   bool bias_ = false;
   Residual residual_ = Residual::none;
   float low_ = Finish().low, high_ = Finish().high;
-  float a_ = 0, b_ = 0;  // of the map
+  float a_ = 0, b_ = 0;  // factor and summand of the map
   ActivationKernel activation_;
   BinaryFn add_ = nullptr, maximum_ = nullptr, minimum_ = nullptr;
   ReduceFn sum_ = nullptr;

@@ -123,7 +123,7 @@ class Plan {
  private:
   struct Pass {
     std::int64_t radix, rest, done;
-    WorkVector<double> turns, wheel;  // as in FourierPass
+    WorkVector<double> turns, wheel;  // contents of FourierPass's fields
   };
 
   // A pass in pieces, between which the stop flag is polled.
@@ -206,7 +206,7 @@ class Plan {
   std::int64_t n_;
   FourierFn kernel_;
   std::vector<Pass> passes_;
-  std::unique_ptr<Plan> inner_;  // of the convolution, if there is one
+  std::unique_ptr<Plan> inner_;  // plan of the convolution, if there is one
   WorkVector<double> chirp_;     // (2, n)
   WorkVector<double> response_;  // the chirp's transform, over the inner length; (2, length)
 };

@@ -81,7 +81,7 @@ std::unique_ptr<Step> map_make(const CompositeProblem& problem) {
 bool prelu_applies(const CompositeProblem& problem) {
   const Operand &x = problem.operands[0], &slope = problem.operands[1];
   if (problem.outputs != 1 || x.dtype != DType::f32 || slope.dtype != DType::f32 || problem.table.prelu == nullptr) return false;
-  broadcast_strides(slope.shape, contiguous_strides(slope.shape), x.shape);  // or an error
+  broadcast_strides(slope.shape, contiguous_strides(slope.shape), x.shape);  // throws where they cannot be broadcast
   return true;
 }
 

@@ -102,7 +102,7 @@ std::size_t axis_of(const Attributes& attributes, const Dims& shape) {
 bool softmax_applies(const CompositeProblem& problem) {
   const Operand& x = problem.operands[0];
   if (problem.outputs != 1 || x.dtype != DType::f32 || x.shape.empty() || !has_fused_kernels(problem.table)) return false;
-  axis_of(problem.attributes, x.shape);  // or an error
+  axis_of(problem.attributes, x.shape);  // throws where the axis is wrong
   return true;
 }
 

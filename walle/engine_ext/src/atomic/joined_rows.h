@@ -13,7 +13,7 @@ namespace walle {
 class JoinedRows {
  public:
   static constexpr std::int64_t kBlock = 32;       // rows of a partial result
-  static constexpr std::int64_t kBytes = 1 << 13;  // of a row, at most
+  static constexpr std::int64_t kBytes = 1 << 13;  // limit of a row's bytes
 
   JoinedRows(BinaryFn join, UnaryFn copy) noexcept : join_(join), copy_(copy) {}
 

@@ -15,7 +15,7 @@ struct LaneBlock {
   struct Part {
     int source;                       // kItself: the destination, whose other lanes are kept
     std::int64_t offset;              // in elements, of its first pixel
-    std::vector<std::int32_t> lanes;  // as LanePart's
+    std::vector<std::int32_t> lanes;  // lanes in the form of LanePart
   };
   static constexpr int kItself = -1;
   std::int64_t offset;  // in elements

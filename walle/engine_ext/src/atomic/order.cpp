@@ -39,7 +39,7 @@ template <class T>
 int compare(T a, T b) noexcept {
   if (a < b) return -1;
   if (b < a) return 1;
-  return a == b ? 0 : static_cast<int>(a != a) - static_cast<int>(b != b);  // if a or b is NaN
+  return a == b ? 0 : static_cast<int>(a != a) - static_cast<int>(b != b);  // NaN comes last
 }
 
 template <class T>

@@ -185,7 +185,7 @@ class PackedPoolStep final : public SharedStep {
  public:
   PackedPoolStep(const Window& window, std::int64_t planes, PackedPool kind, const Table& table)
       : rows_(window, table.pack), planes_(planes), kernel_(kind == PackedPool::max ? table.pool_max : table.pool_sum) {
-    constexpr double kSlower = 4;  // than an operation of the tile kernel, which needs fewer loads
+    constexpr double kSlower = 4;  // a tile kernel's operation needs fewer loads
     operations_ = kSlower * static_cast<double>(planes * table.pack) * static_cast<double>(window.out_count() * window.taps());
     scales_.reserve(rows_.rows().size());
     for (const LaneRows::Row& row : rows_.rows()) {

@@ -12,12 +12,12 @@ namespace walle {
 // where the rest does not do.
 struct ProductPieces {
   std::int64_t rows, columns, depth;
-  double work;  // of a whole piece, in elements of other loops
+  double work;  // work of a whole piece, in elements of other loops
 
   static ProductPieces of(const Gemm& gemm, const GemmArgs& args) noexcept {
     const bool by_vectors = gemm.scratch_bytes(args.m, args.n, args.k) > 0;
     constexpr std::int64_t kColumns = 256, kLeastDepth = 1 << 14;  // kColumns: a multiple of every kernel's block
-    const std::int64_t least_rows = by_vectors ? 168 : 1;          // whose products take much longer than packing B again
+    const std::int64_t least_rows = by_vectors ? 168 : 1;          // products of 168 rows take much longer than packing B again
     const double most = by_vectors ? 0x1p28 : 0x1p24;              // multiplications
     const double packing = by_vectors ? 32 : 0;                    // in rows
     ProductPieces pieces{std::max<std::int64_t>(args.m, 1), std::max<std::int64_t>(args.n, 1), std::max<std::int64_t>(args.k, 1),

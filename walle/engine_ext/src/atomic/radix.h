@@ -54,7 +54,7 @@ using RadixItem =
     std::conditional_t<sizeof(T) <= 4, std::uint64_t, RadixPair>;  // 32 bits of key above 32 of place, or both whole
 
 inline constexpr int kWideDigit = 11;
-inline constexpr std::size_t kRadixCounts = std::size_t{8} << kWideDigit;  // of at most eight digits at once
+inline constexpr std::size_t kRadixCounts = std::size_t{8} << kWideDigit;  // counts of at most eight digits at once
 
 template <class T>
 std::size_t radix_scratch_bytes(std::int64_t count, bool places) noexcept {
@@ -99,7 +99,7 @@ Item* distribute(Item* from, Item* to, std::int64_t count, std::uint32_t* counts
 
 template <int kBits, class Item, class Digits>
 Item* distribute(Item* from, Item* to, std::int64_t count, std::uint32_t* counts, StopPoll& poll, Digits&& digits) noexcept {
-  constexpr std::int64_t kMany = 1 << 14;  // from which wider digits pay for their longer tables
+  constexpr std::int64_t kMany = 1 << 14;  // count from which wider digits pay for their longer tables
   if (kBits > 16 && count >= kMany) return distribute<kWideDigit, kBits>(from, to, count, counts, poll, digits);
   return distribute<8, kBits>(from, to, count, counts, poll, digits);
 }

@@ -72,7 +72,7 @@ void run_mirrored(const Region& region, std::int64_t size, std::size_t item, Rev
   const auto bytes = static_cast<std::int64_t>(item);
   const std::size_t axes = static_cast<std::size_t>(region.axes) - (size == bytes ? 0 : 1), row = axes - 1;
   const std::int64_t count = region.size[row];
-  src += region.src.offset * bytes - (count - 1) * size;  // where a row's bytes begin
+  src += region.src.offset * bytes - (count - 1) * size;  // first byte of a row
   dst += region.dst.offset * bytes;
   std::array<std::int64_t, kMaxAxes> at{};
   for (;;) {

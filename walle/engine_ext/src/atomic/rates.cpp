@@ -236,7 +236,7 @@ double peak_gflops(const Table& table, double seconds) {
   constexpr std::int64_t kRounds = 20000;
   float sum = 0;
   const double us = least_us(seconds, [&] { sum += table.peak(kRounds); });
-  volatile float kept = sum;  // so that the compiler removes nothing
+  volatile float kept = sum;  // volatile: the compiler removes nothing
   static_cast<void>(kept);
   return 2.0 * kRounds * kPeakChains * table.lanes / us / 1e3;
 }

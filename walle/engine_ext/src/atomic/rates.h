@@ -12,11 +12,11 @@ namespace walle {
 // Q: an algorithm's work by kind, each kind with a rate of its own.
 struct Work {
   double panel = 0;     // floating-point operations of the tile kernel, the padding of tiles included
-  double pairs = 0;     // of the tile kernel of bfloat16
-  double lanes = 0;     // of lane-by-lane kernels: depthwise sums, Winograd transforms
+  double pairs = 0;     // operations of bfloat16's tile kernel
+  double lanes = 0;     // operations of lane-by-lane kernels: depthwise sums, Winograd transforms
   double streamed = 0;  // bytes of weights that no cache near the core holds, read once for each pass over them
   double moved = 0;     // bytes that are read and written between memory and memory, near the core
-  double far = 0;       // the same where no cache near the core holds them
+  double far = 0;       // bytes moved where no cache near the core holds them
 };
 
 struct Rates {

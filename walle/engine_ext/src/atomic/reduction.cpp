@@ -111,7 +111,7 @@ class ReduceStep final : public SharedStep {
     const std::int64_t kept = nests_.kept.count();
     if (nests_.reduced.count() == 0)
       copy_(&identity_, 0, output, kept);
-    else if (short_rows_ && nests_.kept.axes == 1)  // its only row must not be split among threads
+    else if (short_rows_ && nests_.kept.axes == 1)  // one row must not be split among threads
       run_short_rows(nests_.kept, {inputs[0], output});
     else
       nests_.kept.split(team, {inputs[0], output}, nests_.reduced.count(), [&](const LoopNest<2>& piece, const auto& from, int) {
@@ -126,7 +126,7 @@ class ReduceStep final : public SharedStep {
   }
 
  private:
-  using Places = std::array<std::byte*, 2>;  // of the input and the output
+  using Places = std::array<std::byte*, 2>;  // addresses in the input and the output
   static constexpr std::int64_t kZero = 0, kOne = 1;
 
   void run_elements(const LoopNest<2>& kept, const Places& places) const noexcept {

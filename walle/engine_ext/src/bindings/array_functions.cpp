@@ -91,7 +91,7 @@ py::object checked(PyObject* result) {
 template <class T, class Of>
 void fill_numbers(T* numbers, std::int64_t count, Of of) {
   computed(count, [&] {
-    run_stoppable(count, 1, [=](std::int64_t first, std::int64_t last) {  // by copies, which no number aliases
+    run_stoppable(count, 1, [=](std::int64_t first, std::int64_t last) {  // captures by copy: no number aliases them
       const Of number = of;
       for (std::int64_t i = first; i < last; ++i) numbers[i] = number(i);
     });
@@ -302,7 +302,7 @@ PyObject* shortest_digits(PyObject*, PyObject* const* args, Py_ssize_t count, Py
     if (!is_floating(given.dtype())) throw Error(ErrorKind::dtype, "shortest_digits takes floats");
     const Tensor x = computed_contiguous(given.dtype() == DType::f64 ? given : computed_cast(given, DType::f32));
     const auto texts = checked(PyList_New(x.size()));
-    PyObject_GC_UnTrack(texts.ptr());  // until it is whole, so that handlers of signals cannot find it
+    PyObject_GC_UnTrack(texts.ptr());  // untracked until it is whole: handlers of signals cannot find it
     ObjectPoll poll;
     for (std::int64_t i = 0; i < x.size(); ++i) {
       poll.proceed();

@@ -15,7 +15,7 @@ struct ArrayObject {
   PyObject* base;  // the array that this one is a view of, or null
   Tensor tensor;   // undefined while has_number
   bool has_number;
-  DType dtype;  // of the number
+  DType dtype;  // type of the number
   alignas(16) std::byte number[16];
 };
 
@@ -27,7 +27,7 @@ struct ArrayTypes {
   PyObject* dtypes[kDTypeCount];  // walle.np.dtype
 };
 const ArrayTypes& array_types();
-ArrayTypes& mutable_array_types();  // while the module is created
+ArrayTypes& mutable_array_types();  // writable while the module is created
 
 // Iterator over an array's first axis.
 struct IteratorObject {

@@ -49,7 +49,7 @@ PyObject* in_place_slot(PyObject* a, PyObject* b) {
       throw Error(ErrorKind::dtype, "an array of dtype " + std::string(dtype_name(target.dtype())) +
                                         " cannot hold the result, of dtype " + std::string(dtype_name(result.dtype())) +
                                         ", in place; write a = a + b");
-    if (slot == matmul && result.shape() != target.shape())  // which would broadcast
+    if (slot == matmul && result.shape() != target.shape())  // the assignment would broadcast
       throw Error(ErrorKind::shape, "a product of shape " + to_string(result.shape()) + " does not fit into an array of shape " +
                                         to_string(target.shape()) + " in place; write a = a @ b");
     computed_assign(computed_cast(result, target.dtype()), target);
@@ -85,7 +85,8 @@ PyObject* positive_slot(PyObject* self) {
 }
 
 PyObject* compare_slot(PyObject* a, PyObject* b, int comparison) {
-  constexpr const char* kNames[] = {"Less", "LessOrEqual", "Equal", "NotEqual", "Greater", "GreaterOrEqual"};  // from Py_LT on
+  // Indexed from Py_LT.
+  constexpr const char* kNames[] = {"Less", "LessOrEqual", "Equal", "NotEqual", "Greater", "GreaterOrEqual"};
   if (!is_operand(b)) {
     if (comparison != Py_EQ && comparison != Py_NE) Py_RETURN_NOTIMPLEMENTED;
     return translated([&] {  // no element equals an object that is not a number

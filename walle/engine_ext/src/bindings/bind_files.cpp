@@ -32,7 +32,7 @@ void bind_files(py::module_& module) {
   module.def(
       "encode_image",
       [](const std::string& format, const Tensor& array, int level) {
-        const Tensor image = array;  // its own, because another thread may replace the array's while the GIL is released
+        const Tensor image = array;  // a copy: another thread may replace the array's tensor while the GIL is released
         const std::vector<std::byte> bytes = computed_without_gil([&] { return encode_image(format, contiguous(image), level); });
         return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       },

@@ -142,7 +142,7 @@ struct Nested {
   Dims shape;
   std::optional<DType> numbers, arrays;
   ObjectPoll poll;
-  std::vector<py::object> leaves;  // with a reference each: a leaf's own code may change the lists during conversion
+  std::vector<py::object> leaves;  // holds references: a leaf's own code may change the lists during conversion
 
   // float32 for empty lists.
   DType dtype() const {
@@ -153,7 +153,7 @@ struct Nested {
   void add(py::handle value, std::size_t depth) {
     constexpr std::size_t kMaxDepth = 32;
     if (depth > kMaxDepth) throw Error(ErrorKind::shape, "an array cannot be made of lists nested deeper than 32");
-    if (PyRange_Check(value.ptr())) {  // its numbers are not in memory yet: no tuple of them, which no signal would end
+    if (PyRange_Check(value.ptr())) {  // no tuple of a range's numbers, which no signal would end
       const Py_ssize_t size = PyObject_Size(value.ptr());
       if (size < 0) throw py::error_already_set();
       add_length(size, depth);
@@ -309,7 +309,7 @@ py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t
 py::object nested_list(const Tensor& array) {
   ObjectPoll poll;
   if (array.ndim() <= 1 && array.size() < ObjectPoll::kInterval / 2) return nested_at(array, array.raw(), 0, poll);  // no poll
-  const Tensor tensor = array;  // its own, because a signal's handler may replace the array's (setflags)
+  const Tensor tensor = array;  // a copy: a signal's handler may replace the array's tensor (setflags)
   return nested_at(tensor, tensor.raw(), 0, poll);
 }
 

@@ -51,7 +51,7 @@ DType floating_dtype(DType dtype) noexcept;
 DType complex_dtype(DType dtype) noexcept;
 
 Attributes attributes_of(const pybind11::dict& items);
-std::int64_t size_of(pybind11::handle number);  // of an int, or what has __index__
+std::int64_t size_of(pybind11::handle number);  // accepts an int, or what has __index__
 Dims dims_of(pybind11::handle numbers);         // an int or a sequence of ints
 
 }  // namespace walle

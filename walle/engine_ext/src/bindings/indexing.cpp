@@ -183,7 +183,7 @@ std::vector<KeyPart> parts_of(const Tensor& x, py::handle key) {
   const auto count = [&](auto... kinds) {
     return std::count_if(parts.begin(), parts.end(), [&](const KeyPart& part) { return ((part.kind == kinds) || ...); });
   };
-  constexpr std::ptrdiff_t kMost = 64;  // as in NumPy
+  constexpr std::ptrdiff_t kMost = 64;  // NumPy's limit
   if (count(KeyPart::Kind::mask, KeyPart::Kind::indices) >= kMost ||
       count(KeyPart::Kind::new_axis) + static_cast<std::ptrdiff_t>(rank) > kMost)
     throw py::index_error("too many indices: an index has fewer than 64 arrays, and its result at most 64 axes");
@@ -196,7 +196,7 @@ std::vector<KeyPart> parts_of(const Tensor& x, py::handle key) {
 // Elements selected by a key: a view, or (with index arrays) the elements that an indexed movement reaches, in the order of
 // `shape`.
 struct Selection {
-  Tensor view;  // if there are no index arrays
+  Tensor view;  // defined if there are no index arrays
   bool indexed = false;
   IndexedMovement movement;
   Tensor indices;  // [arrays, elements of each]
@@ -443,13 +443,13 @@ PyObject* new_item(PyObject* array, PyObject* key) {
 }
 
 py::tuple unstack(const Tensor& array) {
-  const Tensor x = array;  // its own, because a signal's handler may replace the array's (setflags)
+  const Tensor x = array;  // a copy: a signal's handler may replace the array's tensor (setflags)
   if (x.ndim() == 0) throw Error(ErrorKind::shape, "cannot unstack an array without dimensions");
   const Dims shape(x.shape().begin() + 1, x.shape().end()), strides(x.strides().begin() + 1, x.strides().end());
   const std::int64_t count = x.shape()[0];
   py::tuple parts(static_cast<std::size_t>(count));
   if (count == 0) return parts;
-  PyObject_GC_UnTrack(parts.ptr());  // until it is whole, so that handlers of signals cannot find it
+  PyObject_GC_UnTrack(parts.ptr());  // untracked until it is whole: handlers of signals cannot find it
   ObjectPoll poll;
   for (std::int64_t i = 0; i < count; ++i) {
     poll.proceed();
@@ -476,7 +476,7 @@ bool set_number(const Tensor& x, py::handle key, py::handle value) {
 void set_item(const Tensor& array, py::handle key, py::handle value) {
   if (array.storage() && set_number(array, key, value)) return;
   Tensor source = as_tensor(value, array.dtype());
-  std::optional<Tensor> own;  // as in get_item
+  std::optional<Tensor> own;  // see get_item
   Selection selection;
   if (auto view_of_x = plain_view(array, key)) {
     selection.view = *std::move(view_of_x);

@@ -78,7 +78,7 @@ MixedOperands mixed_operands(py::handle a, py::handle b) {
 }  // namespace
 
 Tensor clip(const Tensor& array, py::handle low, py::handle high) {
-  const Tensor x = array;  // its own, because another thread may replace the array's (setflags) while the GIL is released
+  const Tensor x = array;  // a copy: another thread may replace the array's tensor (setflags) while the GIL is released
   const auto bounded = [](const Tensor& given, const char* name, py::handle bound) {
     return bound.is_none() ? given : binary(name, py::reinterpret_steal<py::object>(new_array(given)), bound);
   };
@@ -209,7 +209,7 @@ std::optional<Tensor> compare_signs(const OpDef& op, const MixedOperands& operan
   const Tensor of_sign[] = {number, scalar(py::int_(0), DType::i64)};
   const Tensor wide[] = {left ? computed_cast(number, DType::u64) : operands.a,
                          left ? operands.b : computed_cast(number, DType::u64)};
-  const std::int64_t below = -1, zero = 0;  // as a negative number compares with any of uint64
+  const std::int64_t below = -1, zero = 0;  // a negative number compares so with any of uint64
   bool result = false;
   kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](
       left ? &below : &zero, 0, left ? &zero : &below, 0, &result, 1);
@@ -346,7 +346,7 @@ std::optional<Tensor> reduce_small(const std::string& name, const Tensor& x, boo
 }  // namespace
 
 Tensor reduce(const std::string& given, const Tensor& x, py::handle given_axis, bool keepdims) {
-  const bool whole = x.ndim() == 0 && PyLong_CheckExact(given_axis.ptr()) &&  // as in NumPy, a number has an axis 0
+  const bool whole = x.ndim() == 0 && PyLong_CheckExact(given_axis.ptr()) &&  // NumPy gives a number an axis 0
                      (given_axis.equal(py::int_(0)) || given_axis.equal(py::int_(-1)));
   const py::handle axis = whole ? py::handle(py::none()) : given_axis;
   const bool is_logical = given == "All" || given == "Any";  // minimum and maximum of the flags
@@ -432,7 +432,7 @@ namespace {
 // needed. Groups of axes of both shapes with equal products are matched, and x's axes within a group must be mergeable.
 std::optional<Dims> reshaped_strides(const Tensor& x, const Dims& shape) {
   if (x.contiguous()) return contiguous_strides(shape);
-  Dims sizes, strides;  // of x, without axes of size 1
+  Dims sizes, strides;  // x without axes of size 1
   for (std::size_t i = 0; i < x.shape().size(); ++i)
     if (x.shape()[i] != 1) {
       sizes.push_back(x.shape()[i]);

@@ -46,7 +46,7 @@ pybind11::tuple unstack(const Tensor& x);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);
-Tensor copy_of(const Tensor& x);  // in row-major order
+Tensor copy_of(const Tensor& x);  // row-major
 // cast(), assign() and contiguous() without the GIL where arrays are large (see computed() in released_gil.h).
 Tensor computed_cast(const Tensor& x, DType dtype);
 void computed_assign(const Tensor& from, const Tensor& to);

@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-thread_local bool is_called = false;  // between the call of a protected type and its tp_new, which follows at once
+thread_local bool is_called = false;  // true between the call of a protected type and its tp_new, which follows at once
 
 // T.__new__(T) would return an object without a C++ object, which most methods would use all the same.
 PyObject* new_when_called(PyTypeObject* type, PyObject* args, PyObject* keywords) {

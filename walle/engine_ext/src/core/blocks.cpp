@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #endif
 #if __has_include(<sanitizer/asan_interface.h>)
-#include <sanitizer/asan_interface.h>  // whose macros are empty without the sanitizer
+#include <sanitizer/asan_interface.h>  // macros are empty without the sanitizer
 #else
 #define ASAN_POISON_MEMORY_REGION(data, bytes)
 #define ASAN_UNPOISON_MEMORY_REGION(data, bytes)

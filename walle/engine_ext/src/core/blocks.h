@@ -8,7 +8,7 @@ namespace walle {
 struct MemoryBlock {
   void* base = nullptr;        // the allocation
   std::byte* data = nullptr;   // aligned; null where the allocation failed
-  std::size_t size_bytes = 0;  // from data on
+  std::size_t size_bytes = 0;  // bytes from `data` on
 };
 
 inline constexpr std::size_t kBlockAlignment = 64;
@@ -16,9 +16,9 @@ inline constexpr std::size_t kBlockAlignment = 64;
 inline constexpr std::size_t kMaxCachedBytes = std::size_t{16} << 20, kMaxCachedBlocks = 8;
 
 MemoryBlock allocate_block(std::size_t size_bytes) noexcept;
-void free_block(const MemoryBlock& block) noexcept;  // on any thread, which may cache it
+void free_block(const MemoryBlock& block) noexcept;  // callable on any thread, which may cache the block
 // Frees this thread's cache, as where its work is done for now. Returns the bytes freed.
 std::size_t free_cached_blocks() noexcept;
-std::size_t cached_block_bytes() noexcept;  // of this thread
+std::size_t cached_block_bytes() noexcept;  // counted for this thread
 
 }  // namespace walle

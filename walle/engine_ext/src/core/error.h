@@ -26,7 +26,7 @@ class OutOfMemory : public std::bad_alloc {
   const char* what() const noexcept override { return message_.what(); }
 
  private:
-  std::runtime_error message_;  // its copies do not throw
+  std::runtime_error message_;  // copies of a runtime_error do not throw
 };
 
 }  // namespace walle

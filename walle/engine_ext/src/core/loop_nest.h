@@ -14,8 +14,8 @@ namespace walle {
 template <std::size_t N>
 struct LoopNest {
   int axes = 0;
-  std::array<std::int64_t, kMaxAxes> size{};                   // of each axis, outermost first
-  std::array<std::array<std::int64_t, kMaxAxes>, N> stride{};  // of each tensor along each axis, in bytes
+  std::array<std::int64_t, kMaxAxes> size{};                   // length of each axis, outermost first
+  std::array<std::array<std::int64_t, kMaxAxes>, N> stride{};  // step of each tensor along each axis, in bytes
 
   // Builds the nest of `shape`; strides are in elements. Axes of size 1 are dropped, and neighbouring axes are merged where the
   // strides of every tensor allow it; the order of the axes stays. Throws Error (shape) where more than kMaxAxes remain.

@@ -36,7 +36,7 @@ RunStop::RunStop(const StopLimits& limits) noexcept : limits_(limits), outer_(cu
 bool RunStop::stop(StopReason reason) noexcept {
   StopReason none = StopReason::none;
   reason_.compare_exchange_strong(none, reason, std::memory_order_relaxed);
-  stopping.store(true, std::memory_order_release);  // after the reason
+  stopping.store(true, std::memory_order_release);  // readers that see it find the reason
   return true;
 }
 

@@ -15,8 +15,8 @@ enum class StopReason : std::uint8_t {
   none,
   vm,         // the limit of a VM's call
   cancelled,  // another thread
-  deadline,   // of the run
-  signal,     // whose handler raised an exception
+  deadline,   // the run's time limit
+  signal,     // a signal's handler raised an exception
 };
 
 // A stop flag. It is set on any thread and polled on those that work.

@@ -60,12 +60,12 @@ class Team {
 
   int process_ = 0;
   Call call_ = nullptr;
-  void* argument_ = nullptr;                         // of call_
+  void* argument_ = nullptr;                         // argument of call_
   StopFlag* stop_ = nullptr;                         // the caller's; null where it has none
-  FaultScope* faults_ = nullptr;                     // the same
+  FaultScope* faults_ = nullptr;                     // fault scope of the caller; null where it has none
   std::unique_ptr<Share[]> shares_;                  // by member
   alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when there is work, or the team ends
-  alignas(64) std::atomic<int> busy_helpers_{0};     // that have not finished this round
+  alignas(64) std::atomic<int> busy_helpers_{0};     // helpers that have not finished this round
   std::atomic<bool> ending_{false};
   std::vector<std::thread> threads_;
 };

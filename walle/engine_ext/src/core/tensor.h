@@ -16,12 +16,12 @@ class WorkContext;
 
 using Dims = std::vector<std::int64_t>;
 
-inline constexpr int kMaxAxes = 8;  // of a loop nest, and of a region after merging
+inline constexpr int kMaxAxes = 8;  // axes of a loop nest, and of a region after merging
 
 // A block of bytes and the function that releases it. Owned memory is aligned to kAlignment and zero-padded to a multiple of it,
 // so that a vector kernel may read a whole last vector; borrowed memory (a mapped file, another library's buffer) is neither.
 class Storage {
-  struct Key {};  // which only this class can create
+  struct Key {};  // only this class can create one
 
  public:
   static constexpr std::size_t kAlignment = 64;
@@ -43,9 +43,9 @@ class Storage {
   std::byte* data_ = nullptr;
   std::size_t size_bytes_ = 0;
   bool writable_ = true;
-  MemoryBlock owned_;                     // without data where the memory is borrowed
-  std::shared_ptr<WorkContext> context_;  // whose account counts owned memory
-  std::function<void()> release_;         // of borrowed memory
+  MemoryBlock owned_;                     // no data where the memory is borrowed
+  std::shared_ptr<WorkContext> context_;  // work context whose account counts owned memory
+  std::function<void()> release_;         // called when borrowed memory is released
 };
 
 // Bytes of engine memory that live storages own now, in the whole process (the VM's memory limit counts them).

@@ -38,7 +38,7 @@ void ignore(png_structp, png_const_charp) {}
 
 struct PngShape {
   std::int64_t height = 0, width = 0, channels = 0;
-  int passes = 1;  // of an interlaced file
+  int passes = 1;  // passes of an interlaced file
   bool is_16_bit = false;
 };
 

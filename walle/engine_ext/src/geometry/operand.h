@@ -13,7 +13,7 @@ namespace walle {
 struct Operand {
   DType dtype = DType::f32;
   Dims shape;
-  const Tensor* constant = nullptr;  // its value, if known before running
+  const Tensor* constant = nullptr;  // value that is known before running, or null
   bool absent = false;               // an optional input that was left out
 
   static Operand none() { return {DType::f32, {}, nullptr, true}; }

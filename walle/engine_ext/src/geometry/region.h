@@ -22,7 +22,7 @@ struct View {
 };
 
 struct Region {
-  int source = 0;  // which of the raster's sources this region reads
+  int source = 0;  // index of the raster's source that this region reads
   int axes = 0;
   std::array<std::int64_t, kMaxAxes> size{};
   View src, dst;

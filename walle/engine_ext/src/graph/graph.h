@@ -16,10 +16,10 @@ enum class ValueKind : std::uint8_t { result = 0, constant = 1, input = 2, outer
 struct Value {
   std::string name;
   ValueKind kind = ValueKind::result;
-  DType dtype = DType::f32;                  // of inputs and constants
-  Dims shape;                                // of inputs and constants; -1 in an input: known at run time only
-  bool any_dtype = false, any_rank = false;  // of inputs: known at run time only
-  int outer = -1;                            // of an outer value: its number in the graph around
+  DType dtype = DType::f32;                  // type of an input or constant
+  Dims shape;                                // shape of an input or constant; -1 in an input: known at run time only
+  bool any_dtype = false, any_rank = false;  // true for an input whose type or rank is known at run time only
+  int outer = -1;                            // number of an outer value in the graph around
   Tensor constant;
   std::shared_ptr<const ScaledWeights> scaled;  // what the constant is computed from, where it is not there yet
 };
@@ -53,7 +53,7 @@ struct Output {
 struct Graph {
   std::string name;
   std::vector<Value> values;
-  std::vector<Node> nodes;  // in topological order
+  std::vector<Node> nodes;  // topological order
   std::vector<int> inputs;  // value numbers, in the model's order
   std::vector<Output> outputs;
   std::shared_ptr<PackedWeights> packed = std::make_shared<PackedWeights>();  // constants as plans packed them

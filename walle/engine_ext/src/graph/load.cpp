@@ -20,10 +20,10 @@ constexpr std::size_t kHeader = 64;
 constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
 constexpr int kMaxFileRank = 32;
 constexpr int kAny = 255;        // a dtype or a rank
-constexpr int kMaxNesting = 16;  // of subgraphs
+constexpr int kMaxNesting = 16;  // levels of subgraphs
 // Limits far above any model that runs; planning takes time that grows with the square of some of them.
-constexpr std::size_t kMaxNodes = 1 << 16, kMaxValues = 1 << 20;  // of a file, its subgraphs included
-constexpr std::size_t kMaxAttributes = 256;                       // of a node
+constexpr std::size_t kMaxNodes = 1 << 16, kMaxValues = 1 << 20;  // limits of a file, its subgraphs included
+constexpr std::size_t kMaxAttributes = 256;                       // limit of a node
 constexpr std::size_t kMaxName = 1 << 12, kMaxText = 1 << 20;     // bytes
 
 [[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::model, "not a sound .walle file: " + what); }

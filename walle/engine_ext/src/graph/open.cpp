@@ -27,14 +27,14 @@ std::shared_ptr<const Graph> open_graph(const std::string& path) {
   static ForkMutex mutex;
   static std::map<FileId, std::weak_ptr<const Graph>> open;
   struct stat status{};
-  if (::stat(path.c_str(), &status) != 0) return load_graph(path);  // its error says why
+  if (::stat(path.c_str(), &status) != 0) return load_graph(path);  // load_graph says why it cannot be read
   const FileId id = file_id(status);
   {
     const std::lock_guard lock(mutex);
     if (const auto found = open.find(id); found != open.end())
       if (auto graph = found->second.lock()) return graph;
   }
-  auto graph = load_graph(path);  // without the lock: the checksum of a large file takes long
+  auto graph = load_graph(path);  // unlocked: the checksum of a large file takes long
   const std::lock_guard lock(mutex);
   std::erase_if(open, [](const auto& item) { return item.second.expired(); });
   auto& entry = open[id];

@@ -28,7 +28,7 @@ Tensor PackedWeights::get(const Tensor& constant, const std::string& key, const 
       if (Tensor found = find(whole_key, constant); found.storage() != nullptr) return found;
       const auto [maker, is_first] = makers_.try_emplace(whole_key, self);
       is_nested = !is_first && maker->second == self;
-      const bool has_ended = maker->second.second != self.second;  // with the process that forked
+      const bool has_ended = maker->second.second != self.second;  // the maker is a thread of the process that forked
       if (has_ended) maker->second = self;
       if (is_first || is_nested || has_ended) break;
     }

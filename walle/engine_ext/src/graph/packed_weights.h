@@ -24,7 +24,7 @@ class PackedWeights {
 
  private:
   struct Entry {
-    std::weak_ptr<Storage> source;  // whose address the key holds: another constant may lie there later
+    std::weak_ptr<Storage> source;  // owner of the key's address: another constant may be there later
     std::weak_ptr<Storage> packed;
     DType dtype = DType::f32;
     Dims shape;
@@ -38,7 +38,7 @@ class PackedWeights {
 
   ForkMutex mutex_;
   std::map<Key, Entry> entries_;
-  std::map<Key, Maker> makers_;  // of the entries that are being made
+  std::map<Key, Maker> makers_;  // makers of the entries that are being made
 };
 
 }  // namespace walle

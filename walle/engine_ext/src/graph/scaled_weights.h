@@ -11,9 +11,9 @@ namespace walle {
 struct ScaledWeights {
   Tensor weights;
   std::vector<double> factors;  // one for each output channel
-  std::size_t axis = 0;         // of the output channels
-  std::int64_t groups = 1;      // in a transposed convolution that axis counts the channels of one group; axis 0 holds the groups
-  std::string key;              // which factors these are, distinct within a graph
+  std::size_t axis = 0;         // axis of the output channels
+  std::int64_t groups = 1;      // axis 0 holds the groups in a transposed convolution, where `axis` counts channels of one group
+  std::string key;              // name of these factors, distinct within a graph
 };
 
 // Return the weights times their factors in the weights' type, multiplied in float64 and rounded once. With `scratch`, float32

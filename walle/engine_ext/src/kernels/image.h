@@ -14,7 +14,7 @@ enum class ColorKind : std::uint8_t {
   shuffle,  // channels reordered, dropped, or an opaque alpha added
   to_gray,
   from_gray,
-  to_luma,  // to YCrCb or YUV
+  to_luma,  // luma and chroma: YCrCb or YUV
   from_luma,
   to_xyz,
   from_xyz,
@@ -80,7 +80,7 @@ using WeaveFn = void (*)(const void* in, std::int64_t plane, int channels, void*
 struct AxisTaps {
   const std::int32_t* places;
   const float* weights;       // either float weights
-  const std::int16_t* whole;  // or integer weights in fixed point
+  const std::int16_t* whole;  // integer weights in fixed point otherwise
   int taps;
 };
 using ResampleRowFn = void (*)(const AxisTaps& axis, int channels, const void* in, void* out, std::int64_t pixels) noexcept;
@@ -101,8 +101,8 @@ struct SampleArgs {
   int channels = 1;
   int reach = 2;                   // 1 nearest, 2 linear, 4 cubic, 8 Lanczos
   int border = 0;                  // Border of atomic/image/image.h
-  double value[4] = {};            // of the constant border, by channel
-  const float* weights = nullptr;  // of 32 positions between two pixels, for Lanczos: OpenCV's positions
+  double value[4] = {};            // colour of the constant border, by channel
+  const float* weights = nullptr;  // weights of 32 positions between two pixels, for Lanczos: OpenCV's positions
 };
 // out[i] = the image at (x[i], y[i]), `count` pixels, at most kSampleBlock.
 using SampleFn = void (*)(const SampleArgs& args, const float* x, const float* y, void* out, std::int64_t count) noexcept;
@@ -169,8 +169,8 @@ using PackFn = void (*)(const float* const* planes, int channels, void* out, std
 struct BilateralArgs {
   const float* const* planes = nullptr;  // `channels` padded planes, at the first pixel of the row
   int channels = 1;
-  const std::int64_t* offsets = nullptr;  // of the taps
-  const float* space = nullptr;           // their weights
+  const std::int64_t* offsets = nullptr;  // places of the taps
+  const float* space = nullptr;           // weights of the taps
   int taps = 0;
   const float* tones = nullptr;  // weights by difference in colour, `tone_scale` entries a unit
   float tone_scale = 1;
@@ -237,15 +237,15 @@ struct ImageTable {
   SlideFn slide[2] = {};             // whole numbers, floats
   BoxRowFn box_row_words = nullptr;  // bytes in 16 bits, for sums that fit
   SlideFn slide_words = nullptr;
-  ScaleFn scale_words[2] = {};  // to bytes (by OpenCV's integer arithmetic), to floats
+  ScaleFn scale_words[2] = {};  // results: bytes (by OpenCV's integer arithmetic), floats
   ScaleFn scale_sums[kPixelCount] = {}, float_sums[2] = {};
   BilateralFn bilateral = nullptr;
-  ResampleRowFn resample_row[kPixelCount] = {};  // to float
+  ResampleRowFn resample_row[kPixelCount] = {};  // result: float
   // By integer weights, to one int32 plane per channel for up to four channels (interleaved for more), and to sixteenths in
   // int16.
   ResampleRowFn resample_bytes = nullptr, resample_short = nullptr;
   JoinRowsFn join_rows[kPixelCount] = {};
-  JoinWholeRowsFn join_bytes = nullptr;         // of int32: exact, `bits` of fraction shifted out
+  JoinWholeRowsFn join_bytes = nullptr;         // sums of int32: exact, `bits` of fraction shifted out
   JoinWholeRowsFn join_linear_bytes = nullptr;  // two rows of int16, by OpenCV's 16-bit arithmetic
   HalveRowsFn halve_rows[kPixelCount] = {};
   PickRowFn pick_row = nullptr;

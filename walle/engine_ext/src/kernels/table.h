@@ -209,9 +209,9 @@ struct WinogradArgs {
   const float* in = nullptr;
   float* out = nullptr;
   std::int64_t tile = 0, row = 0, column = 0;  // steps in the image
-  std::int64_t position = 0;                   // from one plane to the next; tiles lie `pack` apart in each
+  std::int64_t position = 0;                   // distance from one plane to the next; tiles lie `pack` apart in each
   std::int64_t row_first = 0, row_last = 0, column_first = 0, column_last = 0;
-  Finish finish;  // of the output; bias has `pack` numbers
+  Finish finish;  // finish of the output; bias has `pack` numbers
 };
 using WinogradFn = void (*)(const WinogradArgs& args) noexcept;
 struct Winograd {
@@ -247,15 +247,15 @@ struct Table {
   int lanes = 1;  // floats in one vector
   UnaryFn unary[kCountOf<UnaryOp>][kComputeCount] = {};
   UnaryFn test[kCountOf<TestOp>][kComputeCount] = {};
-  UnaryFn part[kCountOf<PartOp>][kComputeCount] = {};  // from complex numbers to the type of their parts
+  UnaryFn part[kCountOf<PartOp>][kComputeCount] = {};  // complex numbers; the result has the type of their parts
   BinaryFn binary[kCountOf<BinaryOp>][kComputeCount] = {};
   BinaryFn compare[kCountOf<CompareOp>][kComputeCount] = {};
   ReduceFn reduce[kCountOf<ReduceOp>][kComputeCount] = {};
   ReduceFn arg[kCountOf<ArgOp>][kComputeCount] = {};
   UnaryFn cast[kComputeCount][kComputeCount] = {};  // [from][to]
-  UnaryFn to_odd[kComputeCount] = {};               // to float32, rounded so that rounding again is rounding once (round_to_odd)
-  UnaryFn decode[kStoredCount] = {};                // to float32
-  UnaryFn encode[kStoredCount][kEncodings] = {};    // from float32; to integers from int32, whose low bits are kept
+  UnaryFn to_odd[kComputeCount] = {};               // result: float32, rounded to odd: rounding it again is exact
+  UnaryFn decode[kStoredCount] = {};                // result: float32
+  UnaryFn encode[kStoredCount][kEncodings] = {};    // source: float32; for integers int32, whose low bits are kept
   SelectFn select[5] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
@@ -267,8 +267,8 @@ struct Table {
   PReluFn prelu = nullptr;
   RowsFn softmax = nullptr, log_softmax = nullptr, layer_norm = nullptr, rms_norm = nullptr;
   SumRowsFn sum_rows = nullptr;
-  TransposeFn transpose = nullptr;         // of four-byte items
-  PermuteLanesFn permute_lanes = nullptr;  // of blocks of `pack` floats
+  TransposeFn transpose = nullptr;         // four-byte items
+  PermuteLanesFn permute_lanes = nullptr;  // blocks of `pack` floats
   // Of float32 in packed layouts, whose channels lie in blocks of `pack`.
   int pack = 4;
   PanelFn panel = nullptr;
@@ -281,7 +281,7 @@ struct Table {
 
 struct Backend {
   std::string_view name;
-  bool available = false;  // on this CPU
+  bool available = false;  // true if this CPU has it
   bool exact = true;       // float32 precision or better; otherwise the backend runs only where requested by name
 };
 // All instruction sets, in ascending order of preference (kernels/sets.inc).

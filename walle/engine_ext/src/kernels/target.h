@@ -6,8 +6,8 @@
 #pragma once
 #if defined(__x86_64__)
 #if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in GCC's own header (its bug 105593)
-#pragma GCC diagnostic ignored "-Wuninitialized"        // likewise
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC's own header causes it (bug 105593)
+#pragma GCC diagnostic ignored "-Wuninitialized"        // GCC's own header causes it
 #endif
 #include <immintrin.h>
 #elif defined(__aarch64__)

@@ -9,7 +9,7 @@ namespace walle {
 struct WinogradForm {
   int unit, taps;
   constexpr int size() const noexcept { return unit + taps - 1; }
-  constexpr int zeros() const noexcept { return size() % 2 == 0 ? 1 : 0; }  // whether 0 is a point
+  constexpr int zeros() const noexcept { return size() % 2 == 0 ? 1 : 0; }  // 1 if 0 is a point
   constexpr int pairs() const noexcept { return (size() - 1) / 2; }         // pairs of a point and its negative
 };
 inline constexpr WinogradForm kWinogradForms[] = {{2, 3}, {4, 3}, {5, 3}, {6, 3}, {2, 5}, {4, 5}};

@@ -62,7 +62,7 @@ std::vector<Tensor> run_transform(const TransformRule& rule, std::span<const Ten
                                   int outputs, const Table& table) {
   const auto movements = rule.make(operands_of(inputs), attributes, outputs);
   std::vector<Tensor> sources(inputs.size()), results;
-  StopPoll poll;  // of many small regions; a large one is moved in parts
+  StopPoll poll;  // polled between small regions; a large one is moved in parts
   for (const Movement& movement : movements) {
     Tensor result = Tensor::empty(movement.dtype, movement.shape);
     for (const Region& region : movement.regions) {

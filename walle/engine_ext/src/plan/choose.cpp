@@ -62,7 +62,7 @@ class Search {
     std::vector<ProgramOp> ops = std::move(program_.ops);
     program_.ops.clear();
     for (ProgramOp& op : ops) {
-      const std::string title = op.title();  // before it is moved from
+      const std::string title = op.title();  // taken before the op is moved from
       try {
         add(op);
       } catch (const std::bad_alloc& error) {

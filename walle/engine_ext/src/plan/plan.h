@@ -16,7 +16,7 @@ struct PlannedOp {
   std::string_view algorithm;             // empty where there is only one
   std::vector<AlgorithmCost> candidates;  // what search weighed, the chosen one first
   double predicted_us = 0;
-  int regions = 0;  // of a raster
+  int regions = 0;  // regions of a raster
   std::vector<Place> inputs;
   Place output;
 
@@ -28,18 +28,18 @@ struct Plan {
   std::vector<TensorType> inputs;
   std::vector<Tensor> given;  // copies of the inputs whose values it depends on, undefined for the others; or empty
   std::vector<TensorType> outputs;
-  const Table* table = nullptr;  // of the backend
+  const Table* table = nullptr;  // kernels of the backend
   std::vector<PlannedOp> ops;
   std::vector<Tensor> constants;  // kept alive
   std::vector<std::byte*> bases;  // arena, inputs, outputs (null: each run has its own), constants
-  std::size_t arena_bytes = 0;    // that a run needs, scratch included
+  std::size_t arena_bytes = 0;    // memory of a run, scratch included
   std::size_t scratch_offset = 0;
-  std::size_t largest = 0, largest_bytes = 0;  // of the results in the arena: which op's, and its bytes
+  std::size_t largest = 0, largest_bytes = 0;  // op with the largest result in the arena, and its bytes
   std::size_t max_inputs = 0;
   int rasters_made = 0, rasters_left = 0;
-  double plan_ms = 0;                                      // of all planning, packing of weights included
-  double search_ms = 0;                                    // of weighing backends and algorithms
-  std::vector<std::pair<std::string_view, double>> costs;  // of every backend to choose from, in microseconds (eq. 1)
+  double plan_ms = 0;                                      // time of all planning, packing of weights included
+  double search_ms = 0;                                    // time of weighing backends and algorithms
+  std::vector<std::pair<std::string_view, double>> costs;  // cost of every backend to choose from, in microseconds (eq. 1)
 };
 
 // Return the plan of a graph. `given`: as for lower(). `merging` false leaves rasters unmerged, to measure what merging saves.

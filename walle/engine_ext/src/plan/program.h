@@ -10,8 +10,8 @@ namespace walle {
 struct ProgramValue {
   DType dtype = DType::f32;
   Dims shape;
-  Tensor constant;                              // its value, where it does not depend on inputs
-  int input = -1;                               // which input of the graph it is
+  Tensor constant;                              // value that does not depend on inputs; undefined otherwise
+  int input = -1;                               // number of the graph's input that it is, or -1
   std::shared_ptr<const ScaledWeights> scaled;  // what the constant is computed from: compute_scaled() does that
 
   bool is_constant() const noexcept { return constant.storage() != nullptr || scaled != nullptr; }
@@ -30,17 +30,17 @@ struct AlgorithmCost {
 };
 
 struct ProgramOp {
-  std::string name;           // of the node that it came from
+  std::string name;           // name of the node that it came from
   const OpDef* op = nullptr;  // atomic, or a composite with a kernel of its own; null: a raster
   std::vector<int> inputs;    // value numbers; a region's source counts in these
   int output = -1;
-  std::vector<std::size_t> axes;          // of a reduction
-  Attributes attributes;                  // of an operator with a kernel of its own shape
-  Epilogue epilogue;                      // of Conv and Linear
-  ScoreScale score_scale{};               // of Softmax
-  std::vector<Region> regions;            // of a raster
+  std::vector<std::size_t> axes;          // axes of a reduction
+  Attributes attributes;                  // attributes of an operator with a kernel of its own shape
+  Epilogue epilogue;                      // epilogue of Conv and Linear
+  ScoreScale score_scale{};               // scale of Softmax
+  std::vector<Region> regions;            // regions of a raster
   std::shared_ptr<Step> step;             // made by search; null: the operator has one algorithm
-  std::vector<AlgorithmCost> candidates;  // that search weighed, the chosen one first
+  std::vector<AlgorithmCost> candidates;  // all that search weighed, the chosen one first
   double predicted_us = 0;                // by the backend's rates (eq. 3)
 
   bool is_raster() const noexcept { return op == nullptr; }
@@ -51,9 +51,9 @@ struct ProgramOp {
 
 struct Program {
   std::vector<ProgramValue> values;
-  std::vector<ProgramOp> ops;  // in the order of running
+  std::vector<ProgramOp> ops;  // sorted in the order of running
   std::vector<int> outputs;    // value numbers
-  int rasters_made = 0;        // before merging
+  int rasters_made = 0;        // rasters before merging
 };
 
 // Thrown where shapes or movements depend on the values of these inputs of the graph: lower again with those given.
@@ -61,8 +61,8 @@ class InputsNeeded : public Error {
  public:
   InputsNeeded(std::vector<int> inputs, std::size_t node, const std::string& what)
       : Error(ErrorKind::unsupported, what), inputs_(std::move(inputs)), node_(node) {}
-  const std::vector<int>& inputs() const noexcept { return inputs_; }  // their places in the graph's order
-  std::size_t node() const noexcept { return node_; }                  // where, by its place among the nodes
+  const std::vector<int>& inputs() const noexcept { return inputs_; }  // positions in the graph's list of inputs
+  std::size_t node() const noexcept { return node_; }                  // index of the node that needs them
 
  private:
   std::vector<int> inputs_;

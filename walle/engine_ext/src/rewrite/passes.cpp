@@ -86,7 +86,7 @@ void remove_unread_nodes(Graph& graph) {
 void skip_identities(Graph& graph) {
   std::vector<int> source(graph.values.size());
   for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<int>(i);
-  for (Node& node : graph.nodes) {  // in topological order
+  for (Node& node : graph.nodes) {  // topological order: a node's inputs are done before it
     for (int& input : node.inputs)
       if (input >= 0) input = source[at(input)];
     const bool plain = node.op->name == "Identity" && node.inputs.size() == 1 && node.outputs.size() == 1;
@@ -215,7 +215,7 @@ std::shared_ptr<const Graph> changed_by_passes(const Graph& graph) {
       run(pass, *result);
       remove_unread_nodes(*result);
     }
-    arrange(*result);  // as if the file had been without the nodes that are gone
+    arrange(*result);  // the order of a file without the removed nodes
     changed = true;
   }
   return changed ? result : nullptr;
@@ -231,7 +231,7 @@ std::shared_ptr<const Graph> rewritten(const std::shared_ptr<const Graph>& graph
     const std::lock_guard lock(kept.mutex);
     if (auto made = kept.made.lock()) return made;
   }
-  auto made = changed_by_passes(*graph);  // without the lock, because it takes those of packed weights
+  auto made = changed_by_passes(*graph);  // unlocked: it takes the lock of packed weights
   if (made == nullptr) return graph;
   const std::lock_guard lock(kept.mutex);
   if (auto other = kept.made.lock()) return other;

@@ -287,7 +287,7 @@ std::shared_ptr<const Plan> Block::prepare() {
       ++i;
       continue;
     }
-    std::vector<Tensor> inputs;  // of these types, with no memory behind them
+    std::vector<Tensor> inputs;  // tensors of these types, with no memory behind them
     for (const int input : piece.inputs) {
       const TensorType& type = types[input];
       const auto nowhere =
@@ -309,7 +309,7 @@ Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::in
       graph_(std::move(graph)),
       block_(rewritten(graph_), target_),
       workspaces_(target.threads) {
-  const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
+  const WorkspacePool::Run first(workspaces_, {});  // makes threads and memory while the model is opened
   if (const auto largest = block_.prepare()) first.workspace().reserve(*largest);
 }
 

@@ -17,7 +17,7 @@ namespace walle {
 // One run of a module.
 struct ModuleRun {
   Workspace& workspace;
-  std::int64_t rounds_left;  // that loops may still have, all together
+  std::int64_t rounds_left;  // loop rounds that are left, for all loops together
 };
 
 // A graph, or the body of a control-flow node, ready to run. Thread-safe: its pieces are replaced as a whole where one is split,
@@ -49,7 +49,7 @@ class Block {
   struct Piece {
     bool interpreted = false;
     std::vector<std::size_t> nodes;              // one where interpreted
-    std::vector<std::shared_ptr<Block>> bodies;  // of its node's subgraphs
+    std::vector<std::shared_ptr<Block>> bodies;  // bodies of the node's subgraphs
     // Of a plain piece: its graph, and the values that are that graph's inputs and outputs.
     std::shared_ptr<const Graph> graph;
     std::vector<int> inputs, outputs;
@@ -62,7 +62,7 @@ class Block {
   struct Draft {
     bool interpreted = false;
     std::vector<std::size_t> nodes;
-    std::shared_ptr<const Piece> piece;  // that has these nodes already, or null
+    std::shared_ptr<const Piece> piece;  // made piece that has these nodes already, or null
   };
 
   std::shared_ptr<const Pieces> pieces() const;
@@ -75,7 +75,7 @@ class Block {
 
   std::shared_ptr<const Graph> graph_;
   const Target& target_;
-  mutable std::mutex mutex_;  // of the pointer below
+  mutable std::mutex mutex_;  // guards the pointer below
   std::shared_ptr<const Pieces> pieces_;
 };
 
@@ -90,7 +90,7 @@ class Module {
   Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds = kMaxRounds);
 
   const Graph& graph() const noexcept { return *graph_; }
-  const Table& table() const noexcept { return *target_.table; }  // of nodes that are not planned
+  const Table& table() const noexcept { return *target_.table; }  // kernels of nodes that are not planned
 
   // Return the outputs, in the graph's order. Throws Error for inputs that do not fit the model, and where a node refuses its
   // values; WorkStopped once the limits stop the run, its planning included.
@@ -107,8 +107,8 @@ class Module {
  private:
   const Target target_;
   const std::int64_t max_rounds_;
-  std::shared_ptr<const Graph> graph_;  // as in the file
-  Block block_;                         // of the graph after rewriting
+  std::shared_ptr<const Graph> graph_;  // the file's graph
+  Block block_;                         // the graph after rewriting
   WorkspacePool workspaces_;
 };
 

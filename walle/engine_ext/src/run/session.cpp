@@ -81,7 +81,7 @@ Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool 
   }
   needed_.resize(graph_->inputs.size(), false);
   if (!all && unsure != nullptr) throw needs_a_module(*unsure);
-  const WorkspacePool::Run first(workspaces_, {});  // its threads and memory are made while the model is opened
+  const WorkspacePool::Run first(workspaces_, {});  // makes threads and memory while the model is opened
   if (!all) return;
   try {
     first.workspace().reserve(*plans_.add(make_plan(*planned_, std::move(types), {}, target_, merging_)));

@@ -35,10 +35,10 @@ class Session {
   void check(std::span<const Tensor> inputs) const;
   std::shared_ptr<const Plan> plan_for(std::span<const Tensor> inputs);
 
-  std::shared_ptr<const Graph> graph_, planned_;  // as in the file; after rewriting
+  std::shared_ptr<const Graph> graph_, planned_;  // the file's graph; the one after rewriting
   Target target_;
   bool merging_;
-  std::mutex mutex_;          // of needed_
+  std::mutex mutex_;          // guards needed_
   std::vector<bool> needed_;  // by input: whether shapes depend on its value
   PlanCache plans_;
   WorkspacePool workspaces_;

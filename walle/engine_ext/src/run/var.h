@@ -8,7 +8,7 @@ namespace walle {
 
 struct Sequence {
   std::vector<Tensor> items;
-  DType dtype = DType::f32;  // of the items; an empty sequence has one too
+  DType dtype = DType::f32;  // type of the items; an empty sequence has one too
 };
 
 // An optional with a value is that value itself; an empty one is Nothing. Absent: an input that is left out.

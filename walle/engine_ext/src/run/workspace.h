@@ -22,7 +22,7 @@ class Workspace {
   std::byte* arena() const noexcept { return arena_->data(); }
 
   Team team;
-  std::vector<std::byte*> bases, addresses;  // of the plan that runs (run/execute.cpp)
+  std::vector<std::byte*> bases, addresses;  // addresses of the plan that runs (run/execute.cpp)
 
  private:
   std::shared_ptr<Storage> arena_;
@@ -60,7 +60,7 @@ class WorkspacePool {
 
   const int threads_;
   std::mutex mutex_;
-  std::vector<RunStop*> stops_;                   // of the runs in progress
+  std::vector<RunStop*> stops_;                   // stop flags of the runs in progress
   std::vector<std::unique_ptr<Workspace>> idle_;  // the last used at the end
 };
 

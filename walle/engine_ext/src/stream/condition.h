@@ -8,11 +8,11 @@ namespace walle::stream {
 
 // The number that the caller gave to an event id, a page id or a task. Numbers are small: arrays are indexed by them.
 using Id = std::uint32_t;
-inline constexpr Id kUnknown = 0;   // of an event: an id that occurs in no condition
-inline constexpr Id kWildcard = 1;  // in a condition: matches any one event
+inline constexpr Id kUnknown = 0;   // id of an event that occurs in no condition
+inline constexpr Id kWildcard = 1;  // id in a condition that matches any one event
 inline constexpr Id kFirstId = 2;
 inline constexpr std::size_t kMaxLength = 64;     // trigger ids of a condition: one bit each of a word
-inline constexpr std::size_t kMaxSequences = 64;  // that a condition with optional ids stands for
+inline constexpr std::size_t kMaxSequences = 64;  // sequences that a condition with optional ids stands for
 
 // Place of an event: its own time, and its position, which grows from event to event.
 struct Moment {
@@ -24,7 +24,7 @@ struct Condition {
   std::vector<Id> trigger_ids;
   std::int64_t within_ms = 0;    // at most this from the first to the last event; 0: no bound
   std::int64_t cooldown_ms = 0;  // after it triggered, it does not again for this long; 0: no cool-down
-  std::uint32_t predicate = 0;   // of the last event's contents, as the caller numbers them; 0: none
+  std::uint32_t predicate = 0;   // test of the last event's contents, by the caller's number; 0: none
   bool skip_till_next = false;   // other events may come between those that match
   std::uint32_t variant = 0;     // tells pairs apart that differ only in options which the caller applies
   // Bit k: trigger id k need not occur, which is not so of the first and the last one. A match begins at each event that matches

@@ -14,7 +14,7 @@ template <typename T>
 std::uint32_t place(std::vector<T>& elements, std::vector<std::uint32_t>& free) {
   if (free.empty()) {
     elements.emplace_back();
-    free.reserve(elements.capacity());  // so that removal never allocates
+    free.reserve(elements.capacity());  // removal then never allocates
     return static_cast<std::uint32_t>(elements.size() - 1);
   }
   const std::uint32_t index = free.back();
@@ -66,7 +66,7 @@ std::uint32_t ConsecutiveMatcher::allocate_table() {
   }
   const std::size_t table = tables_.size();
   tables_.resize(table + table_size_);
-  free_tables_.reserve(tables_.size() / table_size_);  // so that removal never allocates
+  free_tables_.reserve(tables_.size() / table_size_);  // removal then never allocates
   return static_cast<std::uint32_t>(table);
 }
 
@@ -142,7 +142,7 @@ void ConsecutiveMatcher::pack() {
   for (std::uint32_t index = 0; index < nodes_.size(); ++index)
     if (!is_free[index]) order.push_back(index);
   std::stable_sort(order.begin(), order.end(), [this](auto a, auto b) { return nodes_[a].depth < nodes_[b].depth; });
-  std::vector<std::uint32_t> place_of(nodes_.size());  // of kNone and of kStart: their own
+  std::vector<std::uint32_t> place_of(nodes_.size());  // kNone and kStart keep their places
   std::vector<Node> nodes;
   for (const std::uint32_t index : order) {
     place_of[index] = static_cast<std::uint32_t>(nodes.size());
@@ -283,7 +283,7 @@ void ConsecutiveMatcher::trigger(std::uint32_t index, std::uint64_t event, Trigg
         if (triggered.in_time(condition, first.ts_ms, options.latest) && triggered.passes(condition.predicate))
           triggered.add(end.task, options.latest);
       } else if (options.is_open(event, node.depth - 1u) && triggered.passes(condition.predicate)) {
-        options.end_match(event, node.depth - 1u);  // whether in time or not: the first sequence that is complete is the match
+        options.end_match(event, node.depth - 1u);  // the first complete sequence is the match, also if it is too late
         if (triggered.in_time(condition, first.ts_ms, options.latest)) triggered.add(end.task, options.latest);
       }
       link = &ends_[at].next;
@@ -314,7 +314,7 @@ void ConsecutiveMatcher::feed(Id event_id, Id page_id, Moment moment, std::uint6
   const Id second_id = page_id < table_size_ && page_id != event_id ? page_id : kUnknown;
   const Node* const nodes = nodes_.data();
   const std::uint32_t* const tables = tables_.data();
-  std::uint32_t* next = next_pending.data() + 1;  // after the start node
+  std::uint32_t* next = next_pending.data() + 1;  // the start node is entry 0
   Id* task = triggered.reserve(look_ups);
   // Which nodes match, and which of them have a task or children, cannot be predicted: no branch depends on it.
   const auto match = [&](std::uint32_t index) __attribute__((always_inline)) {

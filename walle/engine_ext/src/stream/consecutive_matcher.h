@@ -31,15 +31,15 @@ class ConsecutiveMatcher {
   std::int64_t oldest_position(std::uint64_t event) const noexcept;
 
  private:
-  static constexpr std::uint32_t kNone = 0;               // of nodes, ends, options and tables: index 0 is in use by none
+  static constexpr std::uint32_t kNone = 0;               // no node, end, option or table has index 0
   static constexpr std::uint32_t kStart = 1;              // the start node
-  static constexpr std::size_t kTableSlotsPerChild = 16;  // at most, of a table other than the start node's
+  static constexpr std::size_t kTableSlotsPerChild = 16;  // bound of every table but the start node's
 
   // The children of a node with many are in a table of its own, by id: one load, without a branch. Those of the others are in
   // sparse_children_, where few ids pass the filter: most events match none of them.
   struct alignas(32) Node {
     std::uint64_t filter = 0;         // bit k: a named child has an id that is k modulo 64; others may have had one
-    Id task = kNone;                  // of a condition without options that ends here; kNone: none
+    Id task = kNone;                  // task of a condition without options that ends here; kNone: none
     std::uint32_t first_end = kNone;  // list of the other conditions that end here
     std::uint32_t table = kNone;      // index in tables_ of the child by id 0
     std::uint32_t wildcard_child = kNone;
@@ -49,9 +49,9 @@ class ConsecutiveMatcher {
     bool may_have(Id id) const noexcept { return (filter >> (id % 64) & 1) != 0; }
   };
   struct Options {
-    Condition condition;  // without trigger ids, if none is optional
+    Condition condition;  // condition without trigger ids, if none is optional
     LatestTrigger latest;
-    std::size_t ends = 0;  // that have these options: one of each sequence
+    std::size_t ends = 0;  // ends that share these options: one of each sequence
     // Bit k: a match that began k events before `ended_at` has ended. Later ones have the same bits, moved on.
     std::uint64_t ended = 0, ended_at = 0;
     // Returns whether no match that began `since` events before this one, fewer than kMaxLength, has ended.
@@ -62,7 +62,7 @@ class ConsecutiveMatcher {
     Id task = 0;
     std::uint32_t next = kNone;
     std::uint64_t first_event = 0;  // the earliest event that may trigger: a match under way over a shared prefix may not
-    std::uint32_t options = kNone;  // in options_, for a condition that has some
+    std::uint32_t options = kNone;  // index in options_, for a condition that has some
   };
   static std::uint64_t edge(std::uint32_t node, Id id) noexcept { return static_cast<std::uint64_t>(node) << 32 | id; }
   std::uint32_t child(std::uint32_t node, Id id) const noexcept;
@@ -87,14 +87,14 @@ class ConsecutiveMatcher {
   FlatMap sparse_children_;                                            // by node and id
   std::vector<End> ends_ = std::vector<End>(1);
   std::vector<Options> options_ = std::vector<Options>(1);
-  std::size_t added_nodes_ = 0;  // since they were packed
+  std::size_t added_nodes_ = 0;  // nodes added since they were packed
   std::vector<std::uint32_t> free_nodes_, free_ends_, free_options_, free_tables_;
   // The start node, and the nodes that the latest event matched and that have children. Both arrays have room for more than are
   // in use: resizing them for each event costs as much as a look-up.
   std::array<std::vector<std::uint32_t>, 2> pending_{{{kStart}, {kStart}}};
   std::size_t current_ = 0, pending_count_ = 1;
   std::vector<std::uint32_t> listed_;      // work space of `feed`: matched nodes with a list of ends
-  std::array<Moment, kMaxLength> latest_;  // of the latest events, by event number modulo its size
+  std::array<Moment, kMaxLength> latest_;  // times of the latest events, by event number modulo the array's size
 };
 
 }  // namespace walle::stream

@@ -85,7 +85,7 @@ class EventBatch {
     std::string name;
     Vector<Value> values;
   };
-  static constexpr std::size_t kMaxColumns = 32;  // that are kept
+  static constexpr std::size_t kMaxColumns = 32;  // columns that are kept
 
   std::uint32_t number_of(Span id);
   std::size_t slot_of(std::string_view text) const noexcept;

@@ -406,7 +406,7 @@ Value last_value(std::span<const Value> values) noexcept {
 
 Spread spread_of(Vector<Value>& numbers) {
   const auto all_are = [&](auto test) { return std::all_of(numbers.begin(), numbers.end(), test); };
-  const auto sort_few = [&](auto before) {  // without memory of its own, as stable
+  const auto sort_few = [&](auto before) {  // stable without extra memory
     for (std::size_t i = 1; i < numbers.size(); ++i) {
       const Value moved = numbers[i];
       std::size_t place = i;

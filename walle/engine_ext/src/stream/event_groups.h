@@ -14,7 +14,7 @@ struct EventGroups {
     Vector<std::uint32_t> ids;  // the ids that the values are; empty for a field of the contents
   };
   std::shared_ptr<const EventBatch> batch;
-  Vector<std::uint32_t> rows, groups;  // of the same length
+  Vector<std::uint32_t> rows, groups;  // both have the same length
   std::uint32_t count = 0;
   std::vector<Key> keys;
 };

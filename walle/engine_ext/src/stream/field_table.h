@@ -17,7 +17,7 @@ class FieldTable {
   struct Field {
     FieldPath path;
     std::uint64_t word;  // the first 8 bytes of its first key
-    std::size_t length;  // of its first key
+    std::size_t length;  // length of the first key
     std::string_view key() const noexcept { return path.keys().front(); }
   };
   void read_contents(const EventBatch& events, std::size_t row, Value* values, std::size_t stride) const noexcept;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kNames[] = {"event_id", "page_id", "ts_ms", "contents"};
 constexpr std::string_view kQuotedNames[] = {"\"event_id\"", "\"page_id\"", "\"ts_ms\"", "\"contents\""};
-constexpr std::size_t kLikelyEventBytes = 512;  // of JSON; room for more events is made when they come
+constexpr std::size_t kLikelyEventBytes = 512;  // bytes of JSON of an event; room for more events is made when they come
 using Span = EventBatch::Span;
 
 // Reads one event after the other; keeps the output where its columns are.
@@ -48,7 +48,7 @@ class EventParser {
     *row = 0x94;  // a list of four
     parser_.set_out(row + 1);
     Span fields[4];
-    bool is_in_order = true;  // then the fields' values are the row
+    bool is_in_order = true;  // the fields' values are the row, if they come in this order
     int count = 0;
     parser_.skip_space();
     if (!parser_.take('}')) {

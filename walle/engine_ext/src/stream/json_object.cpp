@@ -21,8 +21,8 @@ std::uint32_t fingerprint_of(std::string_view key) noexcept {
   return static_cast<std::uint32_t>(((first * 0x9e3779b97f4a7c15) ^ (last * 0xc2b2ae3d27d4eb4f)) * 0xff51afd7ed558ccd >> 32);
 }
 
-constexpr std::size_t kMaxRepeatedKeys = 256;  // of contents that are remembered: each new key is searched for among them
-constexpr std::uint8_t kShortText = 0xa0;      // to 0xbf: texts of less than 32 bytes
+constexpr std::size_t kMaxRepeatedKeys = 256;  // keys of contents that are remembered: each new key is searched for among them
+constexpr std::uint8_t kShortText = 0xa0;      // head of a text of less than 32 bytes: 0xa0 to 0xbf
 
 }  // namespace
 
@@ -43,7 +43,7 @@ void JsonParser::mark_key(const Key& key) noexcept {
   std::uint32_t& stamp = stamps_[key.fingerprint % kStamps];
   const std::uint32_t before = stamp;
   stamp = open_.back().number;
-  if (before < open_.front().number) return;  // of no object that is open
+  if (before < open_.front().number) return;  // the earlier key's object is closed
   for (Open& open : open_) open.may_have_equal_keys = open.may_have_equal_keys || open.number == before;
 }
 
@@ -53,7 +53,7 @@ bool JsonParser::repeat_pairs(Repetition& repetition) {
   const Vector<Key>& before = before_.keys;
   if (repetition.next == before.size()) return false;
   const Key* const first = before.data() + repetition.next;
-  const Key* const last = &before.back();  // its pair is not copied: what follows it is not known to be a key
+  const Key* const last = &before.back();  // the last pair is not copied: what follows it is not known to be a key
   const char* json = at_;
   const std::size_t same =
       common_bytes(begin_ + first->key_json, json,
@@ -74,7 +74,7 @@ bool JsonParser::repeat_pairs(Repetition& repetition) {
   }
   at_ = json + ((has_key ? key->value_json : key->key_json) - first->key_json);
   if (!has_key) {
-    skip_space();  // where those before have less
+    skip_space();  // there may be more space than in the contents before
     return false;
   }
   std::uint8_t block[32];  // the places may overlap
@@ -150,7 +150,7 @@ void JsonParser::object(int depth) {
   auto count = static_cast<std::uint32_t>(keys_.size() - first_key);
   if (has_equal) merge_equal_keys(body, first_key, count);
   const std::ptrdiff_t moved = close(head, body, count, true);
-  if (is_contents) {  // which stand in no other object: all keys are theirs
+  if (is_contents) {  // contents are in no other object: all keys are theirs
     before_.moved = moved;
     before_.keys.swap(keys_);
     if (has_equal || before_.keys.size() > kMaxRepeatedKeys) before_.keys.clear();

@@ -101,7 +101,7 @@ class JsonParser {
 
   const char *begin_, *at_, *end_;
   std::uint8_t *start_, *out_;
-  Vector<Key> keys_;              // of the open objects
+  Vector<Key> keys_;              // keys of the open objects
   Vector<Open> open_;             // objects, each within the one before it
   Vector<std::uint32_t> stamps_;  // by fingerprint: the latest object with such a key
   std::uint32_t objects_ = 0;

@@ -24,7 +24,7 @@ struct Value {
     std::int64_t integer = 0;  // boolean too
     std::uint64_t large;
     double real;
-    std::uint64_t place;  // of the first byte of text and binary, of the head of a container
+    std::uint64_t place;  // first byte of text and binary, or of the head of a container
   };
 
   bool is_number() const noexcept { return kind == Kind::integer || kind == Kind::real || kind == Kind::large; }
@@ -84,7 +84,7 @@ class PackedReader {
   bool find(std::string_view key, std::uint32_t pairs) noexcept;
   // Reads a key of a map. False where the bytes are damaged, or the key is not text.
   bool read_key(std::string_view& key) noexcept {
-    if (at_ < size_ && data_[at_] >= 0xa0 && data_[at_] <= 0xbf) {  // of less than 32 bytes
+    if (at_ < size_ && data_[at_] >= 0xa0 && data_[at_] <= 0xbf) {  // text of less than 32 bytes
       const std::size_t length = data_[at_] & 0x1f;
       if (left() <= length) return false;
       key = {reinterpret_cast<const char*>(data_) + at_ + 1, length};

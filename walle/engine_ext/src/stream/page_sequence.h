@@ -12,8 +12,8 @@ struct PageBounds {
   std::int64_t max_open = 64;
   std::int64_t max_bytes = 4 << 20;
   std::int64_t max_span = 10000;           // positions since a visit's enter
-  std::int64_t max_age_ms = 0;             // since a visit's enter; 0: no bound
-  std::int64_t max_span_bytes = 16 << 20;  // of the events of all pages since a visit's enter
+  std::int64_t max_age_ms = 0;             // time since a visit's enter; 0: no bound
+  std::int64_t max_span_bytes = 16 << 20;  // events of all pages since a visit's enter
 };
 
 enum class PageEvent { enter, exit, other };
@@ -29,8 +29,8 @@ class PageSequence {
     std::int64_t size_bytes = 0;
     std::int64_t fed_before = 0;  // bytes of all events before its enter
     Id page = kUnknown;
-    VisitIndex enclosing = kNoVisit;                            // of the same page, entered before
-    VisitIndex previous_open = kNoVisit, next_open = kNoVisit;  // in the order of their enters
+    VisitIndex enclosing = kNoVisit;                            // earlier open visit of the same page
+    VisitIndex previous_open = kNoVisit, next_open = kNoVisit;  // neighbours in the order of the enters
   };
 
   explicit PageSequence(PageBounds bounds) : bounds_(bounds) {}

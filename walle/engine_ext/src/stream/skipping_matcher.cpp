@@ -72,7 +72,7 @@ void SkippingMatcher::advance(Pair& pair, Moment moment, TriggeredTasks& trigger
     pair.waiting &= ~(std::uint64_t{1} << last);
   }
   pair.waiting &= ~moving;
-  for (std::uint64_t left = moving; left != 0;) {  // from the last match to the first, which may take the place of one before
+  for (std::uint64_t left = moving; left != 0;) {  // backwards: a match may take the place of the one before it
     const auto k = static_cast<std::size_t>(63 - std::countl_zero(left));
     left &= ~(std::uint64_t{1} << k);
     const std::uint64_t next = std::uint64_t{1} << (k + 1);

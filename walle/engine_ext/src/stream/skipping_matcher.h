@@ -26,7 +26,7 @@ class SkippingMatcher {
  private:
   struct Pair {
     Condition condition;
-    std::vector<Id> ids;  // that must occur
+    std::vector<Id> ids;  // ids that must occur
     Id task = 0;
     std::uint64_t waiting = 1;   // bit k: a match waits for trigger id k; a new match always waits for the first
     std::vector<Moment> starts;  // by k: the first event of the match that waits for trigger id k

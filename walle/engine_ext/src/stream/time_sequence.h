@@ -11,7 +11,7 @@ namespace walle::stream {
 struct TimeBounds {
   std::int64_t max_events = 1000;
   std::int64_t max_bytes = 1 << 20;
-  std::int64_t max_age_ms = 0;  // before the latest event; 0: no bound
+  std::int64_t max_age_ms = 0;  // age before the latest event; 0: no bound
 };
 
 class TimeSequence {

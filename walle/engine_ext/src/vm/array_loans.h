@@ -33,7 +33,7 @@ class ArrayLoans {
 
   const std::int64_t interpreter_;
   std::mutex mutex_;
-  std::vector<Py_buffer> ended_;  // to be released by the owner
+  std::vector<Py_buffer> ended_;  // buffers that the owner releases
   bool closed_ = false;
 };
 

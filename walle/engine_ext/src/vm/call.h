@@ -25,7 +25,7 @@ struct TaskVm::Call {
   std::string limit;                   // the limit that was exceeded, where that is the reason
   std::string place;                   // file:line in function of the task when the stop was requested
   std::optional<Watchdog::Alarm> alarm;
-  Watchdog::Clock::time_point stops_at;  // when the deadline ends; later while the call loads something
+  Watchdog::Clock::time_point stops_at;  // end of the deadline; later while the call loads something
   Watchdog::Clock::time_point abandons_at;
   std::chrono::nanoseconds load_time = kLoadTime;         // how much longer the deadline may stand still
   std::optional<std::pair<Value, bool>> callback_result;  // true: an error

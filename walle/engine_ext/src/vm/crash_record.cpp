@@ -24,12 +24,12 @@ constexpr std::size_t kEntriesBytes = kEntries * sizeof(PlaceEntry);
 // Of memory of the kernel, which counts each of faulthandler's small writes as about 700 bytes: 60 frames, or 30 where the
 // system's limit (net.core.wmem_max, here 208 KB as nearly everywhere) is half of it.
 constexpr int kFramesMemoryBytes = 208 << 10;
-constexpr std::size_t kMaxFramesBytes = std::size_t{512} << 10;  // of what is read
+constexpr std::size_t kMaxFramesBytes = std::size_t{512} << 10;  // limit of what is read
 constexpr std::size_t kSignalStackBytes = std::size_t{64} << 10;
 
 template <std::size_t N>
 void set_text(char (&field)[N], std::string_view text) noexcept {
-  field[0] = 0;  // while it changes
+  field[0] = 0;  // empty while it changes
   const std::size_t size = std::min(text.size(), N - 1);
   field[size] = 0;
   if (size == 0) return;
@@ -74,7 +74,7 @@ std::string crashed_place(std::string_view trace, std::uint64_t thread, const st
     std::uint64_t found = 0;
     std::from_chars(line.data() + kThread.size(), line.data() + line.size(), found, 16);
     if (found != thread) continue;
-    for (;;) {  // its frames, innermost first
+    for (;;) {  // frames of this thread, innermost first
       const std::string_view frame = next_line(trace);
       if (!frame.starts_with("  ")) return "";
       if (std::string place = own_place(frame, files); !place.empty()) return place;

@@ -17,14 +17,14 @@ namespace walle::vm {
 
 // What a VM's task was doing. Both texts come from the host, and may be any bytes.
 struct TaskPlace {
-  std::string phase;  // of the task, or the function that was called
+  std::string phase;  // phase of the task, or the function that was called
   std::string place;  // "file:line in function" of the task's code; "" where none is known
 };
 
 // One VM's entry in the record. Written by the VM's thread alone.
 struct PlaceEntry {
   std::uint64_t vm_id;
-  std::uint64_t thread;  // that the VM runs on, as faulthandler prints it
+  std::uint64_t thread;  // thread of the VM, in faulthandler's notation
   char phase[32];        // both end with a zero
   char place[464];
 

@@ -21,9 +21,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kExitTime = 500ms;        // that a host whose socket is closed has to exit
-constexpr auto kLookTime = 1s;           // between looks at a process that has no handle to poll
-constexpr std::size_t kMaxNamedVms = 8;  // of those that ran as the host ended
+constexpr auto kExitTime = 500ms;        // time to exit for a host whose socket is closed
+constexpr auto kLookTime = 1s;           // pause between checks of a process that has no handle to poll
+constexpr std::size_t kMaxNamedVms = 8;  // named VMs, of those that ran as the host ended
 constexpr int kMaxRestOfMessages = 100;  // parts of the stream that are read once the process has ended
 
 // Opens a resource. No link is followed: it could lead anywhere.
@@ -96,7 +96,7 @@ void HostClient::send_modules(const Value& value) { socket_.send(MessageWriter(M
 void HostClient::set_process(pid_t process) {
   const std::lock_guard lock(mutex_);
   process_ = HostProcess(process);
-  for (const auto& [id, vm] : vms_) vm->begin_front();  // it may have waited long for its process
+  for (const auto& [id, vm] : vms_) vm->begin_front();  // a call may have waited long for the process
   if (!kill_reason_.empty()) process_.kill();
   socket_.wake();  // the reading thread polls the process too
 }
@@ -205,7 +205,7 @@ void HostClient::run() {
     }
   } catch (const MalformedMessage& error) {
     violation = error.what();
-  } catch (const std::exception& error) {  // of this process: no memory, or no descriptor, for what no call can be told of
+  } catch (const std::exception& error) {  // this process has no memory or descriptor, for something that no call can report
     kill(std::string("was killed, because its device failed: ") + error.what());
   }
   end(describe_end(violation));
@@ -454,7 +454,7 @@ HostEnd HostClient::describe_end(const std::string& violation) {
     found = process_.end();
     if (found || !process_) break;
     if (Clock::now() > until) {
-      runs_on = !process_.has_ended();  // it closed its socket
+      runs_on = !process_.has_ended();  // the process closed its socket, and may still run
       if (runs_on) process_.kill();
       break;
     }

@@ -135,24 +135,24 @@ class HostClient : public std::enable_shared_from_this<HostClient>, public Buffe
   const HostTimes times_;
   const pid_t owner_;                        // the process that created this object
   std::mutex buffers_mutex_;                 // taken after mutex_, or alone
-  std::set<std::uint64_t> buffers_in_host_;  // that were sent and have not ended
+  std::set<std::uint64_t> buffers_in_host_;  // buffers that were sent and have not ended
   std::uint64_t keeps_left_ = 0;             // buffers that the host may yet say are kept: a bound on such messages
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::map<std::uint64_t, std::shared_ptr<HostedVm>> vms_;  // until they end
+  std::map<std::uint64_t, std::shared_ptr<HostedVm>> vms_;  // VMs that have not ended
   std::uint64_t next_vm_ = 1;
   bool is_alone_ = false;  // ends with its VM
   HostProcess process_;
-  CrashRecordPort record_;  // of the host's crashes
+  CrashRecordPort record_;  // record of the host's crashes
   std::optional<Value> hello_;
   std::string kill_reason_;
-  bool is_unresponsive_ = false;               // which is why it was killed
-  std::optional<Clock::time_point> asked_at_;  // when the host was asked whether it runs, and has not answered
+  bool is_unresponsive_ = false;               // the reason for which it was killed
+  std::optional<Clock::time_point> asked_at_;  // time of a question to the host that has no answer yet
   std::optional<Clock::time_point> retired_at_;
-  std::optional<Clock::time_point> wakes_at_;  // when the reading thread next looks at the time
+  std::optional<Clock::time_point> wakes_at_;  // time at which the reading thread wakes up next
   std::int64_t leaked_bytes_ = 0;
-  std::size_t max_message_bytes_ = max_reply_bytes(1);  // of any VM so far: replies of those that have ended may be on their way
-  std::size_t late_replies_ = 0;                        // to calls of VMs that have ended, which the host may yet send
+  std::size_t max_message_bytes_ = max_reply_bytes(1);  // limit of any VM so far: replies of ended VMs may be under way
+  std::size_t late_replies_ = 0;                        // calls of ended VMs that the host may still answer
   bool has_ended_ = false;
   std::string end_reason_;
   std::vector<std::string> ran_at_end_;

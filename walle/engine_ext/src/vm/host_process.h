@@ -12,8 +12,8 @@ namespace walle::vm {
 
 // How a process has ended.
 struct ProcessEnd {
-  int signal = 0;  // that ended it, 0 for none
-  int status = 0;  // with which it exited
+  int signal = 0;  // signal that ended the process, 0 for none
+  int status = 0;  // exit status
 };
 
 // Whether code of the process may have caused its end. Other signals come from the system, which lacks memory, or from people;

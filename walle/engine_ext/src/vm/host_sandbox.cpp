@@ -131,8 +131,8 @@ constexpr std::uint32_t kOpenFlags =  // all but those that write, create, or ne
 constexpr std::uint32_t kThreadFlags = CLONE_VM | CLONE_THREAD | CLONE_SIGHAND;
 constexpr std::uint32_t kNamespaceFlags =
     CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
-constexpr std::uint32_t kNewerCalls = 424;  // since Linux 5.1 numbers are the same on every architecture
-constexpr std::uint32_t kGetTerminal = 0x5401, kCloseOnExec = 0x5451;  // of ioctl
+constexpr std::uint32_t kNewerCalls = 424;  // first call whose number is the same on every architecture (Linux 5.1)
+constexpr std::uint32_t kGetTerminal = 0x5401, kCloseOnExec = 0x5451;  // requests of ioctl
 
 // Builder of a filter program. Each rule about a call ends in a verdict; the accumulator holds the call's number at each rule.
 class Filter {
@@ -229,7 +229,7 @@ void drop_capabilities() {
 }
 
 constexpr rlim_t kMaxOpenFiles = 4'096;  // a task has 1,000 resources, whose descriptors are closed once they are mapped
-constexpr rlim_t kMaxFileBytes = rlim_t{1} << 30;  // of a result that crosses as memory: the only files that a host makes
+constexpr rlim_t kMaxFileBytes = rlim_t{1} << 30;  // limit of a result that crosses as memory: the only files that a host makes
 
 // Lowers a limit; never raises it. The type of a resource is the C library's own.
 template <class Resource>

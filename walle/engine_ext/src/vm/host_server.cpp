@@ -96,7 +96,7 @@ class HostServer::Replies final : public ReplySink {
   const std::int64_t output_bytes_;
   std::weak_ptr<TaskVm> vm_;
   std::mutex mutex_;
-  std::map<std::uint64_t, HostBuffers> buffers_;  // of calls that have not ended
+  std::map<std::uint64_t, HostBuffers> buffers_;  // buffers of calls that have not ended
 };
 
 HostServer::HostServer(Descriptor socket, const ArrayPort& port)
@@ -149,7 +149,7 @@ void HostServer::serve() {
     for (Message& message : messages) handle(message);
     remove_ended();
   } while (wait());
-  abort();  // not exit: VMs are running
+  abort();  // exit would run destructors while VMs run
 }
 
 TaskVm* HostServer::find(std::uint64_t vm_id) const {
@@ -176,9 +176,9 @@ void HostServer::handle(Message& message) {
   }
   if (message.type == MessageType::submit) return submit(message);
   const auto vm_id = reader.get<std::uint64_t>();
-  if (message.type == MessageType::close) files_.erase(vm_id);  // of a VM that does not start
+  if (message.type == MessageType::close) files_.erase(vm_id);  // the VM may not have started
   TaskVm* vm = find(vm_id);
-  if (vm == nullptr) return;  // it has ended meanwhile
+  if (vm == nullptr) return;  // the VM has ended meanwhile
   switch (message.type) {
     case MessageType::cancel: return vm->cancel(reader.get<std::uint64_t>());
     case MessageType::close: return vm->close();
@@ -278,7 +278,7 @@ void HostServer::submit(Message& message) {
   try {
     arguments = reader.get_value({});
   } catch (const std::exception& error) {
-    found->second.replies->begin(call_id, reader.take_used_buffers());  // of the arrays before the one that failed
+    found->second.replies->begin(call_id, reader.take_used_buffers());  // the arrays before the one that failed are in use
     return found->second.replies->push(
         {call_id, Outcome::not_plain, {}, "the arguments could not be received: " + explain(error)});
   }

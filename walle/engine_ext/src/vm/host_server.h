@@ -37,7 +37,7 @@ class HostServer {
 
   struct Files {
     Dict mapped;
-    std::string failure;  // of the last one that could not be mapped
+    std::string failure;  // error of the last file that could not be mapped
   };
 
   bool wait();
@@ -58,7 +58,7 @@ class HostServer {
   std::unique_ptr<CrashRecord> record_;
   std::map<std::uint64_t, Hosted> vms_;
   HostBuffers buffers_;
-  std::map<std::uint64_t, Files> files_;  // of VMs that have not started yet
+  std::map<std::uint64_t, Files> files_;  // files of VMs that have not started yet
   std::mutex ended_mutex_;
   std::vector<std::uint64_t> ended_;
 };

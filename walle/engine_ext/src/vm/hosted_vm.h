@@ -52,9 +52,9 @@ class HostedVm final : public VirtualMachine {
     std::uint64_t id = 0;
     std::shared_ptr<ReplySink> replies;
     std::optional<std::chrono::nanoseconds> deadline;
-    HostClient::Clock::time_point began_at;         // at the latest, where it is the first
-    std::vector<std::shared_ptr<Storage>> buffers;  // of its arguments, in use until the reply
-    bool has_callback = false;                      // its VM waits for an answer
+    HostClient::Clock::time_point began_at;         // latest possible begin of the first call
+    std::vector<std::shared_ptr<Storage>> buffers;  // memory of its arguments, in use until the reply
+    bool has_callback = false;                      // the VM waits for an answer
     bool is_overdue = false;                        // the host was asked whether it runs
   };
 
@@ -92,13 +92,13 @@ class HostedVm final : public VirtualMachine {
   const std::int64_t output_bytes_;
   State state_ = State::starting;
   std::string reject_reason_;
-  bool is_lost_ = false;      // by the host's end
+  bool is_lost_ = false;      // the host ended
   std::uint8_t changes_ = 0;  // reported so far: a bit for each kind
   std::deque<Waiting> calls_waiting_;
   bool was_abandoned_ = false;
   bool was_crashed_ = false;
   bool was_suspected_ = false;
-  TaskPlace last_;  // where it is suspected
+  TaskPlace last_;  // the call's place, if the VM is suspected
   std::optional<HostClient::Clock::time_point> closed_at_;
   std::optional<HostClient::Clock::time_point> abandoned_at_;
   std::string reset_failure_;

@@ -19,7 +19,7 @@ namespace walle::vm {
 
 namespace {
 
-constexpr int kRounds = 4;  // of a reset: finalizers may change things again
+constexpr int kRounds = 4;  // rounds of a reset: finalizers may change things again
 // Reserved, not used. Deep recursion in C is stopped by CPython's own limit, except for nested iterators (`map`, `filter`), each
 // of which takes about as much of the stack as of the task's memory. This holds those of the usual memory limit, 32 MB.
 constexpr std::size_t kStackBytes = std::size_t{96} << 20;
@@ -179,7 +179,7 @@ std::string Interpreter::reset_once(bool& is_out_of_memory) {
     PyObject* done = PyObject_CallNoArgs(reset_function_);
     if (done == nullptr) break;
     Py_DECREF(done);
-    leave_context();  // after the reset function has muted the output
+    leave_context();  // the reset function has muted the output
     PyObject* trash = PyList_New(0);
     if (trash == nullptr) break;
     const int differed = snapshot.restore(trash);

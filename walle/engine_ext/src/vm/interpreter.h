@@ -52,11 +52,11 @@ class Interpreter {
   InterpreterPool& pool_;
   PyObject* reset_function_ = nullptr;
   PyObject* freeze_ = nullptr;       // gc.freeze
-  PyObject* context_ = nullptr;      // of contextvars
+  PyObject* context_ = nullptr;      // a context of contextvars
   std::shared_ptr<TaskVm> next_vm_;  // this one and the next two are guarded by the pool's mutex
   bool is_releasing_ = false;        // counted by the pool
   bool is_detached_ = false;
-  bool is_restored_ = false;  // by the last attempt; its last round ran no code of the task
+  bool is_restored_ = false;  // the last attempt succeeded: its last round ran no code of the task
 };
 
 }  // namespace walle::vm

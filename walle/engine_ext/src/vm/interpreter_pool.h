@@ -31,12 +31,12 @@ struct Boot {
 
 struct InterpreterCounts {
   std::uint64_t created = 0;
-  std::uint64_t vms = 0;        // that were given an interpreter
+  std::uint64_t vms = 0;        // VMs that were given an interpreter
   std::uint64_t recycled = 0;   // resets after which the interpreter was kept
   std::uint64_t discarded = 0;  // interpreters that could not be reset, or booted; the process's end does not count
-  std::uint64_t threads = 0;    // of interpreters that have not ended
-  std::uint64_t idle = 0;       // that wait for a VM now
-  std::string discard_reason;   // of the last one that was discarded
+  std::uint64_t threads = 0;    // interpreters that have not ended
+  std::uint64_t idle = 0;       // interpreters that wait for a VM now
+  std::string discard_reason;   // reason for the last discarded one
 };
 
 class InterpreterPool {
@@ -95,7 +95,7 @@ class InterpreterPool {
   Boot boot_;
   const ArrayPort* port_ = nullptr;
   std::map<std::string, std::shared_ptr<const Value>, std::less<>> modules_;  // by name
-  std::vector<Interpreter*> all_;                                             // until they end
+  std::vector<Interpreter*> all_;                                             // all that have not ended
   std::vector<Interpreter*> idle_;                                            // the last used is taken first: its memory is warm
   std::deque<std::shared_ptr<TaskVm>> waiting_;  // at most one for each interpreter that is being released
   std::size_t releasing_ = 0;

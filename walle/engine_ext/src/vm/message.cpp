@@ -31,9 +31,9 @@ enum class Tag : std::uint8_t {
 constexpr std::uint8_t kTags = 15;
 
 constexpr std::size_t kReplySlack = std::size_t{1} << 20;        // beside a result: descriptions of errors
-constexpr std::size_t kUnlimitedBytes = std::size_t{512} << 20;  // of a message with results that no limit bounds
+constexpr std::size_t kUnlimitedBytes = std::size_t{512} << 20;  // limit of a message with results that no limit bounds
 constexpr std::int64_t kUnlimitedValue = kMaxArrayBytes + (std::int64_t{1} << 30);
-constexpr std::int64_t kPairItems = 3;  // of a callback, beside its arguments
+constexpr std::int64_t kPairItems = 3;  // items of a callback, beside its arguments
 
 // Elements of less than a byte, and booleans, lie in a byte each and have few valid values, which kernels rely on.
 bool has_valid_elements(const Tensor& tensor) {

@@ -66,8 +66,8 @@ std::size_t max_reply_bytes(std::int64_t output_bytes) noexcept;
 Limits result_limits(std::int64_t output_bytes) noexcept;
 Limits callback_limits(std::int64_t output_bytes) noexcept;
 Limits error_limits() noexcept;
-inline constexpr std::size_t kMaxNameBytes = std::size_t{4} << 10;   // of a callback
-inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;  // of a message's text
+inline constexpr std::size_t kMaxNameBytes = std::size_t{4} << 10;   // limit of a callback's name
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;  // limit of a message's text
 
 // A message that its sender could not have meant. The message says what is wrong.
 class MalformedMessage : public std::runtime_error {

@@ -24,8 +24,8 @@ struct Head {
 static_assert(sizeof(Head) == 8);
 
 constexpr std::size_t kChunk = std::size_t{64} << 10;
-constexpr std::size_t kCutBytes = std::size_t{4} << 10;  // of a message that are kept where there is no memory for it
-constexpr int kRetryMs = 10;                             // where the system has no memory for a message
+constexpr std::size_t kCutBytes = std::size_t{4} << 10;  // bytes kept of a message for which there is no memory
+constexpr int kRetryMs = 10;                             // pause where the system has no memory for a message
 
 // macOS has neither flag; there the socket itself is set so.
 #ifdef MSG_NOSIGNAL
@@ -80,7 +80,7 @@ bool MessageSocket::write_some(Outgoing& outgoing) {
     header.msg_iov = &part;
     header.msg_iovlen = 1;
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)];
-    if (const std::size_t count = outgoing.descriptors.size(); count > 0) {  // they travel with the first byte
+    if (const std::size_t count = outgoing.descriptors.size(); count > 0) {  // descriptors travel with the first byte
       header.msg_control = control;
       header.msg_controllen = CMSG_SPACE(sizeof(int) * count);
       cmsghdr* rights = CMSG_FIRSTHDR(&header);

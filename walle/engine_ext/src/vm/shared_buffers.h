@@ -17,7 +17,7 @@ namespace walle::vm {
 
 // Smaller arrays cross faster through the socket.
 inline constexpr std::size_t kSharedBufferBytes = std::size_t{64} << 10;
-inline constexpr std::size_t kMaxFreeBufferBytes = std::size_t{32} << 20;  // of buffers that wait for their next use
+inline constexpr std::size_t kMaxFreeBufferBytes = std::size_t{32} << 20;  // memory of buffers that wait for their next use
 inline constexpr std::size_t kMaxBuffers = 128;                            // each has a descriptor
 
 // Returns uninitialised memory of a buffer, or ordinary memory. Throws std::bad_alloc.
@@ -25,9 +25,9 @@ std::shared_ptr<Storage> allocate_shared(std::size_t size_bytes);
 
 // A part of a buffer that is in use.
 struct SharedRange {
-  std::uint64_t id = 0;             // of the buffer; never used again
-  std::size_t buffer_bytes = 0;     // its size
-  std::size_t offset = 0;           // of the part
+  std::uint64_t id = 0;             // number of the buffer; never used again
+  std::size_t buffer_bytes = 0;     // size of the buffer
+  std::size_t offset = 0;           // begin of the part
   std::shared_ptr<Storage> memory;  // keeps the buffer in use
 };
 // Returns the part of a buffer at this address, nothing where the memory is of no buffer.

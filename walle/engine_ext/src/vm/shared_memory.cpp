@@ -20,7 +20,7 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr int kSeals = kSizeSeals | F_SEAL_WRITE;
 constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
 #ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010  // since Linux 5.1
+#define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
 #endif
 constexpr int kReaderSeals = kSizeSeals | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 

@@ -22,7 +22,7 @@ std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t 
 // Memory that its creator writes and others can only read: `file` may be mapped by them, whose mappings are read-only.
 struct SharedMapping {
   Descriptor file = Descriptor();
-  std::byte* data = nullptr;  // to be unmapped by the owner; null where the system has no such memory
+  std::byte* data = nullptr;  // the owner unmaps it; null where the system has no such memory
   std::size_t size_bytes = 0;
 };
 SharedMapping create_shared_mapping(std::size_t size_bytes) noexcept;

@@ -147,9 +147,9 @@ class Snapshot {
   TypeSlots slots_of_types_;             // verified, not restored
   PyObject* interned_ = nullptr;         // see objects()
   std::vector<PyObject*> contents_;      // scratch
-  std::vector<SetAside> set_aside_;      // while an import runs
+  std::vector<SetAside> set_aside_;      // objects set aside while an import runs
   std::vector<PyObject*> task_objects_;  // sorted, while an import runs
-  TaskCode task_code_;                   // while an import runs
+  TaskCode task_code_;                   // kept while an import runs
   Monitoring monitoring_;
   TypeWrites type_writes_;
   std::string taint_;

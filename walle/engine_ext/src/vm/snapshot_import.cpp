@@ -131,7 +131,7 @@ void Snapshot::adopt_registries() {
     if (entries_[number].kind != Kind::registry) continue;
     referents_of(entries_[number].object, sets);
     for (PyObject* set : sets)
-      if (PySet_Check(set)) add(set);  // without contents
+      if (PySet_Check(set)) add(set);  // contents are not added
   }
 }
 
@@ -230,7 +230,7 @@ void Snapshot::record_import() {
   }
   for (const Entry& entry : entries_)  // an import may register classes with abstract ones
     if (PyType_Check(entry.object)) slots_of_types_.record(reinterpret_cast<PyTypeObject*>(entry.object));
-  name_of_written();  // of static types, too, by their modules
+  name_of_written();  // static types are found by their modules
 }
 
 }  // namespace walle::vm

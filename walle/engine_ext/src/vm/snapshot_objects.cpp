@@ -72,7 +72,7 @@ int is_locked(PyObject* lock) {
 }
 
 void clear_lru_cache(PyObject* cache) {
-  PyObject* done = PyObject_CallMethod(as_object(Py_TYPE(cache)), "cache_clear", "O", cache);  // not one that a task gave it
+  PyObject* done = PyObject_CallMethod(as_object(Py_TYPE(cache)), "cache_clear", "O", cache);  // tasks can set another
   Py_XDECREF(done);
 }
 

@@ -33,7 +33,7 @@ void Snapshot::restore_entry(Entry& entry, PyObject* trash) {
     case Kind::fixed:
     case Kind::opaque:
     case Kind::module:
-    case Kind::lock: return;  // cannot be restored, which difference() reports
+    case Kind::lock: return;  // difference() reports what cannot be restored
     case Kind::dict:
     case Kind::list:
     case Kind::set:
@@ -78,7 +78,7 @@ void Snapshot::assign(Entry& entry, const std::vector<PyObject*>& contents) {
       PySet_Clear(object);
       for (std::size_t i = 0; i < contents.size() && PyErr_Occurred() == nullptr; ++i) PySet_Add(object, contents[i]);
       if (contents.size() == entry.count && std::equal(contents.begin(), contents.end(), entry.contents)) {
-        const auto digest = entry.digest;  // which tells that its class was changed
+        const auto digest = entry.digest;  // the digest shows if the class was changed
         record(entry);                     // the same members, perhaps in another order
         entry.digest = digest;
       }

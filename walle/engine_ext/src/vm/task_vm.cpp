@@ -116,7 +116,7 @@ void TaskVm::fail_start(const std::string& why) {
   if (reject_reason_.empty()) reject_reason_ = why;
   state_ = State::ended;
   report({.kind = VmChange::Kind::rejecting,
-          .text = reject_reason_});  // before the replies, whose receivers may ask whether the VM is alive
+          .text = reject_reason_});  // sent before the replies, whose receivers may ask whether the VM is alive
   reject_queued(reject_reason_);
   report({.kind = VmChange::Kind::ended, .text = reject_reason_});
   changed_.notify_all();

@@ -48,10 +48,10 @@ struct Settings {
   std::string name;
   Value config;
   std::unordered_set<std::string> task_files;  // file names of the task's own code, as its tracebacks show them
-  std::chrono::milliseconds grace{250};        // from the stop request until the VM is abandoned
+  std::chrono::milliseconds grace{250};        // time from the stop request until the VM is abandoned
   std::int64_t memory_bytes = 0;               // 0: no limit
-  std::int64_t output_bytes = 0;               // of a result, and of a callback's arguments; 0: no limit
-  PlaceEntry* place_entry = nullptr;           // of the host's crash record; null in the device's own process
+  std::int64_t output_bytes = 0;               // limit of a result, and of a callback's arguments; 0: no limit
+  PlaceEntry* place_entry = nullptr;           // entry in the host's crash record; null in the device's own process
   // Called at each change of state, from any thread, with the VM locked: it must neither block nor call the VM.
   std::function<void(const VmChange&)> on_change;
 };
@@ -201,16 +201,16 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   std::condition_variable changed_;
   State state_ = State::starting;
   std::string reject_reason_;           // why it accepts no calls
-  Interpreter* interpreter_ = nullptr;  // until the VM ends
+  Interpreter* interpreter_ = nullptr;  // null once the VM has ended
   std::deque<std::shared_ptr<Call>> queue_;
-  std::atomic<bool> has_calls_ = false;  // may be true where the queue has become empty
+  std::atomic<bool> has_calls_ = false;  // true at times where the queue has become empty
   std::shared_ptr<Call> current_;
   std::shared_ptr<Heap> heap_;                     // once it has an interpreter
-  std::atomic<bool> has_exceeded_memory_ = false;  // in the running call
+  std::atomic<bool> has_exceeded_memory_ = false;  // true if the running call has
   std::string reset_failure_;
   std::int64_t leaked_bytes_ = 0;
-  bool is_out_of_memory_ = false;     // in the last attempt to reset
-  bool has_lowest_priority_ = false;  // its thread has
+  bool is_out_of_memory_ = false;     // true if the last attempt to reset was
+  bool has_lowest_priority_ = false;  // true once its thread's is lowered
   std::string stopped_at_;            // the task's line that the error of a stopped call came through
   bool is_parked_ = false;
   int collections_requested_ = 0;
@@ -220,11 +220,11 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   std::atomic<bool> is_reraising_ = false;  // see reraise()
   int loading_depth_ = 0;
   Watchdog::Clock::time_point loading_since_;
-  std::chrono::nanoseconds extension_{0};   // of the deadline, for what is being loaded
+  std::chrono::nanoseconds extension_{0};   // time added to the deadline for what is being loaded
   std::atomic<bool> is_importing_ = false;  // this one and the next two are guarded by mutex_
   Watchdog::Clock::time_point import_until_;
   bool was_stopped_in_import_ = false;
-  bool had_exceeded_memory_ = false;  // before the import, as the next three were
+  bool had_exceeded_memory_ = false;  // state before the import, like the next three
   std::int64_t outer_memory_limit_ = 0;
   int outer_recursion_limit_ = 0;
   bool is_outer_collecting_ = false;

@@ -29,7 +29,7 @@ Reply TaskVm::perform(Call& call) {
   Reply reply{call.id, Outcome::ok, {}, ""};
   enter_phase(std::string_view(call.function).substr(call.function.find(':') + 1), nullptr);
   PyObject* arguments = to_python(call.arguments, port_);
-  call.arguments = {};  // its arrays are now the task's alone
+  call.arguments = {};  // only the task has its arrays now
   PyObject* name = arguments != nullptr
                        ? PyUnicode_FromStringAndSize(call.function.data(), static_cast<Py_ssize_t>(call.function.size()))
                        : nullptr;

@@ -25,8 +25,8 @@ struct VmRegistry {
   std::mutex mutex;
   std::vector<std::weak_ptr<TaskVm>> all;
   bool is_exiting = false;
-  std::vector<std::shared_ptr<TaskVm>> locked;     // during a fork
-  std::vector<std::shared_ptr<TaskVm>> of_parent;  // in the child; kept until it exits
+  std::vector<std::shared_ptr<TaskVm>> locked;     // VMs locked during a fork
+  std::vector<std::shared_ptr<TaskVm>> of_parent;  // VMs of the parent, in the child; kept until it exits
 };
 
 VmRegistry& vm_registry() {

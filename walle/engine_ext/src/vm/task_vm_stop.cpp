@@ -41,7 +41,7 @@ std::string place_text(PyCodeObject* code, const std::string& file, long line) {
   std::string name = attribute_text(reinterpret_cast<PyObject*>(code), "co_name");
   if (name.size() > kFunctionNameBytes) {
     std::size_t end = kFunctionNameBytes;
-    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // not within a character
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // a character is not cut
     name.resize(end);
   }
   return file + ":" + std::to_string(line) + " in " + name;
@@ -72,7 +72,7 @@ void TaskVm::request_stop(const std::shared_ptr<Call>& call, Outcome reason, con
     heap_->stopping = true;  // polled by the engine between operators
     set_abandonment(call, Watchdog::Clock::now() + settings_.grace);
   }
-  changed_.notify_all();  // it may be waiting for a callback
+  changed_.notify_all();  // the thread may be waiting for a callback
   if (std::exchange(has_stopper_, true)) return;
   try {
     std::thread stopper([self = shared_from_this(), call] { guard_thread([&] { self->run_stopper(call); }); });
@@ -116,7 +116,7 @@ void TaskVm::abandon(Call& call) {
   reject_reason_ = "the VM was abandoned: a call did not stop";
   call.answered = true;
   if (call.place.empty()) call.place = "a C call that cannot be interrupted";
-  report({.kind = VmChange::Kind::abandoned});  // before the reply, whose receiver may ask whether the VM is alive
+  report({.kind = VmChange::Kind::abandoned});  // sent before the reply, whose receiver may ask whether the VM is alive
   if (call.replies) call.replies->push(stopped_reply(call));
   reject_queued(reject_reason_);
   changed_.notify_all();  // an exiting process may be waiting for it
@@ -184,7 +184,7 @@ void TaskVm::park_if_abandoned() {
   std::unique_lock lock(mutex_);
   if (state_ != State::abandoned || current_ == nullptr || last_request_seen_ == collections_requested_) return;
   last_request_seen_ = collections_requested_;
-  if (++collections_seen_ < kCollectionsBeforeParking) return;  // in Python code, Stopped is raised first
+  if (++collections_seen_ < kCollectionsBeforeParking) return;  // Python code raises Stopped first
   is_parked_ = true;
   retired_count.fetch_add(1);
   abandoned_count.fetch_sub(1);

@@ -6,7 +6,7 @@ namespace walle::vm {
 
 namespace {
 
-constexpr std::size_t kShownBytes = 80;  // of a name that the task chose: a message must have room for what is wrong
+constexpr std::size_t kShownBytes = 80;  // bytes shown of a name that the task chose: a message must have room for what is wrong
 
 // Returns the beginning of a text in UTF-8, in whole characters.
 std::string shortened(const std::string& text, std::size_t most = kShownBytes) {

@@ -19,7 +19,7 @@ struct Value;
 using Items = std::vector<Value>;
 
 struct BigInt {
-  std::string hex;  // as Python prints it in base 16; for integers from 2^63 to 2^64 - 1
+  std::string hex;  // digits of Python's base 16; for integers from 2^63 to 2^64 - 1
 };
 struct Text {
   std::string utf8;

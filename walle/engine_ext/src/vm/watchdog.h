@@ -36,7 +36,7 @@ class Watchdog {
   std::map<Alarm, std::function<void()>> alarms_;
   std::uint64_t next_ = 1;
   bool started_ = false;
-  Clock::time_point wakes_at_ = Clock::time_point::max();  // when the thread wakes up unless it is notified
+  Clock::time_point wakes_at_ = Clock::time_point::max();  // time at which the thread wakes up unless it is notified
 };
 
 }  // namespace walle::vm

@@ -95,7 +95,7 @@ class ColorStep final : public Step {
     kernel_ = request.table.image->color[pixel_index("ColorConvert", request.result.dtype)];
   }
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
-    constexpr std::int64_t kWeight = 4;  // whose blocks are whole vectors, so that they change no result
+    constexpr std::int64_t kWeight = 4;  // blocks are whole vectors: they change no result
     StopPoll poll;
     run_in_blocks(pixels_, kWeight, poll, [&](std::int64_t first, std::int64_t last) {
       kernel_(args_, inputs[0] + static_cast<std::size_t>(first) * in_pixel_,
@@ -114,7 +114,7 @@ class ColorStep final : public Step {
 // NV12, NV21), or both in one row (4:2:2: YUY2, YVYU, UYVY). `u_first` is the order of the chroma values.
 struct YuvLayout {
   bool planar = false, packed = false, u_first = true, luma_first = true, two_images = false;
-  std::int64_t height = 0, width = 0;  // of the picture
+  std::int64_t height = 0, width = 0;  // size of the picture
 
   static YuvLayout make(const Attributes& attributes) {
     YuvLayout layout;

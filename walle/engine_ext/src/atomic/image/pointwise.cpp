@@ -105,7 +105,7 @@ class SumsStep final : public Step {
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     auto* sums = reinterpret_cast<double*>(output);
     std::fill(sums, sums + 2 * input_.channels, 0.0);
-    constexpr std::int64_t kWeight = 4;  // whose blocks are whole blocks of the kernel, so that sums are rounded the same
+    constexpr std::int64_t kWeight = 4;  // blocks are whole ones of the kernel: sums are rounded the same
     StopPoll poll;
     run_in_blocks(input_.pixels(), kWeight, poll, [&](std::int64_t first, std::int64_t last) {
       kernel_(inputs[0] + static_cast<std::size_t>(first) * pixel_, static_cast<int>(input_.channels),

@@ -179,7 +179,7 @@ void tridiagonal(double* a, std::int64_t n, double* d, double* e, double* scale,
     e[i] = beta;
     d[i] = a[i * n + i];
     if (tau == 0) continue;
-    double* p = e + i + 1;  // not yet filled
+    double* p = e + i + 1;  // elements that are not filled yet
     double* rest = a + (i + 1) * n + i + 1;
     for (std::int64_t row = 0; row < count; ++row) {
       if (!poll.proceed(count)) return;
@@ -386,7 +386,7 @@ namespace {
 // would never end. Returns false where it does not converge.
 bool orthogonalize(double* x, double* v, double* squares, std::int64_t k, std::int64_t count, StopPoll& poll) noexcept {
   constexpr int kMaxSweeps = 60, kUsualSweeps = 12;
-  const double noise = kEpsilon * kEpsilon * static_cast<double>(count);  // of a square
+  const double noise = kEpsilon * kEpsilon * static_cast<double>(count);  // rounding error of a square
   for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
     for (std::int64_t i = 0; i < k; ++i) squares[i] = dot(x + i * count, x + i * count, count);
     if (sweep >= kUsualSweeps) {

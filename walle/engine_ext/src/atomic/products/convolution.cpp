@@ -30,7 +30,7 @@ ConvShape conv_shape(const Dims& x, const Dims& w, DType dtype, const Attributes
 }
 
 TensorType infer_conv(std::span<const Operand> operands, const Attributes& attributes) {
-  read_epilogue(attributes, false, false);  // or an error
+  read_epilogue(attributes, false, false);  // throws where it is wrong
   const DType dtype = operands[0].dtype;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != dtype)

@@ -27,7 +27,7 @@ struct ConvProblem {
   ConvShape shape;
   const Table* table = nullptr;
   bool packable = true;      // float32 by constant weights: the layouts may be packed
-  bool plain_input = false;  // of a packed algorithm: x is [batch, channels, in...], only the result is packed
+  bool plain_input = false;  // true for a packed algorithm where x is [batch, channels, in...] and only the result is packed
 
   std::int64_t pack() const noexcept { return table->pack; }
   std::int64_t blocks_of(std::int64_t channels) const noexcept { return (channels + pack() - 1) / pack(); }

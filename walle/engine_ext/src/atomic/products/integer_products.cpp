@@ -8,8 +8,8 @@ namespace walle {
 
 namespace {
 
-constexpr std::int64_t kPixels = 84;       // that are summed at a time; a multiple of every tile height
-constexpr std::int64_t kMostColumns = 32;  // of two blocks
+constexpr std::int64_t kPixels = 84;       // pixels summed at a time; a multiple of every tile height
+constexpr std::int64_t kMostColumns = 32;  // columns of two blocks
 enum Operands : std::size_t { kX, kWeights, kZero, kBias, kScale, kResultZero, kCount };
 
 bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
@@ -143,7 +143,7 @@ class IntegerStep final : public SharedStep {
     if (group == 3 && wide == 4) return triples(x, count * shape_.conv.groups, to, flip_);
     for (std::int64_t i = 0; i < count * shape_.conv.groups; ++i, x += group, to += wide) {
       flipped(x, group, to, flip_);
-      std::memset(to + group, 0, static_cast<std::size_t>(wide - group));  // by weights of 0
+      std::memset(to + group, 0, static_cast<std::size_t>(wide - group));  // weights of 0 meet these
     }
   }
   // The pixels of colour images.
@@ -226,8 +226,8 @@ class IntegerStep final : public SharedStep {
   bool relu_, flat_ = false, one_scale_ = false, where_it_lies_ = false;
   std::array<bool, kCount> given_{};
   std::uint8_t flip_ = 0;
-  Window::Axes dims_{};                    // of the image with its borders
-  std::int64_t pixel_ = 0, channels_ = 0;  // of all groups, in elements and in channels
+  Window::Axes dims_{};                    // sizes of the image with its borders
+  std::int64_t pixel_ = 0, channels_ = 0;  // sum over all groups, in elements and in channels
   std::int64_t image_ = 0;
   std::vector<Segment> segments_;
 };

@@ -27,7 +27,7 @@ class IntegerShape {
   const Bytes& bytes;
   bool linear, depthwise;
   std::int64_t unit = 0;    // quads of a group's channels
-  std::int64_t blocks = 0;  // of columns of a group
+  std::int64_t blocks = 0;  // blocks of columns of a group
   std::int64_t depth() const noexcept { return conv.window.taps() * (depthwise ? 1 : unit); }
   std::int64_t columns() const noexcept { return conv.groups * blocks * bytes.pack; }
 };

@@ -52,7 +52,7 @@ std::string IntegerShape::key() const {
 Tensor IntegerShape::pack(const Tensor& weights) const {
   const std::int64_t taps = conv.window.taps(), width = bytes.pack, in = depthwise ? 1 : conv.in_channels;
   const auto* w = reinterpret_cast<const std::int8_t*>(weights.raw());
-  Tensor packed = Tensor::empty(DType::f32, {columns() * (depth() + 1)});  // by their bits
+  Tensor packed = Tensor::empty(DType::f32, {columns() * (depth() + 1)});  // integers, stored as floats by their bits
   auto* elements = reinterpret_cast<std::uint32_t*>(packed.raw());
   std::fill_n(elements, packed.size(), 0u);
   std::uint32_t* sums = elements + columns() * depth();

@@ -57,7 +57,7 @@ void run_linear(Team& team, const LinearArgs& args, const EpilogueKernel& epilog
   if (team.size() > 1 && panels < 4 * team.size()) at_once = std::min<std::int64_t>(at_once, 64);
   const std::int64_t stretches = (args.rows + at_once - 1) / at_once;
   if (stretches > 0) at_once = (args.rows + stretches - 1) / stretches;
-  for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // without any depth: bias and residual alone
+  for (std::int64_t k = 0; k < args.depth || k == 0; k += chunk) {  // once even without depth: bias and residual alone
     const Segment segment{k, std::min(chunk, args.depth - k)};
     team.each(
         stretches * panels,
@@ -142,7 +142,7 @@ class LinearStep final : public SharedStep {
 }  // namespace
 
 TensorType infer_linear(std::span<const Operand> operands, const Attributes& attributes) {
-  read_epilogue(attributes, false, false);  // or an error
+  read_epilogue(attributes, false, false);  // throws where it is wrong
   const Dims &x = operands[0].shape, &w = operands[1].shape;
   for (const Operand& operand : operands)
     if (!operand.absent && operand.dtype != DType::f32)
@@ -225,7 +225,7 @@ Tensor pairs_pack(const LinearProblem& problem, std::int64_t, const float* w) {
   const std::int64_t depth = problem.depth, columns = problem.columns;
   const Table& table = *problem.table;
   const std::int64_t rows = (depth + 1) / 2;
-  std::vector<float> pairs(static_cast<std::size_t>(rows * columns));  // by their bits
+  std::vector<float> pairs(static_cast<std::size_t>(rows * columns));  // bfloat16 pairs, stored as floats by their bits
   for (std::int64_t k = 0; k < depth; k += 2)
     for (std::int64_t j = 0; j < columns; ++j) {
       const std::uint32_t low = to_bfloat16(w[k * columns + j]), high = k + 1 < depth ? to_bfloat16(w[(k + 1) * columns + j]) : 0;

@@ -152,7 +152,7 @@ class GroupsStep final : public SharedStep {
   std::unique_ptr<Step> merged_;
   std::int64_t own_weights_;
   EpilogueKernel epilogue_;
-  mutable std::atomic<std::uint64_t> nans_seen_{0};  // by all runs of the plan, of which several may be in progress
+  mutable std::atomic<std::uint64_t> nans_seen_{0};  // NaNs that all runs of the plan saw; several may be in progress
 };
 
 std::unique_ptr<Step> groups_make(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue) {

@@ -20,18 +20,18 @@ constexpr std::int64_t kNearBytes = 256 << 10;
 // The sums of one output: segments in the order of the weights, cut into chunks whose panels of weights stay near.
 struct Chunk {
   std::size_t first = 0, count = 0;  // segments
-  std::int64_t depth = 0;            // their elements
+  std::int64_t depth = 0;            // elements of the segments
 };
 
 // The input with its borders, as the segments address it.
 struct Source {
   std::int64_t grain = 1;     // channels in an element
-  Window::Axes dims{};        // of the padded image
-  bool copied = false;        // where there is a border, or elements are pairs
-  std::int64_t channels = 1;  // of a pixel
+  Window::Axes dims{};        // sizes of the padded image
+  bool copied = false;        // true where there is a border, or elements are pairs
+  std::int64_t channels = 1;  // channels of a pixel
   std::int64_t unit = 1;      // elements of a pixel
   std::int64_t plane = 0;     // elements of a channel or block of channels
-  std::int64_t planes = 0;    // of one image
+  std::int64_t planes = 0;    // planes of one image
 
   Source(const ConvProblem& conv, std::int64_t grain_of) : grain(grain_of), copied(grain_of > 1) {
     const Window& win = conv.shape.window;
@@ -53,7 +53,7 @@ struct Source {
 struct Sums {
   std::vector<Segment> segments;
   std::vector<Chunk> chunks;
-  std::int64_t depth = 0;  // of them all
+  std::int64_t depth = 0;  // elements of all segments
 
   Sums(const ConvProblem& conv, const Source& source) {
     const Window& win = conv.shape.window;

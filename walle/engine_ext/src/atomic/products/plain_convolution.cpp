@@ -314,7 +314,7 @@ class PlainConvStep final : public SharedStep {
     if (plain.scratch_bytes != nullptr) scratch_bytes_ = (plain.scratch_bytes(shape_, table_) + kLine - 1) / kLine * kLine;
   }
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    constexpr double kOperations = 8;  // of an epilogue, an element, about: to tell what is worth sharing
+    constexpr double kOperations = 8;  // cost of an epilogue for each element, about: tells what is worth sharing
     plain_.run(team, shape_, table_, {inputs[0], inputs[1], output, scratch, static_cast<std::int64_t>(scratch_bytes_)});
     if (epilogue_.empty()) return;
     const std::int64_t channels = shape_.groups * shape_.out_channels, planes = shape_.batch * channels,

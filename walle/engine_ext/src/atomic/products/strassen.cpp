@@ -283,7 +283,7 @@ std::vector<std::int64_t> strassen_parameters(const LinearProblem& problem) {
 Work strassen_work(const LinearProblem& problem, std::int64_t levels) {
   const double rows = static_cast<double>(problem.rows), depth = static_cast<double>(problem.depth),
                columns = static_cast<double>(problem.columns);
-  const auto part = [&](std::int64_t level) {  // of all sums of one level, beside one quarter of a matrix at the outermost
+  const auto part = [&](std::int64_t level) {  // share of all sums of one level, beside one quarter of a matrix at the outermost
     return static_cast<double>(power(kProducts, level)) / static_cast<double>(power(4, level + 1));
   };
   Work work;

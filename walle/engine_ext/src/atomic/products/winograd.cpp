@@ -29,7 +29,7 @@ constexpr std::int64_t kSharedCacheBytes = 24 << 20;
 struct Axis {
   std::int64_t unit = 1, size = 1;  // outputs and inputs of a tile
   std::int64_t in = 1, out = 1, begin = 0;
-  std::int64_t in_step = 0, out_step = 0;  // from one place to the next
+  std::int64_t in_step = 0, out_step = 0;  // distance from one place to the next
   std::int64_t tiles = 1;
 
   Axis() = default;
@@ -73,7 +73,7 @@ struct Tiling {
   bool square = false;
   Axis rows, columns;  // a tile row runs along `columns`
   std::int64_t batch, groups, c;
-  std::int64_t in_channels, out_channels, in_blocks, out_blocks;  // of a group
+  std::int64_t in_channels, out_channels, in_blocks, out_blocks;  // counts of a group
   std::int64_t positions, tiles;
   std::int64_t at_once = 1;  // tiles
 

@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kPlaceBits = 53;
 constexpr std::uint64_t kPlaces = std::uint64_t{1} << kPlaceBits;
-constexpr std::size_t kMostDraws = 255;  // of a group
+constexpr std::size_t kMostDraws = 255;  // most draws of a group
 
 struct Draw {
-  std::string release;  // with the NUL behind it
+  std::string release;  // name with the NUL behind it
   std::uint64_t below;
 };
 
@@ -105,7 +105,7 @@ PyObject* places_first(PyObject* self, PyObject* const* arguments, Py_ssize_t co
     PyObject* found = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(ends));
     if (found == nullptr) return nullptr;
     char* out = PyBytes_AS_STRING(found);
-    std::uint8_t at = 0;  // in the group
+    std::uint8_t at = 0;  // position in the group
     bool is_covered = false;
     for (std::size_t i = 0; i < numbers; ++i) {
       const std::uint32_t number = number_at(i);

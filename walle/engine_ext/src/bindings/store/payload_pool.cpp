@@ -33,7 +33,7 @@ void PayloadPool::give(PyObject* payload) noexcept {
       kept_.push_back(payload);
       kept_bytes_ += size_bytes;
       return;
-    } catch (const std::bad_alloc&) {  // it is not kept
+    } catch (const std::bad_alloc&) {  // no memory to keep the buffer
     }
   }
   Py_DECREF(payload);

@@ -110,7 +110,7 @@ int RowBatch::add(PyObject* topic, const Payload& payload, bool upload, PyObject
   // The checksum needs the topic's UTF-8, which a text with lone surrogates does not have.
   if ((rows_.empty() || rows_.back().topic != topic) && PyUnicode_AsUTF8AndSize(topic, nullptr) == nullptr) return -1;
   if (version != nullptr && PyUnicode_AsUTF8AndSize(version, nullptr) == nullptr) return -1;
-  PyObject* own_topic = PyUnicode_FromObject(topic);  // of a subclass, a copy
+  PyObject* own_topic = PyUnicode_FromObject(topic);  // a copy, if the type is a subclass
   if (own_topic == nullptr) return -1;
   const Row row{own_topic, payload, version, ts_ms, position, 0, false, upload};
   try {
@@ -124,7 +124,7 @@ int RowBatch::add(PyObject* topic, const Payload& payload, bool upload, PyObject
   Py_XINCREF(version);
   size_bytes_ += row.size_bytes();
   if (upload) {
-    uploads_.push_back(rows_.size() - 1);  // into memory that was reserved
+    uploads_.push_back(rows_.size() - 1);  // the memory was reserved
     upload_bytes_ += row.size_bytes();
   }
   return 0;

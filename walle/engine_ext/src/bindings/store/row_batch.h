@@ -65,9 +65,9 @@ class RowBatch {
   struct Row {
     PyObject* topic;
     Payload payload;    // a reference of its own
-    PyObject* version;  // of the task that made it; null if unknown, which an empty text becomes
+    PyObject* version;  // version of the task that made it; null if unknown, which an empty text becomes
     std::int64_t ts_ms, position;
-    std::uint32_t checksum;  // of topic, time and payload, once it is computed
+    std::uint32_t checksum;  // checksum of topic, time and payload, if has_checksum
     bool has_checksum;
     bool upload;
     std::int64_t size_bytes() const;

@@ -18,7 +18,7 @@ extern PyType_Spec encoded_spec;
 const Encoded* as_encoded(PyObject* object) noexcept;
 // All return a new reference, or a null pointer with a Python error.
 PyObject* new_encoded(PyTypeObject* type, std::string_view bytes, int depth);
-PyObject* new_encoded_here(std::string_view bytes, int depth);  // of the present interpreter's type
+PyObject* new_encoded_here(std::string_view bytes, int depth);  // made as the present interpreter's type
 PyObject* encoded_type_of(PyObject* module);  // the module's attributes can be set by task code: refused if it is another type
 
 }  // namespace walle

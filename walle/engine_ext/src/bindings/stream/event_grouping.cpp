@@ -88,7 +88,7 @@ PyObject* groups_aggregate(PyObject* self, PyObject* pairs) {
   return call_checked([&]() -> PyObject* {
     const Groups& groups = groups_of(self);
     const EventBatch& events = *groups.batch->events;
-    std::vector<std::pair<std::string_view, stream::Vector<Value>>> columns;  // that were read; the names are in `pairs`
+    std::vector<std::pair<std::string_view, stream::Vector<Value>>> columns;  // columns that were read; the names are in `pairs`
     columns.reserve(static_cast<std::size_t>(PyTuple_GET_SIZE(pairs)));
     const stream::Vector<Value> none;
     PyObject* results = PyList_New(PyTuple_GET_SIZE(pairs));

@@ -148,7 +148,7 @@ PyObject* mean_of(const stream::Total& total);
 double real_of(const Value& number) noexcept;
 // Returns whether the value is a number of at most `limit` in size, which NaN is not.
 bool is_within(const Value& value, double limit) noexcept;
-inline constexpr std::size_t kMaxDigits = 20;  // of an integer of 64 bits, with its sign
+inline constexpr std::size_t kMaxDigits = 20;  // digits of an integer of 64 bits, with its sign
 // Returns the first `max_chars` characters of a text, the digits of an integer of at most `limit` in size, "" otherwise. The view
 // is of the events' bytes, or of `digits`.
 std::string_view text_of(const EventBatch& events, const Value& value, Py_ssize_t max_chars, std::int64_t limit,

@@ -11,7 +11,7 @@ struct Reading {
   Source source = Source::path;
   stream::Text name;
   FieldPath path{"ts_ms"};
-  std::int32_t field = -1;  // in the selection's table; -1: not a key of the contents
+  std::int32_t field = -1;  // number in the selection's table; -1: not a key of the contents
   bool is_number = false, has_fallback = false, is_text = false;
   double fallback = 0, limit = 0;
   Py_ssize_t max_chars = 0;
@@ -39,27 +39,27 @@ enum class Special : std::uint8_t {
 struct Node {
   enum class Kind : std::uint8_t { dict, list, aggregation, special, selection, constant, given };
   Kind kind = Kind::dict;
-  Function function{};          // of an aggregation
-  Special special{};            // of a special one
+  Function function{};          // function of an aggregation
+  Special special{};            // kind of a special node
   std::int32_t reading = -1;    // -1: none
   std::int32_t digits = -1;     // -1: not rounded
-  std::uint32_t selection = 0;  // of a selection: its number
+  std::uint32_t selection = 0;  // number of a selection
   std::size_t items = SIZE_MAX;
-  std::size_t min_events = 1;  // of a selection: with fewer it is missing
+  std::size_t min_events = 1;  // least events of a selection: with fewer it is missing
   bool has_start = false, is_whole = false, omits_empty = false, is_required = false;
   double start = 0;
   Value least{};                   // missing: no bound
-  PyObject* key = nullptr;         // in the dict that has this node; the plan owns it
-  stream::Text packed_key;         // its bytes in MessagePack; empty for None
-  PyObject* object = nullptr;      // of a constant: its value, of a given value: its name; the plan owns it
-  stream::Vector<Node> children;   // of `records` its fields, of `tally` its texts
+  PyObject* key = nullptr;         // key in the dict that has this node; the plan owns it
+  stream::Text packed_key;         // bytes of `key` in MessagePack; empty for None
+  PyObject* object = nullptr;      // value of a constant, name of a given value; the plan owns it
+  stream::Vector<Node> children;   // fields of `records`, texts of `tally`
   stream::Vector<Node> otherwise;  // none or one, in place of a missing result
 };
 
 struct Selection {
   PyObject* key = nullptr;  // an event id, or None for all events; the plan owns it
   stream::Vector<Reading> readings;
-  stream::FieldTable fields;  // of the contents, read in one pass over each event
+  stream::FieldTable fields;  // fields of the contents, read in one pass over each event
 };
 
 // Holds exact str, int, float, bool, None, a type and C++ memory only, so that it is in no reference cycle.
@@ -75,7 +75,7 @@ struct Plan {
 
   Node root;
   stream::Vector<Selection> selections;  // the first one is of all events
-  PyObject* spread_keys[4] = {};         // of the dict of `spread`; in `kept`
+  PyObject* spread_keys[4] = {};         // keys of the dict of `spread`; in `kept`
   stream::Vector<PyObject*> kept;
   PyTypeObject* encoded_type;
 };

@@ -15,10 +15,10 @@ namespace walle {
 struct PageVisitObject {
   PyObject_HEAD PyObject* page_id;
   PyObject* events;
-  long long position;  // of the enter event
+  long long position;  // position of the enter event
   long long size_bytes;
   char evicted;  // beyond a bound, before its exit
-  char is_cut;   // it was evicted before: `events` has its latest event only
+  char is_cut;   // true for a visit that was evicted before: `events` has its latest event only
 };
 
 extern PyType_Spec page_visit_spec;

@@ -29,7 +29,7 @@ std::span<const Value> PlanColumns::values(std::int32_t number) {
   if (read.field >= 0) {
     const std::span<Value> field = fields_.subspan(static_cast<std::size_t>(read.field) * count, count);
     column.values = field;
-    if (read.is_number) {  // which other readings of the field are not
+    if (read.is_number) {  // a copy: other readings of the field take more than numbers
       column.values = scratch_.take<Value>(count);
       std::copy(field.begin(), field.end(), column.values.begin());
     }
@@ -79,7 +79,7 @@ std::span<const PlanColumns::Distinct> PlanColumns::distinct(std::int32_t number
   Column& column = columns_[static_cast<std::size_t>(number)];
   if (column.has_distinct) return column.distinct;
   const std::span<const std::string_view> found = texts(number);
-  constexpr std::size_t kFew = 64;  // which a search without a table finds as fast
+  constexpr std::size_t kFew = 64;  // texts that a search without a table finds as fast
   // Open addressing: 1 + index in `distinct`; a power of two, at most half full.
   const std::span<std::uint32_t> slots = scratch_.take<std::uint32_t>(found.size() > kFew ? std::bit_ceil(2 * found.size()) : 0);
   std::fill(slots.begin(), slots.end(), 0);
@@ -95,7 +95,7 @@ std::span<const PlanColumns::Distinct> PlanColumns::distinct(std::int32_t number
     std::size_t at = std::hash<std::string_view>{}(text) & (slots.size() - 1);
     for (; slots[at] != 0; at = (at + 1) & (slots.size() - 1))
       if (found[distinct[slots[at] - 1].first] == text) return &distinct[slots[at] - 1];
-    slots[at] = static_cast<std::uint32_t>(count + 1);  // which is added next
+    slots[at] = static_cast<std::uint32_t>(count + 1);  // the caller adds this text next
     return nullptr;
   };
   for (std::uint32_t i = 0; i < found.size(); ++i) {

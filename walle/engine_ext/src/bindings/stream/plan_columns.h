@@ -49,7 +49,7 @@ class PlanColumns {
   std::span<const std::uint32_t> rows_;
   stream::Scratch& scratch_;
   std::int64_t first_ms_;
-  std::span<Value> fields_;  // of the table: all rows of the first one, then of the next one
+  std::span<Value> fields_;  // columns of the table: all rows of the first one, then of the next one
   std::span<Column> columns_;
 };
 

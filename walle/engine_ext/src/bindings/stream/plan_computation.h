@@ -80,7 +80,7 @@ class Computation {
     if (!number.has_value()) return {};
     const std::span<std::uint32_t> rows = scratch_.take<std::uint32_t>(view_.rows.size());
     std::size_t count = 0;
-    for (const std::uint32_t row : view_.rows) {  // without a branch, which would be mispredicted
+    for (const std::uint32_t row : view_.rows) {  // no branch: it would be mispredicted
       rows[count] = row;
       count += events.event_id(row) == *number ? 1 : 0;
     }
@@ -288,7 +288,7 @@ class Computation {
     for (std::size_t part = 0; part < std::size(kPackedKeys); ++part) {
       results_.key(plan_.spread_keys[part], kPackedKeys[part]);
       if (part < 2) {
-        Value number;  // not by put_real: bounds of the mean alone would contradict the quartiles
+        Value number;  // put_real has bounds: those of the mean alone would contradict the quartiles
         number.kind = Kind::real;
         number.real = rounded(part == 0 ? spread.total.mean() : spread.deviation, node.digits);
         results_.value(number);
@@ -412,7 +412,7 @@ class Computation {
   Results& results_;
   stream::Scratch scratch_;
   std::span<Selected> selections_;
-  std::span<const std::uint32_t> rows_;  // of the present selection, as the two below
+  std::span<const std::uint32_t> rows_;  // rows of the present selection; the two below are of it too
   std::uint32_t number_ = 0;
   PlanColumns* columns_ = nullptr;  // null: not read yet
 };

@@ -9,7 +9,7 @@ void PackedResults::object(PyObject* object) {
   if (!append_packed(object, packed, false))
     throw EventFault{"plan", "is given a value that cannot be encoded: an array, an int of more than 64 bits, or no plain data"};
   stream::PackedReader reader(packed.data(), packed.size());
-  writer_.copy(reader, packed.data());  // which counts its levels
+  writer_.copy(reader, packed.data());  // `copy` counts the value's levels
 }
 
 PyObject* PackedResults::take(PyTypeObject* encoded_type) {

@@ -42,7 +42,7 @@ struct StreamState {
 };
 
 struct StreamObject {
-  PyObject_HEAD TriggerMatching* matching;  // at the place of TrieObject's: both types share functions
+  PyObject_HEAD TriggerMatching* matching;  // same place as TrieObject's: both types share functions
   StreamState* state;
 };
 

@@ -39,7 +39,7 @@ stream::Id StringTable::acquire(PyObject* text) {
   }
   auto number = static_cast<stream::Id>(texts_.size());
   if (free_.empty()) {
-    free_.reserve(texts_.size() + 1);  // so that `release` never allocates
+    free_.reserve(texts_.size() + 1);  // `release` then never allocates
     texts_.push_back(nullptr);
     uses_.push_back(0);
   } else {

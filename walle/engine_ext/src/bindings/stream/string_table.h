@@ -44,7 +44,7 @@ class StringTable {
 
   static Py_hash_t hash_of(PyObject* text) noexcept {
     const Py_hash_t cached = reinterpret_cast<PyASCIIObject*>(text)->hash;
-    return cached != -1 ? cached : PyObject_Hash(text);  // which does not fail for a str
+    return cached != -1 ? cached : PyObject_Hash(text);  // hashing a str does not fail
   }
   static bool same(PyObject* a, PyObject* b) noexcept;
   std::size_t slot_of(PyObject* text, Py_hash_t hash) const noexcept;

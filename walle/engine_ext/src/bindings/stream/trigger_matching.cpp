@@ -229,7 +229,7 @@ bool TriggerMatching::match(stream::Id event_id, stream::Id page_id, stream::Mom
 void TriggerMatching::sort_triggered() {
   TaskName* const names = triggered_.data();
   const std::size_t size = triggered_.size();
-  if (size == 2 && names[0].rank != names[1].rank) {  // without a branch: the order of the two cannot be predicted
+  if (size == 2 && names[0].rank != names[1].rank) {  // no branch: the order of the two cannot be predicted
     const std::size_t first = names[1].rank < names[0].rank ? 1 : 0;
     const TaskName pair[] = {names[first], names[1 - first]};
     std::copy_n(pair, 2, names);

@@ -86,7 +86,7 @@ class TriggerMatching {
   std::vector<Predicate> predicates_ = std::vector<Predicate>(1);  // number 0 is none
   std::vector<stream::Id> by_name_;                                // tasks, sorted
   std::vector<TaskName> names_;                                    // by task, if ranks_known_
-  std::vector<TaskName> triggered_;                                // by the latest event
+  std::vector<TaskName> triggered_;                                // tasks that the latest event triggered
   TaskLists lists_;
   PyObject* event_error_;
   std::size_t timed_pairs_ = 0, tested_pairs_ = 0;

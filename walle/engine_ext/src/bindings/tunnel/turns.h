@@ -34,8 +34,8 @@ class DeficitRoundRobin {
     Node* last_ = nullptr;
     std::size_t size_ = 0;
     std::int64_t deficit_ = 0;
-    bool has_quantum_ = false;  // of the present turn
-    Flow* next_ = nullptr;      // in the ring
+    bool has_quantum_ = false;  // true once the present turn has its quantum
+    Flow* next_ = nullptr;      // next flow in the ring
   };
 
   explicit DeficitRoundRobin(std::int64_t quantum) : quantum_(quantum) {}
@@ -46,7 +46,7 @@ class DeficitRoundRobin {
   }
 
   std::size_t size() const { return size_; }
-  std::size_t flows() const { return flows_; }  // with frames
+  std::size_t flows() const { return flows_; }  // flows with frames
 
   // Appends a frame of a flow. Throws std::bad_alloc, and nothing is changed then.
   void push(Flow& flow, const Frame& frame, std::int64_t cost) {
@@ -155,7 +155,7 @@ class DeficitRoundRobin {
   const std::int64_t quantum_;
   std::size_t size_ = 0;
   std::size_t flows_ = 0;
-  Flow* first_ = nullptr;  // of the ring
+  Flow* first_ = nullptr;  // first flow of the ring
   Flow* last_ = nullptr;
 };
 

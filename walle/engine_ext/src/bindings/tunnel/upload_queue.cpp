@@ -17,7 +17,7 @@ namespace walle {
 
 namespace {
 
-constexpr unsigned char kAckKind = 4;  // of a frame (docs/protocol.md)
+constexpr unsigned char kAckKind = 4;  // kind of an Ack frame (docs/protocol.md)
 constexpr Py_ssize_t kRowBytes = 100;  // cost of an upload in a turn beside its bytes, as in a device's quota
 
 struct ReceiverObject;
@@ -37,22 +37,22 @@ using Turns = DeficitRoundRobin<QueuedUpload>;
 // The uploads of one device, of all its connections.
 struct DeviceFlow : Turns::Flow {
   std::string device_id;
-  Py_ssize_t size_bytes = 0;          // of the uploads that wait, and of those that were taken
+  Py_ssize_t size_bytes = 0;          // uploads that wait, and those that were taken
   Py_ssize_t users = 0;               // uploads and receivers that name it
   ReceiverObject* bounded = nullptr;  // the receiver that was called `on_bound`, until it may continue
 };
 
 struct QueueObject {
   PyObject_HEAD PyTypeObject* record;
-  PyObject* view;  // of `buffer`
+  PyObject* view;  // view of `buffer`
   Py_buffer buffer;
   PyObject* time;
   PyObject* monotonic;
   PyObject* on_arrival;  // called once at the next upload, and then removed; or null
   Py_ssize_t max_uploads, max_bytes, receiver_bytes, window, read_uploads, read_bytes, least_uploads, least_bytes;
   Py_ssize_t held_bytes;
-  long long uploads, bytes_in, bytes_out;  // since the beginning
-  double waited_s;                         // of all uploads that were taken
+  long long uploads, bytes_in, bytes_out;  // counted since the beginning
+  double waited_s;                         // sum over all uploads that were taken
   Turns* waiting;
   std::deque<QueuedUpload>* taken;
   std::unordered_map<std::string, DeviceFlow>* flows;  // by device
@@ -64,16 +64,16 @@ struct ReceiverObject {
   PyObject* device_id;
   PyObject* epoch;
   PyObject* decompressors;  // a dict; null before `open`
-  PyObject* topic;          // of the latest upload, or null
-  PyObject* version;        // of its task, or null
-  PyObject* write;          // of the transport
+  PyObject* topic;          // topic of the latest upload, or null
+  PyObject* version;        // version of the latest upload's task, or null
+  PyObject* write;          // the transport's method
   DeviceFlow* flow;         // null before the first upload and `open`
   Py_ssize_t max_body_bytes;
   Py_ssize_t buffered_bytes;
   long long due;
   long long acked;
   long long written;
-  long long received_bytes;  // since the beginning
+  long long received_bytes;  // counted since the beginning
   int pauses;
   char is_open, is_writable, has_sent, owes_ack, has_versions;
 };

@@ -12,7 +12,7 @@ namespace walle {
 namespace {
 
 constexpr Py_ssize_t kHeaderBytes = 8;  // body length, 4 bytes | kind, 1 | flags, 1 | dictionary, 2
-constexpr Py_ssize_t kFixedBytes = 24;  // of an upload: seq, 8 | topic length, 4 | payload length, 4 | sent_ms, 8
+constexpr Py_ssize_t kFixedBytes = 24;  // fixed part of an upload: seq, 8 | topic length, 4 | payload length, 4 | sent_ms, 8
 constexpr int kUpload = 3;
 constexpr int kBatch = 19;
 constexpr Py_ssize_t kMaxBatchBytes = 64 << 10;

@@ -27,7 +27,7 @@ struct UploadScan {
   PyObject* version = nullptr;
   PyObject* records = nullptr;   // a list, made before `read`; owned
   PyObject* unpacked = nullptr;  // the body of the frame at which the scan ended, owned; null if it was not decompressed
-  Py_ssize_t size_bytes = 0;     // of their topics, payloads and compressed bodies
+  Py_ssize_t size_bytes = 0;     // size of the records' topics, payloads and compressed bodies
 
   UploadScan() = default;
   UploadScan(const UploadScan&) = delete;

@@ -65,7 +65,7 @@ Ref integer_conv(Emitter& emitter, Ref x, Ref x_zero, Ref w, Ref w_zero, Ref bia
 // `shift` is the number of inputs by which a phase begins later.
 struct Phases {
   std::int64_t stride, gap, count, taps, dilation;  // gap: g; count: number of computed phases 0, g, 2 g, ...
-  std::vector<std::int64_t> tap, shift;             // of each phase: its first tap, and its shift
+  std::vector<std::int64_t> tap, shift;             // first tap and shift of each phase
 
   Phases(std::int64_t kernel, std::int64_t stride_of, std::int64_t dilation_of) : stride(stride_of) {
     gap = std::gcd(stride, dilation_of);
@@ -87,7 +87,7 @@ struct Phases {
   }
   std::int64_t every() const { return stride / gap; }  // distance between a phase's taps
   std::int64_t most_shift() const { return *std::max_element(shift.begin(), shift.end()); }
-  std::int64_t size(std::int64_t in) const { return in + (taps - 1) * dilation; }  // of a phase, without its shift
+  std::int64_t size(std::int64_t in) const { return in + (taps - 1) * dilation; }  // size of a phase, without its shift
   bool whole() const { return count == stride && most_shift() == 0; }              // no output is 0 for lack of taps
 };
 

@@ -20,8 +20,8 @@ struct Grams {
 };
 
 struct Pool {
-  std::vector<Grams> grams;  // of the counted lengths
-  std::int64_t width = 0;    // of the output
+  std::vector<Grams> grams;  // n-grams of the counted lengths
+  std::int64_t width = 0;    // width of the output
 
   static Pool of(const Attributes& attributes) {
     constexpr std::int64_t kMaxWidth = 1 << 24;
@@ -37,7 +37,7 @@ struct Pool {
       if (one < 0 || one >= kMaxWidth) throw broken("an n-gram has coordinate " + std::to_string(one));
       result.width = std::max(result.width, one + 1);
     }
-    std::size_t id = 0;  // of the n-gram, counted over all lengths
+    std::size_t id = 0;  // number of the n-gram, over all lengths
     for (std::size_t i = 0; i < begins.size(); ++i) {
       const auto length = static_cast<std::int64_t>(i) + 1, size = static_cast<std::int64_t>(pool.size());
       const std::int64_t begin = begins[i], end = i + 1 < begins.size() ? begins[i + 1] : size;

@@ -29,7 +29,7 @@ struct Direction {
   bool backward;
   Ref projected;    // (steps, batch, gates * h): X @ W^T and every bias that can be added in advance
   Ref weights;      // R: (gates * h, h)
-  Ref new_bias;     // of a GRU with linear_before_reset: (h)
+  Ref new_bias;     // bias of a GRU with linear_before_reset: (h)
   Ref state, cell;  // (batch, h)
   Ref peephole;     // (3 * h)
   std::vector<Activation> activations;

@@ -10,8 +10,8 @@ struct Frame {
   Dims size;                    // the box, in its own coordinates
   Dims low, high;               // along each axis [low, high) comes from the source; low == high: nothing does
   Dims src_stride, dst_stride;  // one step along each axis
-  std::int64_t src_offset;      // of the middle's corner, `low`
-  std::int64_t dst_offset;      // of the box's corner, 0
+  std::int64_t src_offset;      // place of the middle's corner, `low`
+  std::int64_t dst_offset;      // place of the box's corner, 0
 
   // Return the middle as one region from operand `source` of shape `from`, and the border as at most two regions for each axis,
   // which read the one element of `filler` (an operand or Movement::kFill).

@@ -86,7 +86,7 @@ std::vector<Movement> make_pad(std::span<const Operand> operands, const Attribut
 
   Movement result{operands[0].dtype, from, {}, {}};
   Dims first(rank, 0), last(rank, 0);
-  Dims begin(rank, 0), start(rank, 0), size = from;  // of the kept box: in the output, in the input, its size
+  Dims begin(rank, 0), start(rank, 0), size = from;  // kept box: its place in the output, its place in the input, its size
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const std::size_t axis = normal_axis(axes[i], rank);
     const std::int64_t before = pads[i], after = pads[i + axes.size()];

@@ -126,7 +126,7 @@ struct DoubleTanh {
 // Reduce |x| by n times pi / 2, n an integer, to a pair; pi / 2 is in three parts, of which n times the first two is exact.
 struct TurnedPair {
   Pair r;
-  std::uint64_t quarter;  // in the low bits
+  std::uint64_t quarter;  // quarter turns, in the low bits
 };
 inline TurnedPair turned_pair(double x) noexcept {
   const double shifted = __builtin_fma(x, 0.6366197723675814, kWhole), n = shifted - kWhole;

@@ -15,7 +15,7 @@ struct Butterfly<2> {
 template <>
 struct Butterfly<3> {
   static void run(double (&re)[3], double (&im)[3]) noexcept {
-    constexpr double kSin = 0.86602540378443864676;  // of 60 degrees
+    constexpr double kSin = 0.86602540378443864676;  // sine of 60 degrees
     const double sum_r = re[1] + re[2], sum_i = im[1] + im[2];
     const double gap_r = kSin * (re[1] - re[2]), gap_i = kSin * (im[1] - im[2]);
     const double mean_r = re[0] - 0.5 * sum_r, mean_i = im[0] - 0.5 * sum_i;
@@ -38,8 +38,8 @@ struct Butterfly<4> {
 template <>
 struct Butterfly<5> {
   static void run(double (&re)[5], double (&im)[5]) noexcept {
-    constexpr double c1 = 0.30901699437494742410, s1 = 0.95105651629515357212;   // of 72 degrees
-    constexpr double c2 = -0.80901699437494742410, s2 = 0.58778525229247312917;  // of 144 degrees
+    constexpr double c1 = 0.30901699437494742410, s1 = 0.95105651629515357212;   // cosine and sine of 72 degrees
+    constexpr double c2 = -0.80901699437494742410, s2 = 0.58778525229247312917;  // cosine and sine of 144 degrees
     const double r14 = re[1] + re[4], i14 = im[1] + im[4], d14 = re[1] - re[4], e14 = im[1] - im[4];
     const double r23 = re[2] + re[3], i23 = im[2] + im[3], d23 = re[2] - re[3], e23 = im[2] - im[3];
     const double a_r = re[0] + c1 * r14 + c2 * r23, a_i = im[0] + c1 * i14 + c2 * i23;
@@ -74,7 +74,7 @@ inline void fourier_column(const FourierPass& pass, std::int64_t from, std::int6
 
 template <std::int64_t radix>
 void fourier_pass(const FourierPass& given) noexcept {
-  const FourierPass pass = given;  // whose pointers no store through another one changes
+  const FourierPass pass = given;  // a copy: no store through a pointer changes its fields
   const double* turns = pass.turns;
   const std::int64_t rest = pass.rest, step = pass.step;
   if (step == 1) {

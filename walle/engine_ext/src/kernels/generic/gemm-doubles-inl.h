@@ -15,7 +15,7 @@ template <int kRows>
 void double_tile(const double* a, std::int64_t a_step, const DoubleTile& tile, double* out, std::int64_t out_step,
                  bool accumulate) noexcept {
   DoubleVec sums[kRows][2];
-  double edge[kRows][kDoubleColumns];  // where the columns of `out` end within the tile
+  double edge[kRows][kDoubleColumns];  // tile at the end of the columns of `out`
   const bool cut = tile.width < kDoubleColumns;
   double* const to = cut ? &edge[0][0] : out;
   const std::int64_t to_step = cut ? kDoubleColumns : out_step;

@@ -226,7 +226,7 @@ void thin(const std::int16_t* dx, const std::int16_t* dy, const std::int32_t* ab
     const bool opposite = (dx[i] ^ dy[i]) < 0, along_x = y<flat, along_y = y> steep;
     const std::int32_t up = opposite ? ar : al, down = opposite ? bl : br;
     const std::int32_t before = along_x ? left : (along_y ? ac : up), after = along_x ? right : (along_y ? bc : down);
-    const std::int32_t more = !along_x & !along_y ? 1 : 0;  // on a diagonal the later neighbour must be strictly less
+    const std::int32_t more = !along_x & !along_y ? 1 : 0;  // diagonal: the later neighbour must be strictly less
     const bool peak = (size > before) & (size >= after + more) & (size > low);
     out[i] = static_cast<std::uint8_t>((peak ? 1 : 0) + (peak & (size > high) ? 1 : 0));
   }

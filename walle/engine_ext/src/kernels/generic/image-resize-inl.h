@@ -73,7 +73,7 @@ inline void gather_pixels(const std::int32_t* places, const std::uint8_t* in, st
                           std::int64_t last) noexcept {
   for (std::int64_t i = first; i < last; ++i) {
     const std::uint8_t* at = in + std::int64_t{places[i]} * channels;
-    if constexpr (channels == 3) {  // in parts: copying three bytes at once would go through memory
+    if constexpr (channels == 3) {  // two parts: copying three bytes at once would go through memory
       std::uint16_t low;
       __builtin_memcpy(&low, at, 2);
       out[i] = low | std::uint32_t{at[2]} << 16;

@@ -119,7 +119,7 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
   const std::int64_t row = x.shape()[last];
   auto* places = result.data<std::int64_t>();
   auto* columns = places + static_cast<std::int64_t>(last) * count;
-  with_elements(x, [&](const auto* at) {  // by rows or parts of one; coordinates within a row differ only in the last one
+  with_elements(x, [&](const auto* at) {  // a row or part of one at a time; coordinates within a row differ only in the last one
     Dims outer(last, 0);
     std::int64_t found = 0;  // less than `count` if another thread clears elements after they were counted
     std::int64_t column = 0;
@@ -127,7 +127,7 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
       for (std::int64_t start = first; found < count && start < end;) {
         const std::int64_t before = found, length = std::min(row - column, end - start);
         std::int64_t next = found;                                   // a local copy stays in a register
-        for (std::int64_t i = 0; i < length && next < count; ++i) {  // without a branch for each element
+        for (std::int64_t i = 0; i < length && next < count; ++i) {  // no branch for each element
           columns[next] = column + i;
           next += at[start + i] != 0;
         }

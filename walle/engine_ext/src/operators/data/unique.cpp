@@ -60,7 +60,7 @@ std::vector<Tensor> unique(std::span<const Tensor> inputs, const Attributes& att
       ++counts.back();
     }
   });
-  if (attributes.get_int("sorted", 1) == 0) {  // by first appearance
+  if (attributes.get_int("sorted", 1) == 0) {  // unsorted: the order of first appearance
     Dims rank(first.size()), place(first.size());
     std::iota(rank.begin(), rank.end(), 0);
     std::sort(rank.begin(), rank.end(), [&](std::int64_t a, std::int64_t b) {
