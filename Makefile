@@ -80,7 +80,7 @@ test-asan: $(STAMP)  ## run the engine's Python tests on a module built with ASa
 test-tsan: $(STAMP)  ## run the VMs' tests on a module built with TSan, then VMs by the thousand (about ten minutes)
 	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh scripts/test_sanitized.sh tsan $(TEST_ARGS)
 
-numpy-suite: $(STAMP)  ## run NumPy's own tests on walle.np, and write docs/numpy-suite.md (about ten minutes)
+numpy-suite: $(STAMP)  ## run NumPy's own tests on walle.np, and write build/numpy-suite.md (about ten minutes)
 	@$(BIN)/python -m tests.numpy_suite.run --write $(TEST_ARGS)
 
 fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (1800); needs clang with libFuzzer

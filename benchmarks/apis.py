@@ -2,7 +2,7 @@
 
 Each case and its peer are timed alternately, in CPU time of the thread, so that other load affects both; the median of
 the rounds is reported. Every result is compared with the peer's before it is timed. The ratio is ours over theirs, so
-less than 1 is faster; the last line is the geometric mean. apis_cv.py writes the results of walle.cv as a page.
+less than 1 is faster; the last line is the geometric mean.
 
     python benchmarks/apis.py [--part np] [--only NAME] [--rounds 15] [--json]
 """

@@ -35,7 +35,7 @@ smartquotes = False  # --json in a sentence stays --json
 
 def _write_reference(_app: Any) -> None:
     """Write the pages that are made from the code."""
-    subprocess.run([sys.executable, str(_ROOT / "scripts/reference_pages.py")], check=True, cwd=_ROOT)
+    subprocess.run([sys.executable, "-m", "scripts.reference_pages"], check=True, cwd=_ROOT)
 
 
 def setup(app: Any) -> None:

@@ -1,6 +1,6 @@
-"""Writer of docs/reference/{cli,http,metrics,operators,routes,walle-toml}.md: from commands, the API and their tables.
+"""Writer of the pages in docs/reference that are made from the code (`PAGES`).
 
-usage: reference_pages.py    (docs/conf.py runs it for each build of the site; git ignores the pages)
+usage: python -m scripts.reference_pages    (docs/conf.py runs it for each build of the site; git ignores the pages)
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,6 +10,7 @@ from typing import Any, cast
 import typer.main
 from fastapi import FastAPI
 
+from scripts import cv_page, np_page
 from walle.access.access import Role
 from walle.cli import app
 from walle.cli.cloud.config import SECTIONS, up_parameters
@@ -27,9 +28,10 @@ from walle.cloud.telemetry.status import status_router
 from walle.deploy.push.answerer import Answerer
 from walle.engine_ext.operators import markdown as operators_page
 from walle.metrics.table import MAX_RELEASES, METRICS
+from walle.task.check.finding import MEANINGS
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
-_HOW = "<!-- Written by python scripts/reference_pages.py; change the docstrings and help texts that it reads. -->"
+_HOW = "<!-- Written by python -m scripts.reference_pages; change the docstrings and texts that it reads. -->"
 
 _CLI_HEAD = f"""{_HOW}
 
@@ -45,7 +47,7 @@ _HTTP_HEAD = f"""{_HOW}
 
 A running cloud shows this page with forms to try each route at `/docs`, and its OpenAPI document at `/openapi.json`;
 both work without the internet. An error is answered as `{{"error": message, "type": name}}`. Who may call
-what is on [a page of its own](routes.md).
+what is on [the page of routes](routes.md).
 
 Two more parts are not in the OpenAPI document: `/cdn/PERMISSION/SHA256`, the shared files, with `Range`
 and `ETag`, whose addresses are signed and expire; and
@@ -74,6 +76,16 @@ Paths are relative to the file. `walle cloud config walle.toml` checks a file, a
 """
 
 
+_FINDINGS_HEAD = f"""{_HOW}
+
+# Findings of the task check
+
+The codes that `walle task check` prints; [how to use it](../task-check.md).
+
+| code | what is wrong |
+| --- | --- |
+"""
+
 _METRICS_HEAD = f"""{_HOW}
 
 # Metrics
@@ -83,7 +95,7 @@ test compares this table with what a running cloud answers. Alert rules and a Gr
 `packaging/monitoring/`; [how to operate](../how-to/operate.md) says how to use them.
 
 Units are Prometheus' base units. The unit "timestamp" is a time in seconds since the Unix epoch: `time() - NAME` is how
-long ago that was. The values of labels are bounded, and no label has a device's id. A release has series of its own
+long ago that was. The values of labels are bounded, and no label has a device's id. A release has its own series
 while it is under way or bakes, or is the latest full one of its task, for at most {MAX_RELEASES} releases.
 """
 
@@ -145,6 +157,11 @@ def _cell(text: str) -> str:
 
 def _paragraphs(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
+
+
+def findings_page() -> str:
+    """Return docs/reference/findings.md."""
+    return _FINDINGS_HEAD + "".join(f"| `{code}` | {_cell(meaning)} |\n" for code, meaning in MEANINGS.items())
 
 
 def http_page() -> str:
@@ -280,8 +297,11 @@ def metrics_page() -> str:
 
 PAGES = {
     "cli.md": cli_page,
+    "cv.md": cv_page.page,
+    "findings.md": findings_page,
     "http.md": http_page,
     "metrics.md": metrics_page,
+    "np.md": np_page.page,
     "operators.md": operators_page,
     "routes.md": routes_page,
     "walle-toml.md": walle_toml_page,

@@ -44,7 +44,7 @@ class Case(NamedTuple):
     channels: tuple[int, ...] = (1, 3, 4)
     levels: float = 0  # tolerance of integers
     close: float = 1e-4  # tolerance of floats, relative to 1
-    single: int = 0  # integers that may differ by one level more (docs/api-cv.md)
+    single: int = 0  # integers that may differ by one level more (scripts/cv_page.py)
 
 
 U8, F32 = ("uint8",), ("float32",)

@@ -1,4 +1,4 @@
-"""Table of test cases for walle.np: the arguments of each name, for the tests and for docs/api.md.
+"""Table of test cases for walle.np: the arguments of each name, for the tests and for the benchmark.
 
 A maker takes a `Draw` and returns the positional arguments, or (arguments, keywords). Arrays are NumPy's, of any
 strides; walle.np reads them through the buffer protocol. Names with a dot are in a submodule.

@@ -346,7 +346,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_every_name_of_mnn_is_there() -> None:
-    meant = {  # docs/api.md lists the missing names with reasons
+    meant = {  # scripts/np_page.py lists the missing names with reasons
         "asarray_chkfinite", "asfarray", "asfortranarray", "asmatrix", "asscalar", "bmat", "broadcast", "fill",
         "flatiter", "fromfile", "loadtxt", "mat", "math", "matrix", "nditer", "nested_iters", "repmat", "require",
         "sort_complex",

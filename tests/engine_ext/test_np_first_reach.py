@@ -237,7 +237,7 @@ def test_counts_of_arrays_and_bad_parameters() -> None:
             rng.poisson(mean)
 
 
-# Found by NumPy's own tests (docs/numpy-suite.md).
+# Found by NumPy's own tests (make numpy-suite).
 
 
 @pytest.mark.parametrize("range_", [(-1, 3, 8), (0, -5, 4), (-2.5, 2.5, 6)])

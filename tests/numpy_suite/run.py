@@ -1,4 +1,4 @@
-"""Run NumPy's own tests on walle.np, and write docs/numpy-suite.md: their outcomes by file.
+"""Run NumPy's own tests on walle.np, and write build/numpy-suite.md: their outcomes by file.
 
     python -m tests.numpy_suite.run [--only NAME] [--failures] [--write]
 
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs/numpy-suite.md"
+DOCUMENT = ROOT / "build/numpy-suite.md"
 FILES = (
     "_core/test_arrayprint", "_core/test_einsum", "_core/test_function_base", "_core/test_getlimits",
     "_core/test_indexerrors", "_core/test_indexing", "_core/test_item_selection", "_core/test_multiarray",
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only files whose name holds this text")
     parser.add_argument("--failures", action="store_true", help="print each failed test with its reason")
-    parser.add_argument("--write", action="store_true", help="write the table to docs/numpy-suite.md")
+    parser.add_argument("--write", action="store_true", help="write the table to build/numpy-suite.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=int, default=300, help="limit of a file")
     options = parser.parse_args()
@@ -123,6 +123,7 @@ def main() -> None:
                 if row["kind"] == "failed":
                     print(f"    {row['test'][:70]:72}{row['why'][:120]}")
     if options.write:
+        DOCUMENT.parent.mkdir(exist_ok=True)
         DOCUMENT.write_text(document(table, every))
 
 

@@ -20,8 +20,7 @@ from walle.cli.figures.budget import Budget
 from walle.cli.figures.catalogue import Catalogue, Figure
 from walle.cli.figures.run import versions
 
-_HELPERS = {  # modules without a figure: a writer of docs, a part of tunnel, the last line of a benchmark
-    "apis_cv",
+_HELPERS = {  # modules without a figure: a part of tunnel, the last line of a benchmark
     "headline",
     "tunnel_authority",
 }

@@ -1,8 +1,8 @@
 """`walle.cv`: images with OpenCV's names, arguments and results, on the engine's operators and raster.
 
-Images are arrays [height, width] or [height, width, channels], pixels interleaved, BGR. Where it differs from
-OpenCV, and by how much, is in docs/api-cv.md. A part is loaded when one of its names is first used, because every task
-VM may import this.
+Images are arrays [height, width] or [height, width, channels], pixels interleaved, BGR. The
+differences from OpenCV are in scripts/cv_page.py. A part is loaded when one of its names is first used, because every
+task VM may import this.
 """
 
 from walle.engine_ext import lazy

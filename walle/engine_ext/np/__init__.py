@@ -1,6 +1,6 @@
 """`walle.np`: arrays with NumPy's names, arguments and results, on the engine's operators.
 
-Where it differs from NumPy (docs/api.md gives the reasons): floats without a dtype become float32, not float64 (ints
+Where it differs from NumPy (scripts/np_page.py gives reasons): floats without a dtype become float32, not float64 (ints
 int64, bools bool). A dtype is a string ("float32"), and `np.float32` is that string. What NumPy returns as a scalar is
 an array without dimensions; `float(x)`, `x.item()`, comparison, hashing and formatting work on it. Integers given to a
 floating function become float64 (int32, int64) or float32 (uint8, bool). Integer conversion saturates. Python

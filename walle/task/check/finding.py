@@ -1,17 +1,52 @@
-"""One finding of a task's check."""
+"""One finding of a task's check, and the meaning of each code."""
 
 import dataclasses
 from typing import Any, Literal
 
 MAX_FINDINGS = 100  # findings of one task
 
-type Code = Literal[  # docs/task-check.md says what each means
+type Code = Literal[
     "attribute", "batch", "builtin", "bundle", "config", "ctx-attribute", "event-field", "event-id", "event-line",
     "files", "import", "model", "no-migrate", "no-phase", "phase-generator", "phase-name", "phase-signature",
     "resource", "section", "simulation", "syntax", "task-name", "toml-syntax", "topic", "trigger", "trigger-event",
     "unknown-key",
 ]  # fmt: skip
 type Level = Literal["error", "warning"]
+
+# Markdown, for the reference page docs/reference/findings.md. Where a name is wrong, the message has the nearest one.
+MEANINGS: dict[Code, str] = {
+    "toml-syntax": "task.toml is not TOML, or too large",
+    "unknown-key": "a section or key of task.toml that does not exist",
+    "task-name": "a missing or wrong name in [task]",
+    "trigger": "a missing or wrong value in [trigger]",
+    "files": "a pattern or a folder under [files], or a file that task.toml names and the task lacks",
+    "config": "a missing or wrong value in another section",
+    "model": "a `.walle` file that the engine cannot load, such as an ONNX model by another name",
+    "resource": "`ctx.session`, `ctx.resource` or `ctx.exclusive` with a name that the task does not have",
+    "section": "`ctx.history`, `ctx.state`, `ctx.escalate` or `ctx.features` without its section in task.toml; a "
+    "warning for options of `[state]` if no code uses `ctx.state`",
+    "topic": "warning: `ctx.store.query` of a topic that the task never puts",
+    "trigger-event": "no event of the log, or of the simulation, has a trigger id; without events a warning if the id "
+    "resembles a basic kind of event",
+    "event-line": "warning: a line of these events is skipped, and why",
+    "event-id": "warning: an event id in the code (`named`, `key_by`, `ctx.history`) that no event has, and that "
+    "resembles one that some have",
+    "event-field": "a key that the trigger does not have, or a field that an event does not have",
+    "simulation": "the simulation events cannot be read",
+    "syntax": "a module does not compile; a warning if the compiler only warns",
+    "import": "an import that a task may not have, with what to use instead (`numpy`: `walle.np`; `torch`: "
+    "`ctx.session`)",
+    "attribute": "a name that `walle.np` or `walle.cv` does not have",
+    "ctx-attribute": "a name that `ctx`, or its `store`, `log`, `events` or `recent`, does not have",
+    "builtin": "a builtin that a task does not have (`open`), with what to use instead",
+    "phase-name": "a function that nothing calls, with a name similar to a phase that main.py lacks (`exectue`)",
+    "phase-signature": "a phase that cannot be called with two arguments, or that is `async`",
+    "phase-generator": "a phase that yields: its result is not plain data",
+    "batch": "`execute_batch` without `execute`; a warning if it is never called, or if `max_batch` is set without it",
+    "no-phase": "main.py has no phase",
+    "no-migrate": "main.py has no `migrate`, which [state] calls",
+    "bundle": "what else the cloud refuses: files that are missing, not listed, or too large",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ def _missing(whole: ModuleType, name: str, path: list[str]) -> str:
     for part in path:
         if not hasattr(whole, part):
             close = difflib.get_close_matches(part, dir(whole), n=1)
-            hint = f"did you mean {close[0]}?" if close else "docs/api.md and docs/api-cv.md list the names"
+            hint = f"did you mean {close[0]}?" if close else "the reference of np and cv (make docs) lists the names"
             return f"{name} has no {part}; {hint}"
         value: object = getattr(whole, part)
         if not isinstance(value, ModuleType):

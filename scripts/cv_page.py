@@ -1,11 +1,7 @@
-"""Writer of docs/api-cv.md: walle.cv against OpenCV on one thread, measured by apis.py.
-
-`python -m benchmarks.apis_cv` writes docs/api-cv.md.
-"""
+"""Page of walle.cv, docs/reference/cv.md: its names and its differences from OpenCV."""
 
 import cv2
 
-from benchmarks.apis import ROUNDS, measure
 from walle import cv
 
 DIFFERENCES = """\
@@ -26,8 +22,8 @@ DIFFERENCES = """\
 - Warps and maps of int16 differ from OpenCV's, which samples such images at coarser positions.
 - `multiply` of uint16 saturates; OpenCV's product overflows at 2^31.
 - `pow` of 16-bit integers saturates; OpenCV's products overflow.
-- `putText` has a stroke font of its own, of the size of OpenCV's older fonts; FONT_ constants choose its size and
-  slant.
+- `putText` has another stroke font than OpenCV, in the size of OpenCV's older fonts; FONT_ constants choose its size
+  and slant.
 - `distanceTransform` adds steps of 1/65536 of a pixel. `phase` and `cartToPolar` are exact to float32; OpenCV's angles
   are approximations, up to 0.0002 apart. `matchTemplate` has no mask, `fitLine` only DIST_L2, `HoughLines` one scale,
   `CLAHE` uint8 only, `distanceTransform` no labels.
@@ -42,14 +38,15 @@ DIFFERENCES = """\
 """
 
 
-def head(peer: str) -> str:
-    """Return the part of docs/api-cv.md that is not measured."""
+def page() -> str:
+    """Return docs/reference/cv.md."""
     names = [name for name in dir(cv) if callable(getattr(cv, name))]
     elsewhere = [name for name in names if not hasattr(cv2, name)]
     lines = [
         "# walle.cv",
         "",
-        f"Written by `python -m benchmarks.apis_cv`, against {peer} on one thread.",
+        f"Functions and constants with the names and results of OpenCV {cv2.__version__}, except for the differences",
+        "below. `python -m benchmarks.apis --part cv` measures their times beside OpenCV's, and compares the results.",
         "",
         "## Names",
         "",
@@ -62,29 +59,3 @@ def head(peer: str) -> str:
         DIFFERENCES,
     ]
     return "\n".join(lines)
-
-
-def markdown() -> str:
-    """Return the text of docs/api-cv.md."""
-    measured = measure("cv", "", ROUNDS)
-    rows = [
-        f"| {row['name']} | {row['size']} | {row['differs']:.3g} | {row['us']:,.0f} | {row['peer_us']:,.0f} "
-        f"| {row['ratio']:.2f} |"
-        for row in measured["rows"]
-    ]
-    lines = [
-        head(measured["peer"]),
-        "## Agreement and time",
-        "",
-        "The greatest difference of the results, and the CPU time of a call in µs: the median of rounds that alternate",
-        f"between the two. Geometric mean of the ratios: {measured['geometric_mean']:.2f}.",
-        "",
-        "| function | size | differs by | walle.cv | OpenCV | ratio |",
-        "| --- | --: | --: | --: | --: | --: |",
-        *rows,
-    ]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")
