@@ -1,4 +1,4 @@
-"""Test vectors of docs/protocol.md: `python scripts/protocol_vectors.py` writes them into the page."""
+"""Test vectors of docs/protocol.md: `python scripts/protocol_vectors.py` writes docs/vectors/frames.jsonl."""
 
 import dataclasses
 import json
@@ -10,8 +10,7 @@ from walle.pipeline.features.checksums import first_link, next_link, row_checksu
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 from walle.pipeline.tunnel.frames import Encoder
 
-PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
-_BEGIN, _END = "<!-- vectors -->\n", "<!-- end of vectors -->\n"
+FILE = Path(__file__).parent.parent / "docs/vectors/frames.jsonl"
 _VISIT = b'{"page":"item/%d","clicks":%d,"dwell_ms":%d}'
 
 
@@ -94,19 +93,10 @@ def vectors() -> list[dict[str, Any]]:
     return found
 
 
-def read_page() -> list[dict[str, Any]]:
-    """Return the vectors in the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    lines = text[text.index(_BEGIN) + len(_BEGIN) : text.index(_END)].splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-def _write_page() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    before, after = text[: text.index(_BEGIN) + len(_BEGIN)], text[text.index(_END) :]
-    lines = "".join(json.dumps(vector) + "\n" for vector in vectors())
-    PAGE.write_text(f"{before}```json\n{lines}```\n{after}", encoding="utf-8")
+def read_vectors() -> list[dict[str, Any]]:
+    """Return the vectors of the file."""
+    return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
 
 if __name__ == "__main__":
-    _write_page()
+    FILE.write_text("".join(json.dumps(vector) + "\n" for vector in vectors()), encoding="utf-8")

@@ -23,7 +23,7 @@ from pathlib import Path
 import zstandard
 
 from benchmarks.tunnel_authority import TunnelAuthority
-from scripts.protocol_vectors import dictionary, read_page
+from scripts.protocol_vectors import dictionary, read_vectors
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import RawDevice, running
@@ -45,7 +45,7 @@ class Mutator:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self._frames = [bytes.fromhex(vector["frame"]) for vector in read_page() if "frame" in vector]
+        self._frames = [bytes.fromhex(vector["frame"]) for vector in read_vectors() if "frame" in vector]
 
     def stream(self) -> bytes:
         """Return a few frames; at least one is changed, mostly."""

@@ -17,12 +17,11 @@ from walle.protocol import SEAL_OVERHEAD_BYTES, ExclusiveList, seal_info
 from walle.trust.sealing import SealError, _derived_key, _point, open_sealed, seal, seal_again
 from walle.trust.signing import Signer
 
-PAGE = Path(__file__).parents[2] / "docs/protocol.md"
+FILE = Path(__file__).parents[2] / "docs/vectors/exclusive.json"
 
 
 def _vector() -> dict[str, Any]:
-    text = PAGE.read_text().partition("<!-- exclusive vector -->")[2]
-    vector: dict[str, Any] = json.loads(text.partition("```json\n")[2].partition("\n```")[0])
+    vector: dict[str, Any] = json.loads(FILE.read_text())
     return vector
 
 
