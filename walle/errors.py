@@ -9,7 +9,7 @@ WalleError
 └── ConfigError      a setting, a file or an argument given by a person
 
 `walle.protocol.ProtocolError` is outside the tree: that module imports nothing of walle. Code that catches it converts
-it into the error of its own layer.
+it into the error of its layer.
 """
 
 

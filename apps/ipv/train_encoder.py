@@ -1,7 +1,7 @@
 """Training of the IPV encoder on event logs: `python -m apps.ipv.train_encoder --logs FOLDER`.
 
 The GRU of make_encoder.py learns to predict the next action (training_data.py) from the state after each event, by two
-linear read-outs. The encoder is shared by the logs, each log has read-outs of its own, and they are dropped afterwards.
+linear read-outs. The encoder is shared by the logs, each log has its own read-outs, and they are dropped afterwards.
 Users whose hash says so are held out; on their visits the loss and the
 accuracy are reported, beside
 

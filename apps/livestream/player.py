@@ -1,6 +1,6 @@
 """Plays a source into a device: frames and sound as events, then each second with its tasks' answers, to a decision.
 
-The tasks answer when they can, so a second is decided once all of them have said something of its frames and sound.
+The tasks answer when they can, so a second is decided once all of them have answered for its frames and sound.
 In real time a task that is behind drops frames by its `queue_full`; without a pace the player waits for the tasks, so
 that nothing is dropped and the same file gives the same decisions, to the bit. With a budget of CPU time it does not:
 which frames are analysed depends on what the ones before took.
@@ -45,7 +45,7 @@ class Decision:
 class Player:
     """Plays one source into one device whose livestream tasks are installed.
 
-    `images` is how many frames of a second may go to the cloud. `paced` says that the source has a pace of its own.
+    `images` is how many frames of a second may go to the cloud. `paced` means that the source has its own pace.
     `budget` is the share of a core that the models may take, None for any; `chooser` has what came of it. `seconds` is
     how much of the source is played, None for all. `frames` counts the source's frames, those that were not analysed
     too.

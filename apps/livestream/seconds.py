@@ -1,6 +1,6 @@
 """Seconds of a stream, put together from the tasks' answers about their frames and sound.
 
-A second is complete once the stream has gone past it and every task has said something of each of its frames and
+A second is complete once the stream has gone past it and every task has answered for each of its frames and
 sounds: an answer, a failure, or that the trigger was dropped. Then the app hands it to the device as a `second` event.
 
 A frame that was not analysed has the answers about the last one that was: where it has not changed, they are about it

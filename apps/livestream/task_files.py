@@ -45,7 +45,7 @@ DETECTORS = {
     "palm": {"mediapipe": "palm_mediapipe"},
     "article": {"efficientnet": "article_efficientnet"},
 }
-# The tasks without which the app still decides, by settings of its own; both run, or none.
+# The tasks without which the app still decides, by other settings; both run, or none.
 OPTIONAL = ("palm", "article")
 # The highlight task's settings where the optional tasks run; fit_decision.py writes them.
 SETTINGS_WITH_ARTICLES = APP / "settings_with_articles.json"

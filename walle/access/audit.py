@@ -80,7 +80,7 @@ class Audit(Protocol):
         """Return once the record is durable; the caller acts then.
 
         `action` is a noun and a verb such as `release.start`. With `must` False an action that stops harm (a rollback)
-        goes on where the disk is full: the record is then kept in memory and written with the next one.
+        continues on a full disk: the record is then kept in memory and written with the next one.
 
         Raises:
             AuditError: the record is not durable. Do not act.

@@ -1,4 +1,4 @@
-"""Device actor: devices in a process of their own, each with a driver that plays its user."""
+"""Device actor: devices in a separate process, each with a driver that plays its user."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Edge gateways, each in a process of its own, several on each node."""
+"""Edge gateways, each in a separate process, several on each node."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The gateway in a process of its own, with the scheduler of fallback inference."""
+"""The gateway in a separate process, with the scheduler of fallback inference."""
 
 import asyncio
 import dataclasses

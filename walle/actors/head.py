@@ -1,4 +1,4 @@
-"""Questions to Ray's head, which may be away: each waits in a thread of its own, and for a limited time.
+"""Questions to Ray's head, which may be away: each waits in a separate thread, and for a limited time.
 
 A call of Ray that asks the head blocks while the head cannot be reached, for up to a minute and more. In the threads of
 `asyncio.to_thread`, of which a process has few, such calls would keep everything else from its files.
@@ -38,7 +38,7 @@ async def ask_head[**P, T](question: Callable[P, T], *args: P.args, **kwargs: P.
 
     Raises:
         HeadAwayError: the head does not answer within ASK_S, or MAX_OPEN calls wait for it already. The call itself
-            goes on until Ray ends it.
+            runs until Ray ends it.
     """
     return await _within_limit(_answer(functools.partial(question, *args, **kwargs)))
 

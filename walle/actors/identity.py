@@ -1,4 +1,4 @@
-"""The keys that make identities of devices, in a process of their own."""
+"""The keys that make identities of devices, in a separate process."""
 
 from walle.actors.service import ServiceActor
 from walle.cloud.nodes.identity import IdentityNode

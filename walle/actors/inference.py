@@ -1,4 +1,4 @@
-"""Replicas of fallback inference in a process of their own, where the bigger models' memory is."""
+"""Replicas of fallback inference in a separate process, where the bigger models' memory is."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The monitor that takes failing versions back, in a process of its own."""
+"""The monitor that takes failing versions back, in a separate process."""
 
 from walle.actors.service import ServiceActor
 from walle.cloud import MonitorNode

@@ -54,7 +54,7 @@ class Raised:
     """An error on its way to another process, as a result.
 
     Pickle rebuilds an error from its message, which is not what most of ours take as arguments; and Ray gives the
-    caller an error of a class of its own. Here its class, arguments and fields are restored, without `__init__`.
+    caller an error of another class. Here its class, arguments and fields are restored, without `__init__`.
     """
 
     kind: type[Exception]

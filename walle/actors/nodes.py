@@ -1,4 +1,4 @@
-"""The keeper of a cloud's nodes in a process of its own."""
+"""The keeper of a cloud's nodes in a separate process."""
 
 from walle.actors.keeper import NodeKeeper
 from walle.actors.members import member_kinds

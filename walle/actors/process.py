@@ -22,7 +22,7 @@ KEEPER = "nodes"
 
 
 def spawn(kind: type, *arguments: Any, **options: Any) -> Any:
-    """Return an actor of `kind` in a process of its own. It reserves no core: actors wait more than they compute."""
+    """Return an actor of `kind` in a separate process. It reserves no core: actors wait more than they compute."""
     remote: Any = ray.remote(**{"num_cpus": 0, **options})
     return remote(kind).remote(*arguments)
 

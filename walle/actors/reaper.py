@@ -4,7 +4,7 @@ Linux ends some of Ray's processes with their parent, but not the children of th
 agents stay, and the folder. The reaper waits for the end of its parent, then kills each process that inherited the
 variable MARKER with its value, with its children, and removes the folder. The agents write their titles over their
 environment: they are known by title and open files. The reaper runs as a script, with the standard library alone, in a
-session of its own, so that signals of a terminal do not end it.
+separate session, so that signals of a terminal do not end it.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The releases in a process of their own."""
+"""The releases in a separate process."""
 
 from walle.actors.service import ServiceActor
 from walle.cloud import ReleaseNode

@@ -1,4 +1,4 @@
-"""A tunnel server in a process of its own, on the node of Ray that it belongs to."""
+"""A tunnel server in a separate process, on the node of Ray that it belongs to."""
 
 import asyncio
 import contextlib

@@ -171,7 +171,7 @@ class ActorCloud:
 class Fleet:
     """Devices in actors, `per_actor` of them in each. `driver` and `options` as for `DeviceActor`.
 
-    A process that dies is replaced by another when the fleet is next asked anything: its devices go on from their
+    A process that dies is replaced by another when the fleet is next asked anything: its devices continue from their
     folders, as after a crash, with new drivers. One whose successor dies at once as well is not replaced again.
     """
 

@@ -185,7 +185,7 @@ def decode(data: bytes | memoryview, *, strict: bool = False) -> Any:
     """Return the value that `encode` was given, tuples as lists and arrays as shaped memoryviews.
 
     A map of keys that are bytes, or more than MAX_LEVELS levels, as a walle before these rules may have stored them,
-    are refused if `strict`: where the value goes on to a task. Asking costs as much as decoding.
+    are refused if `strict`: where the value is passed to a task. Asking costs as much as decoding.
 
     Raises:
         PlainDataError: the bytes are truncated, followed by others, or not in this encoding.

@@ -32,7 +32,7 @@ def emit(value: Any, *, as_json: bool, text: str | None = None) -> None:
 
 
 def emit_line(value: Any) -> None:
-    """Print `value` as one line of JSON, now: for commands that go on."""
+    """Print `value` as one line of JSON, now: for commands that continue."""
     print(json.dumps(value, default=str), flush=True)
 
 

@@ -1,6 +1,6 @@
 """HTTP client of large files, by the batch API of Git LFS (`/git/SCENARIO.git/info/lfs`).
 
-An upload that was cut goes on where it ended, by the transfer `tus`, where the cloud has it.
+An upload that was cut continues where it ended, by the transfer `tus`, where the cloud has it.
 """
 
 import asyncio

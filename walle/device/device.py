@@ -367,9 +367,9 @@ class Device:
     async def on_time(self, ts_ms: int, position: int | None = None) -> TakenEvent | None:
         """Move the time of the stream to at least `ts_ms`, in milliseconds since the epoch, without an event.
 
-        Timers that are due trigger their tasks. A live source does not need it: there time goes on by the device's
-        clock. An app with a log of its own passes what its log has, with a position, and passes it again in a replay:
-        the time of its stream goes on with its entries alone. More than an hour before the time of the stream it sets
+        Timers that are due trigger their tasks. A live source does not need it: there time advances by the device's
+        clock. An app that has its own log passes what its log has, with a position, and passes it again in a replay:
+        the time of its stream advances with its entries alone. More than an hour before the time of the stream it sets
         that back, as an event does.
 
         Return its position and the tasks that it has triggered, None if the device closes meanwhile.

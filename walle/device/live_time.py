@@ -1,6 +1,6 @@
 """Time of a live stream between its events: when the next timer is due by the device's clock (ADR 19).
 
-The time goes on from the latest event as the device's clock does. A clock that is set forward cannot be told from a
+The time advances from the latest event as the device's clock does. A clock that is set forward cannot be told from a
 suspended device: time has passed. One that is set back takes no time away. After a restart, event times are taken for
 times of the device's clock, so that the time in between has passed too.
 """

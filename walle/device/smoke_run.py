@@ -1,9 +1,9 @@
 """Check of a version on its device before it is activated: it is loaded, and plays the events that travel with it.
 
 The events are the first of those of its simulation, with the images and arrays that they name. They run in the VM host
-with the limits of the task and the attributes of this device, in a feature store, a history and a state of their own
-that are removed afterwards: the outputs go nowhere. There is no cloud: `ctx.escalate` fails as on a device that is
-offline. The active version goes on meanwhile, in VMs of its own: what a bad version does to its VM counts for no other.
+with the limits of the task and the attributes of this device, in a separate feature store, history and
+state that are removed afterwards: the outputs go nowhere. There is no cloud: `ctx.escalate` fails as on a device
+that is offline. The active version continues meanwhile, in its own VMs: a bad version does no harm to them.
 
 A version without such events is loaded only, as is one whose events trigger nothing.
 """
@@ -206,7 +206,7 @@ class _Runs:
 
 
 class _Events:
-    """The smoke events of a version, until `close`. Images are decoded in a process of their own, as in a VM host."""
+    """The smoke events of a version, until `close`. Images are decoded in a separate process, as in a VM host."""
 
     def __init__(self, log: Path, host: VmHost | None) -> None:
         self._log = log
@@ -214,7 +214,7 @@ class _Events:
         self._images = None if host is None else ImageDecoder(host, max_bytes=_MAX_ARRAY_BYTES)
 
     async def by_user(self) -> dict[str, list[LoggedEvent]]:
-        """Return the events of each user, which has a device of its own."""
+        """Return the events of each user, which has its own device."""
         return await asyncio.to_thread(events_of_users, EventLog(self._log))
 
     async def resolved(self, event: Event) -> Event:

@@ -71,7 +71,7 @@ class TaskVersions:
     async def prepare(self, files: Path, manifest: Manifest) -> None:
         """Load a version that is to be activated where it will run, so that its first triggers do not wait for it.
 
-        What takes longer than _LOAD_S goes on in the background, and the first run waits for it. The version has passed
+        What takes longer than _LOAD_S continues in the background; the first run waits for it. The version has passed
         its check; a failure here is left to its runs, which count for its release.
         """
         key = manifest.name, files

@@ -95,7 +95,7 @@ def tensor_bytes(value: Any, dtype: str | None) -> tuple[str, tuple[int, ...], b
 
     Those of `BITS_ONLY` types (4- and 2-bit ones a byte each) are given as arrays of ml_dtypes, or as whole numbers of
     the same size: their bits.
-    Numbers without a dtype of their own become float32 where one of them is a float, else int64, or bool for bools.
+    Numbers without a dtype become float32 where one of them is a float, else int64, or bool for bools.
 
     Raises:
         DTypeError: the dtype is unknown, or not that of the given buffer.
@@ -236,7 +236,7 @@ class GraphBuilder:
         """Return the output of one operator, or a list of them where it has several.
 
         `op` is an ONNX operator name; None stands for an optional input that is left out. `outputs` says how many are
-        wanted where that is neither 1 nor said by the attributes `split` or `num_outputs`. That the operator exists and
+        wanted if that is neither 1 nor given by the attributes `split` or `num_outputs`. That the operator exists and
         that shapes fit is checked when a Session loads the model.
         """
         if outputs is None:

@@ -79,7 +79,7 @@ class Session(_Model):
     `walle.convert` does it.
 
     Thread-safe: several threads can run one session at once; runs release the GIL while they compute. Each run in
-    progress has an arena (`plan().arena_bytes`) and, with `threads` above 1, threads of its own; up to four idle ones
+    progress has an arena (`plan().arena_bytes`) and, with `threads` above 1, its own threads; up to four idle ones
     are kept for later runs. Sessions on the same file share its memory-mapped weights. The plans of the last eight sets
     of input shapes are cached.
 

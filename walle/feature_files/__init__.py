@@ -1,4 +1,4 @@
-"""Files of features: the spool of an export that goes on where it ended, and its forms (JSON lines, CSV, Parquet)."""
+"""Files of features: the spool of an export that continues where it ended, and its forms (JSON lines, CSV, Parquet)."""
 
 from walle.feature_files.csv_cells import cell_of_text, text_of_cell
 from walle.feature_files.export import Export, ExportError, FileForm, form_of

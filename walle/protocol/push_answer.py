@@ -16,7 +16,7 @@ class PushAnswer:
     """Directives for a device, the most urgent first, and what its next request should do.
 
     `unknown` are numbers of parts to send in X-Walle-Have. `place` is not empty where the answer was cut: the device
-    sends it back, and the next answer goes on there. After `wait_s` seconds there may be more than now; 0 for nothing.
+    sends it back, and the next answer continues there. After `wait_s` seconds there may be more; 0 for nothing.
     """
 
     directives: tuple[Directive, ...] = ()

@@ -2,7 +2,7 @@
 
 No message has the id of a trace. It is the digest of what names the install or the run on both sides: the device, which
 its session or certificate proves, the task, and the release's version or the time of the event, which are in the
-directive and in the upload's frame. So a device can add to traces of its own only, and older peers see no difference.
+directive and in the upload's frame. So a device can add to its own traces only, and older peers see no difference.
 """
 
 import dataclasses

@@ -209,7 +209,7 @@ class Refusal:
 class Drain:
     """The cloud will stop this tunnel. The device moves after `after_s` and a random time up to `spread_s`.
 
-    Until then all goes on. Then the device sends nothing new, waits for what is in flight, and connects to `host` and
+    Until then nothing changes. Then it sends nothing new, waits for what is in flight, and connects to `host` and
     `port`, or to the same address if `host` is empty.
     """
 

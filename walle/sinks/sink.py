@@ -16,7 +16,7 @@ _SHOWN_CHARS = 200  # characters of each text of a device in an error
 class SinkError(PipelineError):
     """A target that did not take rows.
 
-    `may_pass`: a retry of the same rows may succeed, after `wait_s` seconds at least where the target said so.
+    `may_pass`: a retry of the same rows may succeed, after `wait_s` seconds at least if the target stated them.
     `written`: rows from the first one on that it has taken nevertheless, or refuses.
     `refused`: those of them that it refuses, however often and with whatever rows they are sent.
     """

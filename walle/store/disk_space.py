@@ -1,7 +1,7 @@
 """Free space of the cloud's disk: below a reserve only what takes versions back is written.
 
 A disk that fills up must not keep a bad version on devices. So new work stops while there is still room: pushes and new
-releases are refused with 507. Rollbacks go on, in space that the journals have reserved.
+releases are refused with 507. Rollbacks continue, in space that the journals have reserved.
 """
 
 import errno

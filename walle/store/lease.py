@@ -75,8 +75,8 @@ class LeaseLostError(DeployError):
 class Leases(Protocol):
     """Interface to the leases of a database.
 
-    `decides_later`: a holder that does not reach the database goes on, and changes nothing, until it does: each of its
-    writes asks there whether the lease is still its own. Else a lease that was not renewed for its life is lost.
+    `decides_later`: a holder that does not reach the database continues and changes nothing until it does: each of its
+    writes asks there whether it still has the lease. Else a lease that was not renewed for its life is lost.
 
     Raises, from every call:
         StateError: the database cannot be read or written.

@@ -135,7 +135,7 @@ class PostgresDatabase:
         await self._retrying(attempt, self._retry_s)
 
     def hurry(self, limit_s: float) -> None:
-        """End all calls, those that go on and those that begin, in `limit_s`: for a node that stops."""
+        """End all calls, those under way and those that begin, in `limit_s`: for a node that stops."""
         if self._end_s is None:
             self._end_s = self._clock.monotonic() + limit_s
             self._ending = asyncio.get_running_loop().call_later(limit_s, self._cut)

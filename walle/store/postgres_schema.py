@@ -1,7 +1,7 @@
 """Schema of a cloud's state in PostgreSQL: numbered steps, of which a database remembers those that it has had.
 
 The tables are in the schema `walle`, beside those of uploads (`walle.pipeline.ingest.postgres.schema`), which have
-other names and a format of their own. Texts of devices are kept as JSON where they may have characters that
+other names and another format. Texts of devices are kept as JSON where they may have characters that
 PostgreSQL does not store. Nothing there is a secret in clear: enrolment tokens are hashes, exclusive files are sealed
 or encrypted.
 """

@@ -1,4 +1,4 @@
-"""A SQLite file of the cloud in which each call has a connection of its own: several processes may have it open.
+"""A SQLite file of the cloud in which each call has a separate connection: several processes may have it open.
 
 Each change is one transaction that holds the write lock from its first read.
 """

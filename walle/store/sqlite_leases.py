@@ -100,7 +100,7 @@ class SqliteLeases:
         except StateError as error:
             if not error.is_full:
                 raise
-            # Nobody can write that they have taken it, and rollbacks must go on.
+            # Nobody can write that they have taken it, and rollbacks must continue.
             with state_errors(self.path), contextlib.closing(_connect(self.path)) as db:
                 check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
 

@@ -1,4 +1,4 @@
-"""A cloud's database for code that blocks: its connections are those of an event loop in a thread of its own."""
+"""A cloud's database for code that blocks: its connections are those of an event loop in a separate thread."""
 
 import asyncio
 import concurrent.futures

@@ -2,7 +2,7 @@
 
 The roles are in docs/adr/0004-trust.md.
 Each kind of signed bytes begins differently: manifests with `MANIFEST_DOMAIN`, directives, lists and timestamps with
-domains of their own, metadata with a brace. None is accepted as another, even where one key has several roles.
+their own domains, metadata with a brace. None is accepted as another, even where one key has several roles.
 Verification is in `walle.trust.metadata`.
 """
 

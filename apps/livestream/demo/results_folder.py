@@ -49,7 +49,7 @@ class ResultsFolder:
     def begin(self) -> None:
         """Make the folder, and remove the files of the last run.
 
-        A name in the list that no run gives a file is left, as is what lies behind a link.
+        A name in the list that no run gives a file is left, as is the target of a link.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         for name in self._earlier:

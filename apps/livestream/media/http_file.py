@@ -73,7 +73,7 @@ class HttpFile:
         return self.length is None
 
     def allow(self, seconds: float) -> None:
-        """Let reads go on for at most `seconds` from now; a server that sends a byte now and then is lost, too."""
+        """Let reads continue for at most `seconds` from now; a server that sends a byte now and then is lost, too."""
         self._deadline_s = self._monotonic() + seconds
 
     def seekable(self) -> bool:

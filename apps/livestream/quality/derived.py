@@ -23,7 +23,7 @@ def playable(clip: Clip, path: Path, folder: Path) -> Path:
     with a `zoom` its frames are cut towards its middle, each a little more, and scaled to its size.
 
     Raises:
-        ConfigError: the file cannot be read, or the part lies outside it.
+        ConfigError: the file cannot be read, or the part is outside it.
     """
     is_picture = path.suffix.lower() in _PICTURES
     if not is_picture and clip.crop is None:

@@ -4,7 +4,7 @@
 
 PACK is made by make_data.py. FOLDER gets item.npz, face.npz and voice.npz: weights with batch normalisation folded in,
 by the names that own_models.py builds their graphs from; check.npz: inputs, and PyTorch's outputs for them; and
-metrics.json on what was held out. With --start it goes on from an earlier run's FOLDER. `install.py` puts the weights
+metrics.json on what was held out. With --start it continues from an earlier run's FOLDER. `install.py` puts the weights
 where the app has them.
 """
 

@@ -62,7 +62,7 @@ class SqliteIdentityStore(IdentityStore):
         return self
 
     def close(self) -> None:
-        """End what `keep_room` began, or is about to; every other call has a connection of its own."""
+        """End what `keep_room` began, or is about to; every other call has a separate connection."""
         with self._keeping:
             self._is_closed = True
             if self._let_go is not None:

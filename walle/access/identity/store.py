@@ -59,7 +59,7 @@ class IdentityStore(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """End what `keep_room` began, or is about to; other calls go on."""
+        """End what `keep_room` began, or is about to; other calls continue."""
 
     @abc.abstractmethod
     def keep_room(self) -> None:

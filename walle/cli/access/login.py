@@ -51,7 +51,7 @@ def login(
 ) -> None:
     """Keep your token of a cloud, for commands and for git: no command line, address or environment needs it.
 
-    It is kept in ~/.config/walle/credentials.toml, which only you can read, after the cloud has said whose it is. The
+    It is kept in ~/.config/walle/credentials.toml, which only you can read, after the cloud has named its owner. The
     CA of a cloud that has its own is pinned: from a file, by its fingerprint, or after you have compared it.
     """
     credentials = Credentials.load()

@@ -73,7 +73,7 @@ def restore(
 ) -> None:
     """Make a cloud's folder from a backup, of which every hash is verified; then start it with walle cloud up.
 
-    Devices go on: what the cloud tells them is newer than all that the lost one can have said. Uploads that it had
+    Devices continue: the cloud's orders are newer than all those of the lost one. Uploads that it had
     acknowledged after the backup are lost, and listed in walle features and /metrics. Revoke again the devices and
     tokens that were revoked after the backup, and enrol again the devices that were enrolled after it.
     """

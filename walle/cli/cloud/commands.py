@@ -272,7 +272,7 @@ def up(
 ) -> None:
     """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
 
-    With --ray each part is a process of its own; one that dies is started again and continues where it was.
+    With --ray each part is a separate process; one that dies is started again and continues where it was.
     What a device needs to join is written to FOLDER/join.json, for its owner only.
     """
     if gateways < 0:  # check-ins go on while the gateway is moved to another node, or started again

@@ -120,7 +120,7 @@ def run(
     """Run a device: it asks the cloud for tasks, runs them on the user's events, and sends what they give.
 
     It ends when the events are played and everything has reached the cloud; without events, at Ctrl-C. After a crash
-    the same command goes on where the device was: nothing is lost, and nothing is counted twice.
+    the same command continues where the device was: nothing is lost, and nothing is counted twice.
 
     mqtt://USER@HOST/TOPIC?id=FIELD reads messages of JSON events, with MQTT's + and # in the topic, until Ctrl-C, and
     acknowledges what the device's journal has. FIELD of an event's contents names it, so that a message that comes

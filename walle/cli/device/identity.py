@@ -93,7 +93,7 @@ def enrol(
 ) -> None:
     """Write a join file that admits one device by its id, or several new ones that are set up from one image.
 
-    Its token is a secret, and is used up by the enrolment: the device makes a key of its own then. An id that is
+    Its token is a secret, and is used up by the enrolment: the device then makes its own key. An id that is
     enrolled already gets the new key, and the old one is revoked.
     """
     if (cloud is None) == (join is None):

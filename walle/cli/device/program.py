@@ -1,6 +1,6 @@
 """Program behind `walle device run`: a `Device`, the requests of its app, its user's events, and its status.
 
-The events of a file have positions, so that a device that was killed goes on where it was. Positions of one device only
+The events of a file have positions, so that a killed device continues where it was. Positions of one device only
 grow: each new file begins where the one before ended, and `source.json` in the device's folder says where.
 """
 

@@ -214,7 +214,7 @@ def export(
 ) -> None:
     """Write features to a file of JSON lines, CSV or Parquet (with walle[parquet]).
 
-    The same command goes on where it was cut: until the file is whole, what was read is in FILE.part. Times of --since
+    The same command continues where it was cut: until the file is whole, its part is in FILE.part. Times of --since
     and --until belong to what is exported, so give dates where an export may be cut, not how long ago.
 
     JSON lines are as those of `walle features tail --json`. In CSV and Parquet each field of a payload is a column:

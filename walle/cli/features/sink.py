@@ -1,4 +1,4 @@
-"""`walle features sink`: send features on to other systems, as a process of its own."""
+"""`walle features sink`: send features on to other systems, as a separate process."""
 
 import os
 import random

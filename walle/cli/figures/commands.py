@@ -58,7 +58,7 @@ def figures(
     Without a name all are measured, one after the other, and out/report.html has each of them: first a table with the
     paper's number, ours and the best peer's, then what each printed, its command, time, machine and versions. One that
     fails is shown with its last lines, and the others continue; exit status 1 says so. Load tests that were run are
-    linked to. A call that was interrupted goes on where it was: what the same command has measured at the same commit,
+    linked to. An interrupted call continues where it was: what the same command has measured at the same commit,
     without changes to its files, is not measured again.
     """
     catalogue = Catalogue.find()

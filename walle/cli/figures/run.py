@@ -1,4 +1,4 @@
-"""Run of one figure in a process of its own, and the record of it that is kept."""
+"""Run of one figure in a separate process, and the record of it that is kept."""
 
 import contextlib
 import dataclasses
@@ -70,7 +70,7 @@ def run_figure(
     limit_s: float,
     why: str = "the limit of each (--limit-s)",
 ) -> FigureResult:
-    """Measure a figure in a process of its own group, which is ended after `limit_s`; return what came of it.
+    """Measure a figure in its own process group, which is ended after `limit_s`; return what came of it.
 
     `why` says where the limit comes from, for the result of one that takes too long.
     """
@@ -120,7 +120,7 @@ def run_figure(
 
 
 def run_directly(path: Path, arguments: Sequence[str], root: Path) -> int:
-    """Run a benchmark in a process of its own with this terminal; return its exit status, as a shell has it."""
+    """Run a benchmark in a separate process with this terminal; return its exit status, as a shell has it."""
     process = subprocess.Popen([sys.executable, str(path), *arguments], env=environment(root))
     try:
         process.wait()

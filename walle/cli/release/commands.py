@@ -191,7 +191,7 @@ def pause(release_id: ReleaseId, url: UrlOption, token: TokenOption = "", as_jso
 
 
 def resume(release_id: ReleaseId, url: UrlOption, token: TokenOption = "", as_json: JsonFlag = False) -> None:
-    """Let a paused release go on."""
+    """Resume a paused release."""
     _act(url, token, lambda client: client.resume(release_id), as_json=as_json)
 
 

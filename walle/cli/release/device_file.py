@@ -36,7 +36,7 @@ def put(
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Give devices, or the group of a rule, a file of their own, in place of the one that they have by this name.
+    """Give devices, or the group of a rule, their own file, in place of the one that they have by this name.
 
     The cloud seals it to the key of each device. It keeps nothing that it can read itself of single devices, and files
     of groups encrypted with its own key. A device's own file goes before those of its groups, of which the newest

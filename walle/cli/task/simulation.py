@@ -62,8 +62,8 @@ def simulate(
     """Run a task on this machine as the cloud does before it releases it.
 
     The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
-    device, or on the one that --app-version and --os name. Each user of the log, which is a stream of it, has a device
-    of its own. The cloud also plays them for each app version and system of the devices that a release is for. The
+    device, or on the one that --app-version and --os name. Each user of the log (each stream) has a separate device.
+    The cloud also plays them for each app version and system of the devices that a release is for. The
     report has what it puts out (--show), logs and prints, its faults, each with the first event and its line in the
     log, which lines were skipped and why, and the time of its phases, without the start of VMs and loading. After the
     last event of each device time passes, so that the timers of [trigger] are due; the report counts those that still

@@ -132,7 +132,7 @@ def exclusive_router(
     ) -> None:
         """Give a device, or the devices of a rule, a file; this needs the role `releaser` in the task's scenario.
 
-        The file is the request's body. A device has the newest file of its groups, unless it has one of its own. One of
+        The file is the request's body. A device has the newest file of its groups, unless one was put for it. One of
         the newest versions of the task must list the name under [[exclusive]]. The device has the file at its next
         question, without a new version. A file that is there by this name, for the device or this rule, is replaced.
         """

@@ -47,7 +47,7 @@ class FeatureSamples:
     async def latest(
         self, identity: Identity, *, task: str, device: str, version: str = "", count: int
     ) -> tuple[list[dict[str, Any]], int]:
-        """Return the latest features, newest first, and the position after which a tail goes on."""
+        """Return the latest features, newest first, and the position after which a tail continues."""
         wanted = FeatureFilter(task=task, device=device, version=version)
         with _reading():
             page = await FeatureReader(self._uploads(), wanted, self._may(identity)).latest(count)
@@ -56,7 +56,7 @@ class FeatureSamples:
     async def since(
         self, identity: Identity, *, task: str, device: str, version: str = "", after: int
     ) -> tuple[list[dict[str, Any]], int]:
-        """Return features after a position, newest first, at most MAX_TAIL, and the position to go on after."""
+        """Return features after a position, newest first, at most MAX_TAIL, and the position to continue after."""
         wanted = FeatureFilter(task=task, device=device, version=version)
         with _reading():
             page = await FeatureReader(self._uploads(), wanted, self._may(identity)).page(after, MAX_TAIL)

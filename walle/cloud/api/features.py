@@ -60,7 +60,7 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
 
         A feature: {"position", "time", "device", "task", "version", "topic", "page", "sent_ms", "received_ms",
         "payload"}, and "error" where the payload cannot be decoded. The last line: {"after", "head", "more"}. An
-        answer without it was cut. To go on, pass its `after`.
+        answer without it was cut. For the next page, pass its `after`.
         """
         identity = _reader(access, authorization)
         wanted = FeatureFilter(
@@ -107,7 +107,7 @@ def _reader(access: Identifier, authorization: str) -> Identity:
 
 
 async def _lines(page: FeaturePage) -> AsyncIterator[str]:
-    """Yield the page as JSON lines, some at a time; another thread decodes them, so that other requests go on."""
+    """Yield the page as JSON lines, some at a time; another thread decodes them, so that other requests continue."""
     part: list[tuple[int, Received]] = []
     for one in page.uploads:
         part.append(one)

@@ -14,7 +14,7 @@ _CAUSES = ("silence", "silent", "inconclusive", "group", "guard", "device", "net
 
 
 def release_metrics(overview: ReleaseOverview, totals: Mapping[str, Totals]) -> list[Metric]:
-    """Return the metrics of releases. Only those in use have series of their own, so that their number is bounded."""
+    """Return the metrics of releases. Only those in use have their own series, so that their number is bounded."""
     states = gauge("walle_releases")
     for state, count in overview.counts.items():
         states.add_metric([state.value], count)

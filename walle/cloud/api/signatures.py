@@ -61,7 +61,7 @@ def signature_router(versions: SignedVersions, access: Identifier, audit: Audit 
     async def add(
         scenario: str, task: str, version: str, body: SignaturesBody, identity: Annotated[Identity, Depends(author)]
     ) -> dict[str, Any]:
-        """Keep signatures of a version's manifest; a release that waits for them goes on.
+        """Keep signatures of a version's manifest; a release that waits for them continues.
 
         With `again`, `releases` of the answer are those that devices may get and that have new signatures now.
         """

@@ -4,7 +4,7 @@ A session is a cookie that this cloud sealed: the hash of the person's token, wh
 it is stored, so that it outlives a restart and every gateway of the cloud knows it. It ends with its token, at its
 time, or when the person logs out (`walle.access.ended_sessions`).
 
-The form of the login has a session of its own before that of the person: a cookie, and a key in the form, without
+The form of the login has a separate session before that of the person: a cookie, and a key in the form, without
 which no login begins. So no other site can log a browser in as somebody else.
 """
 

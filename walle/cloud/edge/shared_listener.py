@@ -32,7 +32,7 @@ class SharedListener:
         self._offering = offering
 
     async def leave(self) -> bool:
-        """Offer it no more; return whether another process goes on to accept from the socket."""
+        """Offer it no more; return whether another process continues to accept from the socket."""
         self._offering.cancel()
         await asyncio.gather(self._offering, return_exceptions=True)
         self._offer.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ class TableFollower:
     Tasks with a release by uploaded attributes, which are only in the other gateway's folder, are left out, unless this
     one `has_uploaded`: that one alone answers about them. `on_lost` is awaited after each question without an answer.
 
-    While the other one does not answer, the last table goes on to be served. Devices stop installing from it by
+    While the other one does not answer, the last table is still served. Devices stop installing from it by
     themselves when its timestamp is over (`CloudConfig.timestamp_life_s`, an hour).
     """
 
@@ -71,7 +71,7 @@ class TableFollower:
         return self._verifier.device_id(session)
 
     def size_of(self, directive: Directive) -> int:
-        """Return the bytes of a directive's version, those of its manifest where the cloud has not said."""
+        """Return the bytes of a directive's version, those of its manifest if the cloud did not state them."""
         return self._sizes.get(directive.manifest, directive.size_bytes)
 
     async def follow(self) -> None:

@@ -1,6 +1,6 @@
 """Files of a cloud whose state is in a database, left by a version of Walle that kept these parts in the folder.
 
-`move_left_file` moves one to the database, whole or not at all, and goes on where it was interrupted:
+`move_left_file` moves one to the database, whole or not at all, and continues where it was interrupted:
 
 1. The tables of the file get other names, so that a process of that version, which may still run, fails with an error
    and writes nothing that would be lost.

@@ -76,7 +76,7 @@ def choose_database(folder: Path, url: str) -> str:
     """Return the URL of the database of a cloud that starts with this URL; empty: as before.
 
     Raises:
-        ConfigError: the folder has state of its own, or its state is in another database.
+        ConfigError: the folder has its own state, or its state is in another database.
     """
     found = read_database(folder)
     if not url:

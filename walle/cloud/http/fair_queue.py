@@ -1,7 +1,7 @@
 """Turns of an event loop, dealt to addresses in a circle.
 
 The work of a server with one loop is as fair as its queue. Whoever sends the most would get the most: here each
-address has a queue of its own, and each gets a turn before one gets a second. Work that waits is not dropped, so that
+address has its own queue, and each gets a turn before one gets a second. Work that waits is not dropped, so that
 a fleet behind one address gets all of the time that nobody else asks for.
 """
 

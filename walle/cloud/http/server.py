@@ -142,7 +142,7 @@ class HttpFront:
         missing = first_record_mark(accepted) if is_tls else 0  # a client that waited to be accepted has often sent
         if missing:
             # One whose hello does not come costs a socket: no task, and none of the tens of KiB of TLS.
-            # Its handshake has a turn of its own: it takes longer than most requests.
+            # Its handshake has a separate turn: it takes longer than most requests.
             take = functools.partial(self.turns.take, address, lambda: self._start(connection, connect))
             connection.wait_for_first_record(missing, take)
         else:

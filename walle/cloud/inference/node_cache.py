@@ -42,7 +42,7 @@ def default_folder(cloud: str) -> Path:
 class NodeCache:
     """Files in `folder`, at most `max_bytes` of them, those used last; what is absent is fetched from the cloud.
 
-    Several processes may use it at once. Each has a folder of its own below it, `run_folder`, between `prepare` and
+    Several processes may use it at once. Each has its own folder below it, `run_folder`, between `prepare` and
     `close`; that of a process that was killed is removed by the next one. `fetch` yields a file by its sha256 in parts;
     the hash is checked here, as is that of each file that is read: the folder may be damaged.
     """

@@ -22,7 +22,7 @@ type _Name = tuple[str, str]  # a task's full name, and a version
 class PhaseAudience:
     """The releases of each version, read again before a device is refused where one of them has changed.
 
-    `profile_of` returns what a device said of itself last, None where that is not known, `join` a profile with what was
+    `profile_of` returns what a device last reported about itself, None if unknown, `join` a profile with what was
     uploaded. From `start` on, `all_releases` returns the releases, `versions_of` what a device reported of each task.
     """
 

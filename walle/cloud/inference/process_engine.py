@@ -38,7 +38,7 @@ _MAX_USED = 64  # versions whose last use is known
 
 @dataclasses.dataclass(eq=False)
 class _Link:
-    """The connection to one process; `vms` is 0 until it has said hello."""
+    """The connection to one process; `vms` is 0 until its first message."""
 
     number: int
     stream: FrameStream | None = None
@@ -116,7 +116,7 @@ class ProcessEngine:
                 link.stream.send(["keep", self._kept])
 
     async def start(self) -> None:
-        """Connect to the processes, and go on doing so; wait for the first of them, for _HELLO_S at most."""
+        """Keep connecting to the processes; wait for the first of them, for _HELLO_S at most."""
         self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HELLO_S):

@@ -134,7 +134,7 @@ class TlsListener:
         return TlsAddress(host, port, key.certificate)
 
     def close(self) -> None:
-        """Close the port; a connection that it took goes on."""
+        """Close the port; a connection that it took continues."""
         if self._server is not None:
             self._server.close()
             self._server = None

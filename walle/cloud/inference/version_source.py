@@ -20,7 +20,7 @@ class VersionSource(Protocol):
         """Return a file that a manifest names; who unpacks it checks its hash."""
 
     def place(self, sha256: str) -> Path | None:
-        """Return where a file lies on this machine as long as the version is released, None where it is copied."""
+        """Return where a file is on this machine as long as the version is released, None where it is copied."""
 
     async def copy(self, sha256: str, path: Path) -> None:
         """Write a file to `path`, a new one, by pieces; who unpacks it checks its hash."""

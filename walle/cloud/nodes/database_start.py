@@ -1,4 +1,4 @@
-"""Wait of a cloud that starts for its databases: a start after a power cut goes on once they are there."""
+"""Wait of a cloud that starts for its databases: a start after a power cut continues once they answer."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ async def wait_for_databases(config: CloudConfig, say: Callable[[str], None], *,
     """Return once the databases of a cloud can be used, with the tables that this version needs.
 
     While one is away, `say` is called with what is waited for: a server that does not answer, starts, is a standby or
-    has no free connection, and a name that is not resolved. A change of the reason is said too.
+    has no free connection, and a name that is not resolved. A changed reason is reported too.
 
     Raises:
         DatabaseError, IngestError: what does not pass by itself, such as a wrong password or name of the database, a

@@ -17,7 +17,7 @@ RESTORED_S = 30 * 86_400.0  # since the restore of a cloud, in which devices may
 class DeviceRequests:
     """Answers requests of devices from `start` on: phases of versions that a release has given to the device.
 
-    `profile_of` returns what a device said of itself last, None where that is not known, `join` a profile with what was
+    `profile_of` returns what a device last reported about itself, None if unknown, `join` a profile with what was
     uploaded.
     """
 

@@ -1,7 +1,7 @@
 """Which process of a cloud belongs on which of its nodes, and what is to be done next about those that do not.
 
 A `Plan` is what an operator asked for: nodes that are drained, and processes that are to be started again. It is kept
-in the cloud's folder, so that whoever looks after the nodes goes on with it however it ended.
+in the cloud's folder, so that whoever looks after the nodes continues it.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """The tunnel servers of a cloud, as its gateway knows them by their reports: the ring, their state, and how many ended.
 
 A server that has not reported for `GONE_S` leaves the ring; its devices go to the others. A gateway that was started
-again hears from servers that follow a ring; it makes one of its own `_SETTLE_S` later, when all have reported.
+again hears from servers that follow a ring; it makes one `_SETTLE_S` later, when all have reported.
 """
 
 import dataclasses

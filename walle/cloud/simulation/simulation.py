@@ -69,7 +69,7 @@ class SimulatedRun:
 class Simulator:
     """A runner of bundles, at most `runs` at once, of which one scenario has one.
 
-    Each simulation has VMs of its own, in a VM host of its own, which `new_host` makes and which ends with it: what one
+    Each simulation has its own VMs, in its own VM host, which `new_host` makes and which ends with it: what one
     version does to its interpreters, or to their process, reaches no other. Without `vm_host` the VMs are in this
     process: not for versions of others, before whose release this is the first to run them.
 
@@ -108,7 +108,7 @@ class Simulator:
     ) -> SimulationResult:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device, and of each group.
 
-        Each user of the events, which is a stream of theirs, has a device of its own of each kind; the first `users` of
+        Each user of the events, which is a stream of theirs, has a separate device of each kind; the first `users` of
         them are played. Where there are several, the devices' ids end with their numbers.
 
         Time passes after each device's last event: as long as the condition's timers run, or `until` then.

@@ -29,7 +29,7 @@ _ROOT = {TraceKind.INSTALL: "push.answer", TraceKind.RUN: "device.trigger"}
 
 
 def exporter(address: str) -> SpanQueue:
-    """Return what sends spans in batches to the collector at `address`, in a thread of its own.
+    """Return what sends spans in batches to the collector at `address`, in a separate thread.
 
     `address` is that of an OTLP receiver, such as http://127.0.0.1:4318, or FROM_ENVIRONMENT. Headers, certificates,
     timeouts, queue and batch sizes come from the standard OTEL_* variables.

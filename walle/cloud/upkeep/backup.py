@@ -77,7 +77,7 @@ class BackupFile:
 class Manifest:
     """List of a backup's files. `damaged` are stored and large files whose bytes do not have the hash of their name.
 
-    `has_uploads` is False where the cloud stores uploads elsewhere (PostgreSQL), which needs a backup of its own.
+    `has_uploads` is False where the cloud stores uploads elsewhere (PostgreSQL), which needs a separate backup.
     `has_files` is False where files of versions lie in a bucket, which a restored cloud uses again. `has_state` is
     False where releases, devices, identities, exclusive files and audit log are in a database, which needs a backup of
     its own, made before this.

@@ -1,7 +1,7 @@
 """Restore of a cloud from a backup, into a new folder: every hash is verified, and devices are told something newer.
 
 A restored cloud is in the past: its devices have seen directives of higher serials than it has drawn, and refuse them
-as replays. `raise_epoch` makes what it says next newer than all that the lost cloud can have said.
+as replays. `raise_epoch` makes its next orders newer than all those of the lost cloud.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ def restore_backup(
 def skip_release_numbers(folder: Path, clock: Clock) -> None:
     """Have releases numbered above all that the lost cloud can have used, so that no id stands for two releases.
 
-    They go on from the time in minutes, which grows with each restore, and faster than people make releases.
+    They continue from the time in minutes, which grows with each restore, and faster than people make releases.
     """
     _raise_counter(folder, "release", int(clock.time() // _MINUTE_S))
 

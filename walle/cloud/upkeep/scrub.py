@@ -86,10 +86,10 @@ class Scrubber:
         """Check all files once, and yield each. Unread manifests come first: they say which files must be there.
 
         `rate` returns the bytes to read in a second, for the bytes of all files and of this one. A pass that was
-        interrupted goes on `after` a file (STORE/SHA256); what is missing is looked for again.
+        interrupted continues `after` a file (STORE/SHA256); what is missing is looked for again.
 
         Raises:
-            FileStoreUnavailableError: a store does not answer; nothing is said about its files.
+            FileStoreUnavailableError: a store does not answer; the state of its files is not known.
         """
         reachable = await self._look()
         if reachable.unread and repairs:

@@ -1,7 +1,7 @@
 """Scrubbing of a cloud's stored files in the background of its release node, and its state for the gateways.
 
 A pass takes a week, or runs at a given rate. A damaged file that nothing repairs pauses the releases under way whose
-versions have it: the fault is the cloud's, not the version's. The state lies in scrub.json, so that a pass goes on
+versions have it: the fault is the cloud's, not the version's. The state is in scrub.json, so that a pass continues
 where a restart interrupted it, and every gateway shows it.
 """
 

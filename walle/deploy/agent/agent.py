@@ -2,7 +2,7 @@
 
 A directive is accepted if the release role signed it for this device among others, it has not expired, no newer one was
 seen for its task, and a fresh timestamp says that it still counts (`walle.deploy.agent.trust`). Its version is then
-pulled, verified, assembled, checked in a folder of its own, and activated by one rename. Going back to the previous
+pulled, verified, assembled, checked in a separate folder, and activated by one rename. Going back to the previous
 version needs no pull. `revert` leaves a version that fails after activation, without asking the cloud.
 
 The agent does not retry by itself. A directive that failed because of the network is carried out when the cloud sends
@@ -82,7 +82,7 @@ type OnEnd = Callable[[str], Awaitable[None]]
 class OnActivate(Protocol):
     """Activates a task's first version, or replaces the active one.
 
-    With `may_postpone`, it may raise ActivationPostponedError: the active version then goes on.
+    With `may_postpone`, it may raise ActivationPostponedError: the active version then continues.
     """
 
     async def __call__(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None: ...

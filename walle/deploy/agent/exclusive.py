@@ -98,7 +98,7 @@ class _Kept:
 class ExclusiveFiles:
     """The exclusive files of one device, after `start`. `active()` returns the manifests of its active versions.
 
-    One question to the cloud at a time; reads go on beside it.
+    One question to the cloud at a time; reads continue beside it.
     """
 
     def __init__(

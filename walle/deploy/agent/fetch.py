@@ -20,7 +20,7 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 
 class FetchError(DeployError):
-    """A pull that the network or the server did not carry out; nothing is said against the file. Worth another try.
+    """A pull that the network or the server did not carry out; the file itself may be good. Worth another try.
 
     `status` is the server's, where it answered that it does not give the file; else 0. `asked_s` is the pause that the
     server asked for (Retry-After), 0 for none.
@@ -73,7 +73,7 @@ class Fetcher(Protocol):
     ) -> contextlib.AbstractAsyncContextManager[CodedAnswer]:
         """Ask for the file at `url` in one of `codings` that is smaller, or as it is where the server has none.
 
-        `dictionary` is the sha256 of a file to which a difference may be sent, "" for none. The answer goes on from
+        `dictionary` is the sha256 of a file to which a difference may be sent, "" for none. The answer continues from
         `held` where the server still has those bytes, and begins at 0 otherwise.
 
         Raises (also from `chunks`):
@@ -150,7 +150,7 @@ class HttpFetcher:
                 yield answer
                 return
             target = _target(answer, url)
-        # It has whole files alone: a part of a coded form cannot go on there.
+        # It has whole files alone: a part of a coded form cannot continue there.
         kept = {"Accept-Encoding": "identity"} | ({} if "If-Range" in headers else _only_range(headers))
         request = httpx.Request("GET", target, headers=kept, extensions={"timeout": self._timeout.as_dict()})
         # Without `auth`, the client would add its own.

@@ -8,7 +8,7 @@
           manifest                     the signed envelope, as it was received
           files/...                    what the manifest lists, and nothing else; read-only
         staging/{manifest sha256}/     a version on its way
-          blobs/{sha256}               pulled so far, cut short perhaps: a later pull goes on from there
+          blobs/{sha256}               pulled so far, cut short perhaps: a later pull continues from there
           blobs/{sha256}.coded         the same in a content coding, with a file .coded.about beside it
           manifest, files/...          the version being put together, in the form it will have
 

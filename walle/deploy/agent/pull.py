@@ -202,7 +202,7 @@ class Puller:
         """Return whether the file was had in a smaller form; if not, it is to be pulled as it is.
 
         Raises:
-            FetchError: a transport failure; what came is kept, and a later pull goes on from there.
+            FetchError: a transport failure; what came is kept, and a later pull continues from there.
         """
         if entry.size_bytes < MIN_CODED_BYTES or await on_disk(staging.held_bytes, entry.sha256) > 0:
             return False

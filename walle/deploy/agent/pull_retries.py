@@ -37,7 +37,7 @@ class PullRetries:
     def failed(self, task: str, number: tuple[int, int], asked_s: float, *, has_progressed: bool) -> None:
         """Take note of a pull that failed; the server asked for a pause of `asked_s` at least.
 
-        One that brought a part of the files goes on from there: its link drops, and pauses do not grow for that.
+        One that brought a part of the files continues from there: its link drops, and pauses do not grow for that.
         """
         retry = self._retries.get(task)
         if retry is None or retry.number != number:

@@ -51,7 +51,7 @@ def line_text(test: Mapping[str, Any], does: str) -> str:
 def sample_text(sample: Mapping[str, Any], *, is_trial: bool = False) -> str:
     """Return the counts of a step: `20 runs on 3 devices, 5 failed`, and which devices do not count or are broken.
 
-    In a trial each run counts like a device, so that nothing can be said of broken devices.
+    In a trial each run counts like a device, so there is no evidence about broken devices.
     """
     runs, devices = count_text(sample["runs"], "run"), count_text(sample["devices"], "device")
     texts = [f"{runs} on {devices}, {sample['failed']:g} failed"]

@@ -34,13 +34,13 @@ class Gate:
     devices must have counted before a step is accepted.
 
     A step that no device has been added to for `silence_s` seconds is paused: it neither waits without limit nor ships.
-    Where a person lets it go on, it waits as long again, and then goes on with the devices that count, if they are
+    Where a person resumes it, it waits as long again, and then continues with the devices that count, if they are
     sound. A paused release is not silent.
 
     A device counts by its first `device_runs` runs, or by those it made within `settle_s` seconds of its first report.
 
     A step is accepted no earlier than `hold_s` seconds after it began. For `bake_s` seconds after it is full, a release
-    is judged on: each device counts once more, by its first runs after a time of its own, so that a version that fails
+    is judged on: each device counts once more, by its first runs after a separate time, so that a version that fails
     after hours is found too. A bad version is then rolled back; for what would pause a step, a reason is given.
 
     A device is silent of which nothing is heard for the last three quarters of `device_silence_s`, which begins with
@@ -52,7 +52,7 @@ class Gate:
     with a part of `alpha`, and one that is not is accepted with `beta` or less.
 
     `trial_runs` is for a trial with a few devices, which cannot be judged by devices: each of the first `trial_runs`
-    runs of a device at each step then counts as a device of its own, there is no control, and devices of earlier steps
+    runs of a device at each step then counts as a separate device, there is no control, and devices of earlier steps
     count again. One device can then decide. The default is 0: the release is not a trial.
 
     Raises:

@@ -9,7 +9,7 @@ devices so far, after each of them:
 - broken devices, where half of the runs or more failed, or that refused or left the version: their share, the same way;
 - broken devices within a group, of equal app version or of an equal attribute: a version may fail on one model only.
 
-A device that refuses or leaves the version for a fault of its own, of the network or of the cloud says nothing of the
+A device that refuses or leaves the version for a fault of the device, the network or the cloud shows nothing about the
 version. It does not count, and waits; but where a share of the devices cannot install the version, the step is paused.
 So a class that is stated falsely shields a version from its rejection, and not from a pause.
 
@@ -75,7 +75,7 @@ _MAX_ERROR_CHARS = 200
 def _place(outcome: Outcome, order: Sequence[OutcomeKind]) -> int:
     """Return the place of an outcome among those of a report, in which equal ones keep their order, that of time.
 
-    A device that left the version for a fault of its own and installed it again has it; the other way round it has not.
+    A device that left the version for a device fault and installed it again has it; the other way round it has not.
     """
     left = outcome.kind is OutcomeKind.REVERTED and outcome.failure_class is not FailureClass.VERSION
     return order.index(OutcomeKind.INSTALLED if left else outcome.kind)
@@ -123,7 +123,7 @@ class Monitor:
     # --- evidence ---
 
     def begin(self, step: Step) -> None:
-        """Judge `step` from now on; where it is the present one, go on, with what a person has overruled since."""
+        """Judge `step` from now on; if it is the present one, continue, with what a person has overruled since."""
         before = self.step
         if step.bakes:  # no device has the version before any more: the control of the steps stands
             step = dataclasses.replace(step, control_versions=before.control_versions)

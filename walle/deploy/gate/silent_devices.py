@@ -1,4 +1,4 @@
-"""Silence of single devices that have a release's version, as evidence of its own (§6). Pure; bounded memory.
+"""Silence of single devices that have a release's version, as separate evidence (§6). Pure; bounded memory.
 
 A version that ends the app at its start stops all reports: no run fails, and nothing is refused. So a device is watched
 for `wait_s` seconds from its report that it installed the version. It is silent where nothing is heard of it after the

@@ -27,7 +27,7 @@ class Step:
     Its devices are those of `devices`, and those whose place in the release is in [`share_from`, `share_to`); in a
     trial, from 0. `steps` is how many steps the release has in all. `policy` are the devices that the release is for;
     where it names them, `devices` are all that the step is the first to admit. `control_versions` are those that they
-    have before it. `overruled` are the causes of pauses after which a person let the release go on. With `bakes`, the
+    have before it. `overruled` are the causes of pauses after which a person resumed the release. With `bakes`, the
     release is full, and the step is the time after that. `state_max_bytes` is the bound of the task's state, 0
     without a state, None where it is not known: of releases and evidence of before.
     """

@@ -1,7 +1,7 @@
 """git in a child process with limits: its memory, CPU time, duration, files and environment.
 
 A pack is a program of a stranger: a few bytes can ask for gigabytes. git's own tools read it, in a process that the
-kernel ends when it takes more than it may, and the gateway goes on. git and its children end with the process that
+kernel ends when it takes more than it may, and the gateway continues. git and its children end with the process that
 started them, also where that is killed.
 """
 

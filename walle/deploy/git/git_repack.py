@@ -1,7 +1,7 @@
 """Removal of objects from a task repository to which no branch and no version leads any more.
 
 The packs that one token pushed become one pack with what refs lead to; so each pack still has one owner. The new pack
-is made beside the others while pushes and fetches go on, and takes their place under the repository's lock, once no
+is made beside the others while pushes and fetches continue, and takes their place under the repository's lock, once no
 push is between the check of its objects and its refs, and only if no ref has changed since, not even back. A process
 that is killed leaves the packs of before, or both, or the new one: each is whole. Versions are refs, and stay.
 """

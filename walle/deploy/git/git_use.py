@@ -4,7 +4,7 @@
     {scenario}.git/walle-garbage      is here while there may be objects that no ref leads to
                                       (`walle.deploy.git.git_repack` removes them)
 
-Large files (Git LFS) are beside them, with limits of their own (`walle.deploy.git.large_file_store`).
+Large files (Git LFS) are beside them, with their own limits (`walle.deploy.git.large_file_store`).
 """
 
 import contextlib

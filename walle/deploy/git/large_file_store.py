@@ -2,7 +2,7 @@
 
     {scenario}.git/lfs/objects/12/34/1234...   whole files by their sha256, read-only
     {scenario}.git/lfs/incoming/...            files on their way; a killed writer's are not locked, and are removed
-    {scenario}.git/lfs/incoming/....part       uploads that may go on, each of one owner; kept for PARTIAL_S
+    {scenario}.git/lfs/incoming/....part       uploads that may continue, each of one owner; kept for PARTIAL_S
 
 A file that is sent, or asked for to be sent while it is here, is new again: `LargeObjects`, by which files are removed
 that nothing names, keeps it until its push has had the time to set its refs.
@@ -181,7 +181,7 @@ class LargeFileStore:
             file.close()
 
     def sweep(self, clock: Clock | None = None) -> None:
-        """Remove what killed writers left, and uploads that did not go on for PARTIAL_S."""
+        """Remove what killed writers left, and uploads that did not continue for PARTIAL_S."""
         until_s = (clock or SystemClock()).time() - PARTIAL_S
         for path in self._folder.glob("incoming/*"):
             with contextlib.suppress(OSError):
@@ -255,7 +255,7 @@ class IncomingFile:
         """Add `data` to the file.
 
         Raises:
-            LargeFileError: that is more than it was said to have.
+            LargeFileError: that is more than its stated length.
             OSError: a disk error, or it is closed.
         """
         with self._lock:

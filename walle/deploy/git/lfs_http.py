@@ -3,7 +3,7 @@
 The batch API: a client asks what to do for each file by its sha256 and length, and then sends or gets the bytes at an
 address of the same gateway, with the token of its request. Bytes go to the disk as they come, and count once length and
 sha256 are right. With the transfer `basic` a file is put whole; with `tus`, which a client names in the batch, an
-upload that was cut goes on where it ended (the core protocol of tus 1.0.0: HEAD gives the offset, PATCH adds bytes).
+upload that was cut continues where it ended (the core protocol of tus 1.0.0: HEAD gives the offset, PATCH adds bytes).
 https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md
 https://tus.io/protocols/resumable-upload
 """

@@ -1,4 +1,4 @@
-"""Program that makes a table of uploaded attributes, apart from the gateway, which goes on answering meanwhile.
+"""Program that makes a table of uploaded attributes, apart from the gateway, which answers meanwhile.
 
     python -m walle.deploy.policies.attribute_build ROWS OUT < DESCRIPTION
 
@@ -21,7 +21,7 @@ _MAX_S = 600.0
 
 
 def build_apart(rows: Path, out: Path, facts: TableFacts) -> None:
-    """Make the table of a file of rows in a process of its own; `facts.rows` is not used. It is synced.
+    """Make the table of a file of rows in a separate process; `facts.rows` is not used. It is synced.
 
     Raises:
         AttributeTableError: the rows cannot be taken, or it took more than ten minutes.

@@ -104,7 +104,7 @@ class Answerer:
 
     Short profiles are answered by the digests of their parts, which devices with the same versions have in common; a
     part that is not in `parts_bytes` of known ones is asked for. An answer of more than `max_answer_bytes` is cut
-    (`walle.deploy.releases.decision.cut`); a device with a short profile sends the place where the next one goes on,
+    (`walle.deploy.releases.decision.cut`); a device with a short profile sends the place where the next one continues,
     for others that is random. Pulls are within the `budget`, if there is one. With a `trace_ratio` devices are asked
     for the times of that share of their installs and runs.
     """
@@ -173,7 +173,7 @@ class Answerer:
         return (*trust, (_TRACE, str(self._trace_ratio).encode())) if self._trace_ratio else trust
 
     def forget(self) -> None:
-        """Take the next table whatever its generation is; until then the present one goes on to be answered."""
+        """Take the next table whatever its generation is; until then the present one is still answered."""
         self.table = self.table.restamped(-1, self.table.timestamp)
 
     def swap_uploaded(self, uploaded: UploadedTables) -> None:
@@ -433,7 +433,7 @@ class Answerer:
         return True
 
     def recent_profile(self, device_id: str) -> Profile | None:
-        """Return what a device said of itself last, without its tasks; None where it is none of the latest ones."""
+        """Return what a device last reported about itself, without its tasks; None if it is not a recent one."""
         sent = self._recent.get(device_id)
         return None if sent is None else sent.of_device(device_id)
 

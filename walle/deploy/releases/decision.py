@@ -174,7 +174,7 @@ def _by_task(directives: Iterable[Directive]) -> tuple[Directive, ...]:
 
 
 class Place(NamedTuple):
-    """Place at which the next answer goes on: after these tasks, in the order of names, and then from the first again.
+    """Place at which the next answer continues: after these tasks, in the order of names, then from the first again.
 
     Where a rollback and another directive do not fit into one answer, they take turns; `is_ordinary_next` tells whose.
     """
@@ -204,7 +204,7 @@ def cut(
     """Return the directives of an answer of `max_bytes` that begins at `place`, and the next place; None: it has all.
 
     Rollbacks and removals come first. Where they fill the answer, a quarter of it is left to the others, and a
-    directive that is larger than an answer goes alone. Each answer goes on in the order of the tasks' names, so that a
+    directive that is larger than an answer goes alone. Each answer continues in the order of tasks' names, so that a
     device that follows the places is sent each directive within twice as many answers as directives are due to it,
     whichever of them it cannot carry out and however the table changes.
     """

@@ -33,7 +33,7 @@ def reaches(release: Release, profile: Profile, *, has_version: bool) -> bool:
 
 
 def may_have_reached(release: Release, device_id: str) -> bool:
-    """Return whether a device may have been given the release's version by it, whatever it said of itself then.
+    """Return whether a device may have been given the release's version by it, whatever it reported then.
 
     Lists of devices and the furthest step decide; uploaded attributes may have changed since.
     """

@@ -2,7 +2,7 @@
 
 A release reaches its manifest and the files that this names while devices may have its version or get it: until it is
 rolled back or has failed. So every version that a rollback can lead to stays whole. The latest versions of each task
-are reached whatever became of them. Exclusive files and uploads lie in databases of their own.
+are reached whatever became of them. Exclusive files and uploads are in separate databases.
 """
 
 import collections

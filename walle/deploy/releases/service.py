@@ -297,7 +297,7 @@ class ReleaseService:
     async def add_signatures(
         self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes]
     ) -> SigningState:
-        """Keep signatures (key id → bytes) of a version's manifest; a release that waits for them goes on.
+        """Keep signatures (key id → bytes) of a version's manifest; a release that waits for them continues.
 
         Raises:
             SignatureError: one of them does not count; none is kept. Others as `signing`.

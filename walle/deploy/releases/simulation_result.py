@@ -13,7 +13,7 @@ class SimulationResult:
 
     `events` are those that each kind of device was to get; `refused` (position, reason) are those that a device
     refuses, and that were not played for that reason. `is_cut` says that events were not played after the last failure.
-    `users` of the events have devices of their own; `other_users` were too many, and are not played. `faults` are the
+    `users` of the events have separate devices; `other_users` were too many, and are not played. `faults` are the
     distinct failures. `timers` still ran at the end, on the devices of one kind, by the id of the event that each would
     have made, and `window_evicted` events were removed from windows at a bound there. `groups` are the results on
     devices of the groups that the release is for. `state_bytes` is the largest size that the task's state reached on

@@ -1,6 +1,6 @@
 """ASGI app that serves the files of a `FileStore` as `/cdn/{sha256}` (§6), whole or in a content coding.
 
-Whole files of a store that has addresses of its own (`FileStore.address`) are redirected there for REDIRECT_S seconds.
+Whole files of a store that has its own addresses (`FileStore.address`) are redirected there for REDIRECT_S seconds.
 """
 
 import asyncio

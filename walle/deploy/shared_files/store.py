@@ -36,7 +36,7 @@ class FileStoreError(DeployError):
 
 
 class FileStoreUnavailableError(FileStoreError):
-    """A store that does not answer, or refuses: nothing is said about the file. Worth another try."""
+    """A store that does not answer, or refuses: the file's state is not known. Worth another try."""
 
 
 class StoredFile(NamedTuple):

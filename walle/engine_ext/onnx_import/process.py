@@ -183,7 +183,7 @@ def _data_bytes() -> int:
 
 
 def _warm_up() -> None:
-    """Convert a model of our own, so that children need not fill the caches of Python, onnx and the engine again."""
+    """Convert a small model, so that children need not fill the caches of Python, onnx and the engine again."""
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out:
         x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
         nodes = [helper.make_node("Clip", ["x", "low"], ["h"]), helper.make_node("LogSoftmax", ["h"], ["y"], axis=0)]

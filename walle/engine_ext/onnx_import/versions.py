@@ -80,7 +80,7 @@ def _renewed(renewal: Rewriting, node: Node) -> Iterator[Node]:
     yield from (_without_defaults(one) for one in changed)
 
 
-# Binary operators that had broadcasting of their own before opset 7: only by `axis`, and only where `broadcast` was 1.
+# Binary operators that had another broadcasting before opset 7: only by `axis`, and only where `broadcast` was 1.
 _BROADCASTING = frozenset({"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"})
 # Other operators whose meaning changed.
 _OTHERWISE = frozenset({*_BROADCASTING, "BatchNormalization", "Dropout", "PRelu"})

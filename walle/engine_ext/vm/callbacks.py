@@ -1,6 +1,6 @@
 """Callbacks: functions of a VM's caller that task code may call, as `call(name, *args)`.
 
-`call` runs inside a VM. The VM's thread waits without its GIL, and the call's deadline goes on.
+`call` runs inside a VM. The VM's thread waits without its GIL, and the call's deadline keeps running.
 """
 
 from __future__ import annotations

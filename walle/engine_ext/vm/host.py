@@ -4,7 +4,7 @@ The host is the same Python, started with an environment that is empty but for T
 device. It has neither the device's files nor its memory, keys or connections. What it sends is checked by the device
 (src/vm/host_client.h). A host that ends, for whatever reason, is started again when a VM is next created. The calls
 that were running raise HostLost and can be made again. Who ended it is not certain: the VMs that ran are suspected, and
-their tasks run alone, each in a process of its own, until they have shown that they end no host (`VMPool`). The call
+their tasks run alone, each in a separate process, until they have shown that they end no host (`VMPool`). The call
 that ends a process in which no other VM ever was raises HostCrashed.
 """
 
@@ -149,7 +149,7 @@ class VmHost:
     def start_vm(self, settings: VmSettings, *, alone: bool = False) -> _core.VM:
         """Return a new VM in the host, as `_core.VM` makes one in this process. Does not wait for it.
 
-        With `alone` it has a process of its own.
+        With `alone` it has a separate process.
 
         Raises:
             HostStartError: the host cannot be started, or is closed.

@@ -1,6 +1,6 @@
 """Imports of a task: the allow-list, copies of library modules, and the loader of its own modules in a VM (§4.3).
 
-A task's modules are kept in a registry of their own, not in `sys.modules`, so that a task with a `random.py` does not
+A task's modules are kept in a separate registry, not in `sys.modules`, so that a task with a `random.py` does not
 change what the standard library imports. Their `__builtins__` have an `__import__` that checks, and lack what opens
 files or compiles code. Of a library module a task gets a copy of the public names, without the modules that the library
 itself uses (`random._os`); an assignment there is visible to the task only. The copy of a module that loads its parts

@@ -176,7 +176,7 @@ class VMPool:
     `VM`).
 
     In a host, a task that was running as the host ended, or whose call did not stop, or that leaked memory, runs alone
-    next: each use of its VM has a process of its own. MAX_STRIKES of these that it ends or that do not stop, or
+    next: each use of its VM has a separate process. MAX_STRIKES of these that it ends or that do not stop, or
     MAX_LOST_ALONE in a row that are killed, quarantine it. Uses without that end its running alone.
     """
 

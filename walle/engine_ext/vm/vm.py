@@ -29,7 +29,7 @@ class VM:
 
     Without a `host` the interpreter is in this process, and a task that breaks out of Python (by bytecode, or through
     the objects of the interpreter) reaches all that the process has, and can crash it. In a host it reaches neither.
-    With `alone` it has a process of its own there, for a task that may have ended the host.
+    With `alone` it has a separate process there, for a task that may have ended the host.
 
     Raises:
         BytecodeError: a file of the task does not compile, or is bytecode of another Python.
@@ -81,7 +81,7 @@ class VM:
         Arguments and result are plain data and arrays; arrays cross without a copy and arrive as `walle.np.ndarray`.
         `deadline` is in seconds from when the call begins to run. `callbacks` maps names to functions, plain or async,
         that run in this event loop when the task calls `walle.engine_ext.vm.callbacks.call(name, *args)`. Cancelling
-        the caller stops its call; the VM goes on with the next.
+        the caller stops its call; the VM continues with the next.
 
         Raises:
             TaskError: the task raised, or its result is not plain data.

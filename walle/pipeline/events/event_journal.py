@@ -371,7 +371,7 @@ class EventJournal:
         try:
             os.truncate(self._handle, segment.size_bytes)
         except OSError:
-            # The next event begins a file of its own, so that none follows half an event.
+            # The next event begins a new file, so that none follows half an event.
             segment.size_bytes = max(segment.size_bytes, self._segment_bytes)
             raise
 

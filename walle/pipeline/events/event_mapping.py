@@ -11,7 +11,7 @@ id = "uuid"                     two lines with one id are duplicates (optional; 
 format = "ms"                   s, ms, us or ns since the epoch, iso, or a pattern such as "%d/%m/%Y %H:%M:%S"; or a
                                 list of these, of which the first that fits is taken; a time without a zone is UTC
 [lists]
-items = "each"                  this field is a list of events, each read as a line of its own with the line's other
+items = "each"                  this field is a list of events, each read as a separate line with the line's other
                                 fields; "first": only the first element counts
 [kinds]
 product_exposure = "exposure"   the publisher's event id = ours; an event id that is not listed is kept

@@ -445,7 +445,7 @@ class FeatureStore:
     async def query(self, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Feature]:
         """Return the latest features of a topic from `since_ms` on, in the order they were put.
 
-        At most `limit`, and fewer where they are more than MAX_ANSWER_BYTES or MAX_ANSWER_VALUES. To go on with older
+        At most `limit`, and fewer where they are more than MAX_ANSWER_BYTES or MAX_ANSWER_VALUES. For older
         ones, pass the number of those returned so far as `skip`, until none is returned.
 
         Flushes first, so that every earlier put is included.

@@ -152,7 +152,7 @@ class Store:
         task.toml must list under [reads].
 
         They are at most 4 MiB, encoded, and 262,144 values, those in lists and dicts too. There are fewer than `limit`
-        where they do not fit. To go on with older ones, pass the number of those returned so far as `skip`, until none
+        where they do not fit. For older ones, pass the number of those returned so far as `skip`, until none
         is returned.
 
         Raises:
@@ -401,7 +401,7 @@ def take_failure(run_id: int = 0) -> dict[str, Any]:
     The log is [(level, text)], `cpu_s` the run's CPU time, None of a call that was no `run`.
     `load`, `run` and `phase` hand their log over with their result. What they logged before they failed stays for this
     call, within MAX_KEPT_LINES and MAX_KEPT_LOGS. The place is the first line of the phase that ran last, "" if none
-    did: an error that has no place of its own, such as a result that is not plain data, belongs to it.
+    did: an error that has no place, such as a result that is not plain data, belongs to it.
     """
     dispatch.output.end_line()
     log = _logs.pop(run_id, None) or _returned.pop(run_id, None)

@@ -1,6 +1,6 @@
-"""Longer history of a device's events (§5.1), for tasks with [history] in task.toml: a SQLite file of its own.
+"""Longer history of a device's events (§5.1), for tasks with [history] in task.toml: a separate SQLite file.
 
-Events are buffered and written in batches, by a thread of its own: they are not in the way of features and uploads.
+Events are buffered and written in batches, by a separate thread: they are not in the way of features and uploads.
 `keep_up` holds a source that is faster than the disk, so that a batch is written before the time-level sequence drops
 its events: those that a killed process had buffered are replayed. A power cut may lose the latest batches. A file that
 is damaged is removed: it holds copies only.

@@ -1,6 +1,6 @@
 """Triggers of a task that fell behind, made again from the device's event journal (ADR 18).
 
-The reader has sequences of its own. It feeds them the journal's events from the position on that the first trigger
+The reader has its own sequences. It feeds them the journal's events from the position on that the first trigger
 needs, as a replay after a crash does, and so finds the page visit and the latest events that the trigger had.
 """
 

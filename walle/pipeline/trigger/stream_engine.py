@@ -219,7 +219,7 @@ class StreamEngine:
 
     @property
     def next_position(self) -> int:
-        """The position of the next event that has none of its own: after all events, also of an earlier process."""
+        """The position of the next event that has none: after all events, also of an earlier process."""
         return max(self._last, self._replay_until) + 1
 
     @property
@@ -235,7 +235,7 @@ class StreamEngine:
     # --- events -------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: Event | Tick, position: int | None = None, *, can_wait: bool = False) -> TakenEvent:
-        """Take one event: put a trigger into the queue of each task that it triggers; runs go on in the background.
+        """Take one event: put a trigger into the queue of each task that it triggers; runs continue in the background.
 
         Timers that are due at its time trigger before it (`walle.pipeline.trigger.timers`). A tick has the time alone.
 

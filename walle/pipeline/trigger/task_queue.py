@@ -174,7 +174,7 @@ class TaskQueue:
     def holds(self, *, can_wait: bool) -> bool:
         """Return whether the stream waits where this queue has no room, `can_wait` if its source can wait.
 
-        It waits for runs, whose time is bounded, never for the cloud: on a device that is offline other tasks go on.
+        It waits for runs, whose time is bounded, never for the cloud: on a device that is offline other tasks continue.
         """
         return not self.waits_for_cloud and not self.has_ended and (can_wait or self.blocks)
 

@@ -2,7 +2,7 @@
 
 The time of the stream is the largest time of an entry so far. Timers are due by it alone, so that a replay of the same
 entries decides as the first run did. A timer starts at the time of the stream when its event is taken. An entry more
-than JUMP_MS before that time shows that a clock was set back: the stream goes on from there, and running timers keep
+than JUMP_MS before that time shows that a clock was set back: the stream continues from there, and running timers keep
 the time that they had left.
 
 Timers are in one heap, by deadline. A removed timer stays in it until its deadline, or until half of the heap is of

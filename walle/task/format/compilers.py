@@ -40,7 +40,7 @@ class CompileLimits:
 
 
 class _EndedError(Exception):
-    """A compiling process ended before it had said all. `done`: files that it has compiled."""
+    """A compiling process ended before it had sent all. `done`: files that it has compiled."""
 
     def __init__(self, why: str, done: int) -> None:
         super().__init__(why)
@@ -68,7 +68,7 @@ def compile_here(sources: Mapping[str, bytes]) -> dict[str, SourceFacts]:
 
 
 def compile_apart(sources: Mapping[str, bytes], limits: CompileLimits | None = None) -> dict[str, SourceFacts]:
-    """Return what `compile_here` does, from a process of its own with limits and the kernel's layers around it.
+    """Return what `compile_here` does, from a separate process with limits and the kernel's layers around it.
 
     Raises:
         BytecodeError: one does not compile, or ended its process, or took more than the limits.

@@ -11,7 +11,7 @@ from walle.protocol import Failure, printable
 def failure_of(error: BaseException, *, log: str = "") -> Failure:
     """Return the failure that an error of a run, of a load or of a check is; its texts are bounded and printable.
 
-    A traceback and a log keep their line breaks. `log` is used where the error has none of its own.
+    A traceback and a log keep their line breaks. `log` is used where the error has none.
     """
     traceback = ""
     match error:

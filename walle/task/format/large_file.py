@@ -26,7 +26,7 @@ class PointerError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class LargeFile:
-    """A file that is not read into memory: its sha256 in hex, its length, and where it lies, None for nowhere here."""
+    """A file that is not read into memory: its sha256 in hex, its length, and where it is, None for nowhere here."""
 
     sha256: str
     size_bytes: int
@@ -39,7 +39,7 @@ class LargeFile:
 
     @property
     def is_here(self) -> bool:
-        """True where a file of this length lies at `path`; its hash was checked when it came."""
+        """True where a file of this length is at `path`; its hash was checked when it came."""
         try:
             return self.path is not None and self.path.stat().st_size == self.size_bytes
         except FileNotFoundError:

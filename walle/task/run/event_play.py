@@ -1,4 +1,4 @@
-"""Events played through a version on a device of its own: nothing of it reaches another task, a tunnel or a cloud.
+"""Events played through a version on its own device: nothing of it reaches another task, a tunnel or a cloud.
 
 For the cloud's simulation before a release, and for a device's trial of a version before its activation. The device is
 a feature store, a history of events and a stream engine in a new folder, which the caller removes.
@@ -34,7 +34,7 @@ from walle.task.run.runner import TaskRunner
 def events_of_users(log: EventLog) -> dict[str, list[LoggedEvent]]:
     """Return the events of each user of a log, by the name of its stream, in the order they begin.
 
-    Users are people with devices of their own: they share neither page visits nor a task's state.
+    Users are people with their own devices: they share neither page visits nor a task's state.
     """
     found: dict[str, list[LoggedEvent]] = {}
     for record in log.records():

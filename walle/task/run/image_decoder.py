@@ -1,4 +1,4 @@
-"""Decoder of images that events of others name, in a VM with a process of its own, within the layers of a VM host.
+"""Decoder of images that events of others name, in a VM with a separate process, within the layers of a VM host.
 
 For the cloud's simulation and a device's smoke run. libjpeg and libpng are C: what a broken or hostile file makes them
 do ends, or takes over, that process alone.

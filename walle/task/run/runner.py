@@ -155,7 +155,7 @@ class _Version:
 
     @property
     def load_s(self) -> float:
-        """The time limit of loading the version's modules, in seconds; libraries and models have one of their own."""
+        """The time limit of loading the version's modules, in seconds; libraries and models have a separate one."""
         return max(_LOAD_S, deadline_s(self.manifest))
 
     @property
@@ -217,7 +217,7 @@ async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, 
 class TaskRunner:
     """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another.
 
-    A VM that is new to a version loads it before its first run, in a call with a limit of its own: the deadline of a
+    A VM that is new to a version loads it before its first run, in a call with its own limit: the deadline of a
     run does not cover the loading of modules, libraries and models. The VMs are in `host`, or in this process (see
     `VM`).
 
@@ -352,7 +352,7 @@ class TaskRunner:
     ) -> Any:
         """Run one phase that a device sent, as fallback inference does, and return its result.
 
-        Each `replica` of a version has a VM of its own.
+        Each `replica` of a version has a separate VM.
 
         Raises:
             PhasePlaceError: the phase may run on devices only.
@@ -472,7 +472,7 @@ class TaskRunner:
     async def _move_others(self, host: VmHost, owner: str, stuck: VM) -> None:
         """Wait until a thread has stopped or its host ends, and load other tasks, last used first, in a new host.
 
-        That host starts and is made warm meanwhile. Tasks with strikes of their own, or that run alone, are left out:
+        That host starts and is made warm meanwhile. Tasks with strikes, or that run alone, are left out:
         they get a VM at their next call.
         """
         spare_at_s = time.monotonic() + _SPARE_S

@@ -33,7 +33,7 @@ struct Algorithm {
 template <class Problem>
 using Algorithms = std::span<const Algorithm<Problem>* const>;
 
-// The parameters of an algorithm that has none of its own: 0, where it applies.
+// The parameters of an algorithm that has none: 0, where it applies.
 inline std::vector<std::int64_t> single_parameter(bool applies) {
   return applies ? std::vector<std::int64_t>{0} : std::vector<std::int64_t>{};
 }

@@ -36,7 +36,7 @@ class Step {
     run(inputs, output, scratch);
   }
   std::size_t scratch_bytes() const noexcept { return scratch_bytes_; }
-  // Whether each thread of a team needs scratch_bytes of its own, one after the other, or all of them share them.
+  // Whether each thread of a team needs its own scratch_bytes, one after the other, or all of them share them.
   virtual bool scratch_each() const noexcept { return false; }
   // The name of the algorithm; empty where there is only one.
   virtual std::string_view algorithm() const noexcept { return {}; }
@@ -78,7 +78,7 @@ struct Atomic {
   InferFn infer;
   StepFn make;
 };
-// All atomic operators with kernels of their own, in alphabetical order.
+// All atomic operators with their own kernels, in alphabetical order.
 std::span<const Atomic> atomics() noexcept;
 
 }  // namespace walle

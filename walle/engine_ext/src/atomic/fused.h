@@ -26,7 +26,7 @@ struct Fused {
   std::unique_ptr<Step> (*make)(const CompositeProblem& problem);
 };
 
-// Null where the composite has no step of its own.
+// Null if the composite has no fused step.
 const Fused* find_fused(std::string_view composite);
 std::unique_ptr<Step> make_fused(const Fused& fused, std::string_view composite, std::span<const Layout> inputs,
                                  const Attributes& attributes, const Table& table, ScoreScale score_scale);

@@ -1,4 +1,4 @@
-// Windows over packed pixels, as rows of outputs that read the same taps: outputs at borders are rows of their own, so that
+// Windows over packed pixels, as rows of outputs that read the same taps: outputs at borders are separate rows, so that
 // lane-by-lane kernels (depthwise convolution, pooling) need neither copies nor tests.
 #pragma once
 #include "geometry/window.h"

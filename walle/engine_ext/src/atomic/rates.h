@@ -9,7 +9,7 @@
 
 namespace walle {
 
-// Q: an algorithm's work by kind, each kind with a rate of its own.
+// Q: an algorithm's work by kind, each kind with its own rate.
 struct Work {
   double panel = 0;     // floating-point operations of the tile kernel, the padding of tiles included
   double pairs = 0;     // operations of bfloat16's tile kernel

@@ -31,7 +31,7 @@ struct ReduceNests {
 };
 
 // Reduction of partial results in blocks, each by one call of the kernel of the elements: so sums of floats keep the error of a
-// block, and no partial result has a call of its own.
+// block, and no partial result has its own call.
 class PartialResults {
  public:
   PartialResults(ReduceFn reduce, std::size_t item) noexcept : reduce_(reduce), item_(item) {}

@@ -28,7 +28,7 @@ struct Taps {
   std::array<T, 4> weight{};
 };
 
-// Reflect x at the borders until it lies between them.
+// Reflect x at the borders until it is between them.
 template <class T>
 T reflect(T x, T low, T high) noexcept {
   const T range = high - low;

@@ -1,5 +1,5 @@
-// Functions of walle.np that small arrays call most: creation, joining and sorting, without pybind11 between. Large arrays go on
-// to the registry's operators.
+// Functions of walle.np that small arrays call most: creation, joining and sorting, without pybind11 between. Large arrays are
+// passed to the registry's operators.
 #include <algorithm>
 #include <charconv>
 #include <cmath>

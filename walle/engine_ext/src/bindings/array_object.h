@@ -1,4 +1,4 @@
-// Python objects of type walle.np.ndarray: a Tensor each, or a number without memory of its own. The type is a C type, final and
+// Python objects of type walle.np.ndarray: a Tensor each, or a number without its own memory. The type is a C type, final and
 // immutable, because pybind11's instances and calls cost several times what an operation on a small array does (ADR 16).
 #pragma once
 #include <pybind11/pybind11.h>
@@ -50,7 +50,7 @@ inline const Tensor* tensor_or_null(pybind11::handle value) { return is_ndarray(
 
 // Return a new reference; they throw pybind11::error_already_set where there is no memory.
 PyObject* new_array(Tensor tensor);
-// The same for a tensor that may be a view of the array `base`, which has no base of its own then.
+// The same for a tensor that may be a view of the array `base`, which then has no base.
 PyObject* new_view(Tensor tensor, PyObject* base);
 PyObject* new_number(DType dtype, const std::byte* address);  // an array without dimensions, of the number at the address
 

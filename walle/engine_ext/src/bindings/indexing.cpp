@@ -366,7 +366,7 @@ std::int64_t storage_elements(const Tensor& x) {
   return static_cast<std::int64_t>(x.storage()->size_bytes() / item_size(x.dtype()));
 }
 
-// Returns whether the result of a key is a number of its own, as NumPy's scalars: where it has no dimensions, and the key no
+// Returns whether the result of a key is a separate number, as NumPy's scalars: where it has no dimensions, and the key no
 // ellipsis.
 bool is_number_key(const Tensor& view_of_x, py::handle key) {
   if (view_of_x.ndim() > 0 || key.ptr() == Py_Ellipsis) return false;

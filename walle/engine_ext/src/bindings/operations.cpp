@@ -401,7 +401,7 @@ Tensor copy_of(const Tensor& x) {
   return result;
 }
 
-// Where large, on tensors of their own, because another thread may replace the arrays' (setflags) while the GIL is released.
+// If large, on separate tensors, because another thread may replace the arrays' (setflags) while the GIL is released.
 Tensor computed_cast(const Tensor& x, DType dtype) {
   if (x.dtype() == dtype || x.size() < kReleaseGil) return cast(x, dtype);
   const Tensor from = x;

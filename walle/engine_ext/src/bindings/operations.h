@@ -37,7 +37,7 @@ PyObject* new_stored(Tensor result, PyObject* out, bool may_repeat = false);
 
 // Returns x[key]: a view where the key consists of ints, slices, None and an ellipsis; a copy where it has index arrays or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
-// Returns x[key] as a new reference; a result without dimensions is a number of its own.
+// Returns x[key] as a new reference; a result without dimensions is a new number.
 PyObject* new_item(PyObject* array, PyObject* key);
 // Returns x[index] for an index in the range of the first axis, as a new reference.
 PyObject* new_element(PyObject* array, std::int64_t index);

@@ -58,7 +58,7 @@ auto without_gil(F&& work, std::optional<double> deadline = std::nullopt) {
   }
 }
 
-// The same for an operator or another computation that has no limits of its own: it is stopped by signals.
+// The same for an operator or another computation that has no limits: it is stopped by signals.
 template <class F>
 auto computed_without_gil(F&& work) {
   return without_gil([&](const StopLimits& limits) {

@@ -124,7 +124,7 @@ std::optional<Piece> compose_one(const Region& reader, const Region& writer) {
     if (high < low || start[i] >= end) return Piece{};
     if (start[i] >= low && high < end) continue;
     if (movers != 1) return std::nullopt;
-    // Keep the coordinates whose digit lies in [low, end).
+    // Keep the coordinates whose digit is in [low, end).
     const int64_t first = start[i] >= low ? 0 : (low - start[i] + mover->step - 1) / mover->step;
     const int64_t last = std::min(mover->size - 1, (end - 1 - start[i]) / mover->step);
     if (first > last) return Piece{};

@@ -32,7 +32,7 @@ struct Region {
   // nests of boxes therefore compare equal. The destination must not be written twice: the caller guarantees it, and it is not
   // checked.
   //
-  // Throws Error (shape) if an element lies outside [0, src_extent) or [0, dst_extent), strides exceed 63 bits, or more than
+  // Throws Error (shape) if an element is outside [0, src_extent) or [0, dst_extent), strides exceed 63 bits, or more than
   // kMaxAxes axes remain.
   static Region make(int source, std::span<const std::int64_t> size, std::span<const std::int64_t> src_stride,
                      std::int64_t src_offset, std::span<const std::int64_t> dst_stride, std::int64_t dst_offset,

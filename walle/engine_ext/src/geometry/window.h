@@ -19,7 +19,7 @@ struct Window {
   std::int64_t in_count() const noexcept { return in[0] * in[1] * in[2]; }
   std::int64_t out_count() const noexcept { return out[0] * out[1] * out[2]; }
   bool padded() const noexcept;
-  // Return the range of outputs along an axis whose tap `k` lies inside the input: [first, last).
+  // Return the range of outputs along an axis whose tap `k` is inside the input: [first, last).
   std::pair<std::int64_t, std::int64_t> valid(std::size_t axis, std::int64_t k) const noexcept;
   // Return the range of taps of output `o` along an axis that lie in [low, high) of the input: [first, last).
   std::pair<std::int64_t, std::int64_t> taps_in(std::size_t axis, std::int64_t o, std::int64_t low,

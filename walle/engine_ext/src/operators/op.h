@@ -34,7 +34,7 @@ struct ListedKernel {
   bool reduces() const noexcept { return family == Family::reduce || family == Family::mean || family == Family::arg; }
 };
 
-// Atomic, with an inference and a step of its own (atomic/atomic.cpp).
+// Atomic, with its own inference and step (atomic/atomic.cpp).
 struct OwnKernel {
   InferFn infer;
   StepFn make_step;
@@ -118,7 +118,7 @@ const OpDef* find_operator(std::string_view name);
 // Throw Error (unsupported) where a node gives the operator an attribute that it does not know; `node` may be empty.
 void check_known(const OpDef& op, std::string_view attribute, std::string_view node = {});
 
-// Throw Error (dtype) where an operand is complex and the operator, one with a kernel of its own or a composite, takes real
+// Throw Error (dtype) where an operand is complex and the operator, one with its own kernel or a composite, takes real
 // numbers only.
 void refuse_complex(const OpDef& op, std::span<const Operand> operands);
 // Return the output of an atomic operator. Throws Error (shape, dtype, model, unsupported) for operands that do not fit.

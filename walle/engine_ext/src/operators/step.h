@@ -1,4 +1,4 @@
-// The step of any atomic operator, or of a composite with a kernel of its own.
+// The step of any atomic operator, or of a composite with its own kernel.
 #pragma once
 #include <memory>
 #include <span>

@@ -1,5 +1,5 @@
 // Fusion of arithmetic that exporters write for one operator: LayerNormalization and Gelu. Opsets before 17 and 20 do not have
-// them. A chain and its operator compute the same but for rounding; the operator has a kernel of its own.
+// them. A chain and its operator compute the same but for rounding; the operator has its own kernel.
 #include <array>
 #include <cmath>
 

@@ -177,7 +177,7 @@ class Lowering final : public Emitter {
     return result;
   }
 
-  // Adds one op to the program: an atomic operator, or a composite with a kernel of its own.
+  // Adds one op to the program: an atomic operator, or a composite with its own kernel.
   std::vector<Ref> emit_step(const OpDef& op, const std::vector<Ref>& inputs, TensorType type, const Attributes& attributes) {
     ProgramOp made;
     made.name = node_;

@@ -1,6 +1,6 @@
 // Memory plan: the address of every value of a program. Results share one arena, in which the memory of a value that is no longer
 // read is used for later ones; renames lie in their source's memory, values that a raster gathers whole lie in its result's;
-// outputs are written to memory of their own.
+// outputs are written to separate memory.
 #pragma once
 #include "plan/program.h"
 
@@ -22,7 +22,7 @@ struct MemoryPlan {
   static constexpr int input_base(int input) noexcept { return 1 + input; }
 };
 
-// Adds a copying raster for an output that has no memory of its own (an input, a constant, part of another value), removes
+// Adds a copying raster for an output without its own memory (an input, a constant, part of another value), removes
 // regions whose elements are in place already, and assigns all addresses. A value's memory may be a stretch of another's,
 // directly followed by other elements: a kernel writes only the elements of its result. Bases: the arena, `inputs` inputs, the
 // outputs, the constants.

@@ -1,6 +1,6 @@
 // Plan: a program with its steps chosen and its memory laid out (steps 2 to 4 of a session, §4.2). Sessions and the plain pieces
 // of modules keep one for each set of input types (run/plan_cache.h). It does not change once made: several threads run it at
-// once, each in a workspace of its own (run/workspace.h).
+// once, each in its own workspace (run/workspace.h).
 #pragma once
 #include "operators/step.h"
 #include "plan/memory.h"

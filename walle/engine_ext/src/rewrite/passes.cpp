@@ -82,7 +82,7 @@ void remove_unread_nodes(Graph& graph) {
   graph.nodes = std::move(kept);
 }
 
-// Readers of an Identity's result read its source instead; subgraphs and outputs go on reading the result.
+// Readers of an Identity's result read its source instead; subgraphs and outputs still read the result.
 void skip_identities(Graph& graph) {
   std::vector<int> source(graph.values.size());
   for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<int>(i);

@@ -3,7 +3,7 @@
 // A convolution or matrix product by constant weights, a sum, and a mean over all pixels become their QLinear forms, whose
 // products and sums are whole numbers; what only moves or chooses elements works on the bytes as they are, converted to the
 // result's scale where that is different. Results differ from those of the float operators by rounding alone: one step of the
-// result's scale where a value lies between two. Whatever else stands between the two, has scales of another form, has a bias
+// result's scale where a value is between two. Whatever else is between the two, has scales of another form, has a bias
 // that the sums' unit is too coarse for, or sums that can leave int32, stays float.
 #include <algorithm>
 #include <array>

@@ -4,7 +4,7 @@
 
 namespace walle {
 
-// Return the outputs, in the graph's order, in memory of their own. Inputs are contiguous and of the plan's types. Nothing is
+// Return the outputs, in the graph's order, in their own memory. Inputs are contiguous and of the plan's types. Nothing is
 // allocated between the first and the last kernel. The workspace is this run's alone meanwhile. Throws Error (shape) where a
 // kernel refuses a value, and WorkStopped. `us`, where it is not null, receives the microseconds of each op.
 std::vector<Tensor> run_plan(const Plan& plan, std::span<const Tensor> inputs, Workspace& workspace, double* us = nullptr);

@@ -79,7 +79,7 @@ class Block {
   std::shared_ptr<const Pieces> pieces_;
 };
 
-// Thread-safe: several threads run one module at once, each in a workspace of its own (run/workspace.h). Modules on one graph
+// Thread-safe: several threads run one module at once, each in its own workspace (run/workspace.h). Modules on one graph
 // share its constants.
 class Module {
  public:

@@ -7,7 +7,7 @@
 
 namespace walle {
 
-// Thread-safe: several threads run one session at once, each in a workspace of its own (run/workspace.h). Sessions on one graph
+// Thread-safe: several threads run one session at once, each in its own workspace (run/workspace.h). Sessions on one graph
 // share its constants.
 class Session {
  public:
@@ -17,7 +17,7 @@ class Session {
 
   const Graph& graph() const noexcept { return *graph_; }
 
-  // Return the outputs, in the graph's order, in memory of their own. Inputs are in the graph's order, of its dtypes, and
+  // Return the outputs, in the graph's order, in their own memory. Inputs are in the graph's order, of its dtypes, and
   // contiguous. A new set of input shapes (or of values of inputs that shapes depend on) is planned first; the last
   // PlanCache::kPlans sets are kept. Nothing is allocated between the first and the last kernel. Throws Error (shape, dtype) for
   // inputs that do not fit the model, and WorkStopped once the limits stop the run, its planning included.

@@ -35,7 +35,7 @@ class ConsecutiveMatcher {
   static constexpr std::uint32_t kStart = 1;              // the start node
   static constexpr std::size_t kTableSlotsPerChild = 16;  // bound of every table but the start node's
 
-  // The children of a node with many are in a table of its own, by id: one load, without a branch. Those of the others are in
+  // The children of a node with many are in a separate table, by id: one load, without a branch. Those of the others are in
   // sparse_children_, where few ids pass the filter: most events match none of them.
   struct alignas(32) Node {
     std::uint64_t filter = 0;         // bit k: a named child has an id that is k modulo 64; others may have had one

@@ -6,7 +6,7 @@
 namespace walle::stream {
 
 // A match starts at each event that matches the first trigger id, stays where it is until an event matches the next one, and
-// then goes on to it. Matches that wait for the same trigger id go on together from there, so that the one whose first event
+// then moves to it. Matches that wait for the same trigger id continue together from there, so that the one whose first event
 // has the latest time stands for all of them: a word with one bit per trigger id is the state of a condition.
 //
 // Optional ids are not matched. The ids that must occur are a subsequence of each other sequence, so that from any first event on

@@ -19,7 +19,7 @@ class Monitoring {
   // Throws std::runtime_error where `sys.monitoring` lacks one of the functions that are called here.
   void take();
   // Removes all hooks; runs no Python code. Returns whether there were any: a tool that gave its number back counts, whose
-  // callbacks CPython goes on calling.
+  // callbacks CPython keeps calling.
   bool clear();
 
  private:

@@ -140,7 +140,7 @@ void Snapshot::read(PyObject* object, Kind kind, std::vector<PyObject*>& content
 }
 
 // Returns whether a digest of the object's references is recorded, besides the contents that can be restored. A dict, list or set
-// of a class of its own has further state: its class, a default_factory.
+// of a subclass has further state: its class, a default_factory.
 bool Snapshot::has_digest(PyObject* object, Kind kind) {
   switch (kind) {
     case Kind::opaque:

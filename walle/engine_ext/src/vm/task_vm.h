@@ -93,7 +93,7 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   std::uint64_t calls() const override { return calls_.load(std::memory_order_relaxed); }
   double create_ms() const override { return create_ms_.load(std::memory_order_relaxed); }
 
-  // --- On the VM's thread, under its GIL unless said otherwise.
+  // --- On the VM's thread, under its GIL unless stated otherwise.
 
   // The VM that this thread runs, or null.
   static TaskVm* current();
@@ -116,7 +116,7 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   // Called as each Stopped object is created. In the second half of the grace period it schedules the next Stopped already, so
   // that code that catches this one gets that one at its next jump or call.
   void reraise();
-  // Records in the host's crash record that the task enters a phase, or code of its own ("" keeps the phase).
+  // Records in the host's crash record that the task enters a phase, or its code ("" keeps the phase).
   void enter_phase(std::string_view phase, PyObject* code);
   // Stops the running call for the limit that it exceeded. Raises Stopped.
   void exceed_limit(const std::string& limit);

@@ -112,7 +112,7 @@ void TaskVm::detach() {
   pthread_kill(interpreter_->thread_handle, SIGURG);
   if (has_stopper_) pthread_kill(stopper_handle_, SIGURG);
   for (int waited_ms = 0; detached_threads.load() < expected && waited_ms < 500; ++waited_ms) std::this_thread::sleep_for(1ms);
-  // On a thread of its own: deleting the states of other threads makes CPython forget the state of the thread that does it, and
+  // On a separate thread: deleting the states of other threads makes CPython forget the state of the thread that does it, and
   // PyGILState_Ensure, which other libraries call while the process ends, would then abort the process.
   std::thread(PyInterpreterState_Delete, PyThreadState_GetInterpreter(interpreter_->thread)).join();
   InterpreterPool::instance().mark_detached(*interpreter_);

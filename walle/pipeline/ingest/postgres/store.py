@@ -273,7 +273,7 @@ class PostgresUploadStore(UploadStore):
             if stream is None and not origins and hello.acked == 0:  # stored with its first upload
                 return ResumePoint(0, first_link(hello.epoch))
             abandoned = await _abandoned(connection, hello, origins)
-            # A stream that another one named as its origin, after the store went back in time, has no links of its own.
+            # A stream that another one named as its origin, after the store went back in time, has no links.
             is_linked = not origins or (stream is not None and await _has_links(connection, stream.number))
             if stream is not None and is_linked and stream.highest >= hello.acked and not abandoned:
                 return ResumePoint(stream.highest, stream.chain)

@@ -6,7 +6,7 @@ transaction writes nothing else: the index follows (`index.py`). A device that s
 uploads in it: those that are stored already under the older epoch are dropped too. What was lost on either side is in
 `losses`.
 SQLite runs in its own thread; a batch costs one hop to it. A few uploads are committed on the event loop, while nothing
-else waits and the disk is quick (`CommitPace`). Queries run in another thread, on a connection of their own: in WAL
+else waits and the disk is quick (`CommitPace`). Queries run in another thread, on a separate connection: in WAL
 mode they delay no commit. A file that is put in the place of this one, such as a restored backup, is opened at the next
 call. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and positions of
 consumers are not synced: a power cut may undo the latest, and then a device connects again and a consumer gets uploads
@@ -585,7 +585,7 @@ class SqliteUploadStore(UploadStore):
         if stream is None and not origins and hello.acked == 0:  # stored with its first upload
             return ResumePoint(0, first_link(hello.epoch))
         abandoned = sqlite_streams.abandoned(database, hello, origins)
-        # A stream that another one named as its origin, after this file went back in time, has no links of its own.
+        # A stream that another one named as its origin, after this file went back in time, has no links.
         is_linked = not origins or (stream is not None and sqlite_streams.has_links(database, stream.number))
         if stream is None or not is_linked or stream.highest < hello.acked or abandoned:
             self._streams.pop(key, None)

@@ -22,7 +22,7 @@ _BLOCK = bytes(1 << 20)
 class WalReserve:
     """The reserve of the log at `path`, up to `limit_bytes`.
 
-    It has a file descriptor of its own, whose end releases no lock of SQLite, because SQLite locks other files.
+    It has a separate file descriptor, whose end releases no lock of SQLite, because SQLite locks other files.
     """
 
     def __init__(self, path: Path, *, page_bytes: int, limit_bytes: int, free_bytes: int = _FREE_BYTES) -> None:

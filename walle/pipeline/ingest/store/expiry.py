@@ -1,6 +1,6 @@
 """Selection of the uploads that retention deletes, from their order, sizes and times of receipt.
 
-Uploads are in the order of their receipt. One whose time of receipt lies in the future was received while the clock was
+Uploads are in the order of their receipt. One whose time of receipt is in the future was received while the clock was
 ahead: it is as old as a later one whose time does not. So a clock that was set back does not stop the deletion by age.
 """
 

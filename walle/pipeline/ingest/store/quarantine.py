@@ -1,6 +1,6 @@
 """Bounds of the quarantine: uploads that the database refuses for their contents and that are set aside.
 
-A device's numbers go on after such an upload. A device with MAX_OF_DEVICE of them is refused at its next one, and keeps
+A device's numbers continue after such an upload. One with MAX_OF_DEVICE of them is refused at its next one and keeps
 its uploads; so is every device once MAX_REFUSED are set aside, since the fault is then the database's.
 """
 

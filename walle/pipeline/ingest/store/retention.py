@@ -38,7 +38,7 @@ class RetentionRule:
 def parse_rule(text: str) -> tuple[str, RetentionRule]:
     """Return topic and rule of `TOPIC=30d`, `TOPIC=20GB`, `TOPIC=30d,20GB` or the same with `,force`.
 
-    The topic `*` is for all topics without a rule of their own; `force` deletes what groups have not committed, too.
+    The topic `*` is for all topics without a rule; `force` deletes what groups have not committed, too.
 
     Raises:
         ConfigError: the text is none of these.

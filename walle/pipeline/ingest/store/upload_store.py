@@ -157,14 +157,14 @@ class UploadStore(abc.ABC):
         In each (device, epoch), numbers go up by one from the highest stored. Lower ones are duplicates and are
         dropped; those after a missing one are not stored. `highest` has every (device, epoch) of the batch but the
         `foreign` ones. Reports of lost uploads are recorded, and are not among the new uploads. So are uploads of
-        `foreign_topics`, by device and topic: the device's numbers go on after them.
+        `foreign_topics`, by device and topic: the device's numbers continue after them.
         """
 
     @abc.abstractmethod
     async def set_aside(self, received: Received, reason: str) -> Accepted | None:
         """Keep an upload whose contents `accept` refuses in the quarantine; return what `accept` would.
 
-        The device's numbers go on after it, and it is recorded as a loss. None if the quarantine has no room for it:
+        The device's numbers continue after it, and it is recorded as a loss. None if the quarantine has no room for it:
         nothing is stored then.
         """
 
@@ -172,7 +172,7 @@ class UploadStore(abc.ABC):
     async def refused(self) -> list[RefusedUpload]:
         """Return uploads in the quarantine, oldest first: all of each device that it returns, MAX_READ_BYTES at most.
 
-        There are MAX_REFUSED altogether at most. To go on, remove what was returned: `forget_refused(device_id)` of its
+        There are MAX_REFUSED altogether at most. For more, remove what was returned: `forget_refused(device_id)` of its
         devices.
         """
 

@@ -2,7 +2,7 @@
 
 Uploads are sent in the order of their numbers, within the cloud's credit, and stay in the outbox until they are
 acknowledged. A new connection continues after the last upload that is durable in the cloud, once the chain values of
-both sides agree there; else the side that went back in time reports it, and both go on. Small uploads share a frame, so
+both sides agree there; else the side that went back in time reports it; both continue. Small uploads share a frame, so
 that they are compressed together. Requests go before uploads, which are written in small pieces and no faster than the
 link carries them, so that a request does not wait for the outbox to drain.
 Reconnects use exponential backoff with full jitter, so that a fleet that lost its cloud does not reconnect all at once;

@@ -312,7 +312,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         self._transport.close()
 
     def ask_to_move(self, drain: protocol.Drain) -> bool:
-        """Send the device elsewhere; return False if it does not know how to, or has not said Hello yet."""
+        """Send the device elsewhere; return False if it does not know how to, or has not sent its Hello yet."""
         if self._version < 3 or not self.is_open:
             return self._is_closed
         self._write(drain)

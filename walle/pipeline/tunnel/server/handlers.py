@@ -18,7 +18,7 @@ class RequestExpiredError(PipelineError):
 
 
 class RequestBusyError(PipelineError):
-    """The cloud has no room for a request now. A handler raises it, or a class of its own that inherits it."""
+    """The cloud has no room for a request now. A handler raises it, or a subclass."""
 
 
 class RequestRefusedError(PipelineError):
@@ -28,7 +28,7 @@ class RequestRefusedError(PipelineError):
 class Handlers:
     """A pool of at most `limit` running handlers, of which one device gets a quarter.
 
-    Requests that wait start by priority, then in order of arrival. A handler that goes on after its cancellation keeps
+    Requests that wait start by priority, then in order of arrival. A handler that runs on after its cancellation keeps
     its slot until it ends, and nobody waits for it.
     """
 
@@ -90,7 +90,7 @@ class Handlers:
             work.add_done_callback(_report)
 
     async def close(self, wait_s: float) -> None:
-        """Cancel the handlers, and wait at most `wait_s` for those that go on."""
+        """Cancel the handlers, and wait at most `wait_s` for those that continue."""
         if not self._tasks:
             return
         for task in self._tasks:

@@ -194,7 +194,7 @@ class Listener:
         return len(self._handshakes)
 
     def close(self) -> None:
-        """Stop accepting. Handshakes under way go on. May be called twice."""
+        """Stop accepting. Handshakes under way continue. May be called twice."""
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None

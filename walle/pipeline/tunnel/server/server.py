@@ -264,7 +264,7 @@ class TunnelServer:
         A device that another server of the ring has is sent to that one.
 
         New connections are not accepted. The devices move at random times within `over_s`, each once what it has in
-        flight is acknowledged and answered; so the consumer must go on meanwhile. Those that are left `grace_s` later
+        flight is acknowledged and answered: the consumer must continue meanwhile. Those that are left `grace_s` later
         are disconnected. Devices of protocol 2 are disconnected one after the other, and connect to the same address.
         On cancellation the server closes at once.
         """

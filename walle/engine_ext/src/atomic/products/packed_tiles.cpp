@@ -306,7 +306,7 @@ Tensor tiles_pack(const ConvProblem& conv, std::int64_t, const float* w) {
   const Sums sums(conv, source);
   const std::int64_t pack = conv.pack(), blocks = conv.blocks_of(shape.out_channels), taps = win.taps();
   const std::int64_t depth = shape.in_channels * taps;
-  // Where each number of the segments lies in a row of the weights; -1: after the last channel.
+  // Where each number of the segments is in a row of the weights; -1: after the last channel.
   std::vector<std::int64_t> places;
   places.reserve(static_cast<std::size_t>(sums.depth * kGrain));
   for (std::int64_t first = 0; first < shape.in_channels; first += source.channels) {

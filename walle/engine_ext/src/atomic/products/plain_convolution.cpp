@@ -108,7 +108,7 @@ void direct_run(Team& team, const ConvShape& shape, const Table& table, const Co
       2 * shape.multiplications());
 }
 
-// Depthwise: one input channel each; a row of outputs gathers all its taps while it lies in cache.
+// Depthwise: one input channel each; a row of outputs gathers all its taps while it is in cache.
 bool depthwise_applies(const ConvProblem& problem) { return problem.shape.in_channels == 1 && direct_applies(problem); }
 Work plain_depthwise_work(const ConvProblem& problem, std::int64_t) {
   const Window& win = problem.shape.window;
@@ -153,7 +153,7 @@ void depthwise_run(Team& team, const ConvShape& shape, const Table& table, const
       2 * shape.multiplications());
 }
 
-// One matrix product a group: rows [first, last) of weights [out_channels, k] times a matrix [k, outputs] of x as it lies, or of
+// One matrix product a group: rows [first, last) of weights [out_channels, k] times a matrix [k, outputs] of x unchanged, or of
 // columns.
 void multiply(const ConvShape& shape, const Table& table, const std::byte* w, const std::byte* columns, std::byte* out,
               std::byte* scratch, std::int64_t k, std::int64_t first, std::int64_t last, StopPoll poll) noexcept {

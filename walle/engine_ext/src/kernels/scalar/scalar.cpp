@@ -227,7 +227,7 @@ std::size_t no_scratch(std::int64_t, std::int64_t, std::int64_t) noexcept { retu
 #define WALLE_FILL_N(op) WALLE_FILL_F(op) WALLE_FILL_I(op)
 #define WALLE_FILL_B(op) WALLE_SET(op, bool, 5)
 #define WALLE_FILL_A(op) WALLE_FILL_N(op) WALLE_FILL_B(op)
-// Complex numbers have kernels of their own (complex.cpp).
+// Complex numbers have their own kernels (complex.cpp).
 #define WALLE_FILL_C(op)
 #define WALLE_FILL_FC WALLE_FILL_F
 #define WALLE_FILL_NC WALLE_FILL_N

@@ -51,7 +51,7 @@ struct SpanPoint {
   std::int64_t x, y;
 };
 
-// Clip a line to the image; return false if it lies entirely outside.
+// Clip a line to the image; return false if it is entirely outside.
 bool clip(const Spans& spans, SpanPoint& a, SpanPoint& b) {
   const std::int64_t right = spans.width() - 1, bottom = spans.height() - 1;
   if (right < 0 || bottom < 0) return false;
