@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-figures test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-reconnect soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-night test-cpp test-security test-big test-upgrade test-figures test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-reconnect soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,27 +22,18 @@ setup: $(STAMP)  ## make .venv: Python packages, CMake, ninja, and the native co
 demo: $(STAMP)  ## ship the IPV task to a fleet of devices on this machine and watch its features come back
 	@$(BIN)/walle demo $(DEMO_ARGS)
 
-# Two lanes of about the same length. The Python tests wait for much of their time: meanwhile the C++ tests are built, at
-# a lower priority, and then the tests of the pipeline, the apps, security, whole systems and devices' agents run.
-test: $(STAMP)  ## pass every test, C++ ones under ASan and UBSan
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-most test-rest
+# The Python tests wait for part of their time: meanwhile the C++ tests are built, at a lower priority.
+test: $(STAMP)  ## pass the tests of every change, C++ ones under ASan and UBSan (README.md says how long that takes)
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-python test-cpp
 
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-REST := tests/pipeline tests/apps tests/security tests/system tests/deploy/agent tests/loadtest
+test-python: $(STAMP)  ## pass the Python tests of every change, or those of TEST_ARGS
+	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit 3 $(TEST_ARGS)
 
-test-python: $(STAMP)  ## pass the Python tests, or those of TEST_ARGS
-	@$(PYTEST) $(TEST_ARGS)
-
-test-most: $(STAMP)
-	@$(PYTEST) $(addprefix --ignore ,$(REST))
-
-test-python-rest: $(STAMP)
-	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(REST)
-
-test-rest: $(STAMP)
-	@failed=0; for target in test-cpp test-python-rest; do $(MAKE) --no-print-directory $$target || failed=1; done; exit $$failed
+test-night: $(STAMP)  ## pass the tests that take long: whole systems, kills, clusters, load, memory (about 40 minutes)
+	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m night $(TEST_ARGS)
 
 # Without MAKEFLAGS, by which ninja would take its number of jobs from `make test`.
 test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them

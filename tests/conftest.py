@@ -9,6 +9,8 @@ import pytest
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from tests.sim.s3_server import S3Server, program, s3_server
 
+pytest_plugins = ["tests.plugins.surroundings", "tests.plugins.cpu_seconds"]
+
 
 @pytest.fixture(scope="session")
 def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:

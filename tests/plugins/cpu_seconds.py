@@ -1,0 +1,86 @@
+"""CPU seconds of each test: one above the limit of `make test` is made cheaper or marked `night`.
+
+Wall time says little on a shared machine, and CPU time too little on one whose cores are slow or contended. What a test
+above the limit took is therefore divided by how much longer than on an idle core a known loop takes right after it.
+"""
+
+import json
+import resource
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_LOOP: Final = 400_000
+_LOOP_S: Final = 0.012  # CPU seconds of the loop on an idle core of 3.7 GHz, of 2023
+
+
+def _cpu_s() -> float:
+    """Return the CPU seconds of this process, and of its children that have ended."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _slowdown() -> float:
+    """Return how many times longer the loop takes here and now; at least 1."""
+    started = time.thread_time()
+    total = 0
+    for number in range(_LOOP):
+        total += number
+    return max(1.0, (time.thread_time() - started) / _LOOP_S)
+
+
+class _Spent:
+    """What the tests of all workers took, in the process that prints the summary."""
+
+    def __init__(self, limit: float | None, report: Path | None) -> None:
+        self._limit = limit
+        self._report = report
+        self._spent: dict[str, float] = {}
+
+    def _above(self) -> list[tuple[float, str]]:
+        limit = self._limit
+        return [] if limit is None else sorted((s, name) for name, s in self._spent.items() if s > limit)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self._spent[report.nodeid] = dict(report.user_properties).get("cpu_s", 0.0)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._report is not None:
+            self._report.write_text(json.dumps(self._spent, indent=0))
+        if self._above() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for spent, name in self._above():
+            terminalreporter.write_line(
+                f"FAILED {name} - took {spent:.1f} CPU seconds, {self._limit:g} are the limit: "
+                "make it cheaper, or mark it `night` and leave a small one here",
+                red=True,
+            )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-limit", type=float, metavar="S", help="fail where a test takes more CPU seconds")
+    parser.addoption("--cpu-report", type=Path, metavar="FILE", help="write the CPU seconds of each test as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Spent(config.getoption("--cpu-limit"), config.getoption("--cpu-report")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    before = _cpu_s()
+    try:
+        return (yield)
+    finally:
+        spent, limit = _cpu_s() - before, item.config.getoption("--cpu-limit")
+        if limit is not None and spent > limit:
+            spent /= _slowdown()
+        item.user_properties.append(("cpu_s", round(spent, 3)))

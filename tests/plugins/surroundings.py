@@ -1,0 +1,38 @@
+"""What tests must not depend on: the user's home and caches, and signals that the caller ignores.
+
+A shell that starts a job in the background, and `nohup`, ignore signals, which programs inherit through exec. A handler
+does not go through exec: with one here, the programs that tests start have the signals as a terminal's programs do.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import tempfile
+from typing import Any, Final
+
+import pytest
+
+_MOVED: Final = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+
+
+def _stay(_number: int, _frame: Any) -> None:
+    """Do nothing, as where the signal is ignored."""
+
+
+def _move_home() -> None:
+    """Give the tests an empty home; workers inherit it."""
+    os.environ.setdefault("PYENV_ROOT", os.path.expanduser("~/.pyenv"))  # noqa: PTH111 as the shell does, also if absent
+    folder = tempfile.mkdtemp(prefix="walle-home-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in _MOVED:
+        os.environ.pop(name, None)
+    os.environ["HOME"] = folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _stay)
+    if not hasattr(config, "workerinput"):
+        _move_home()
