@@ -51,6 +51,7 @@ def prepare(home: Path) -> None:
     prepare_token({}, home)
 
 
+@pytest.mark.night
 def test_processes_that_start_at_once_have_one_token(tmp_path: Path, token: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         pool.map(prepare, [tmp_path] * 12)

@@ -7,7 +7,12 @@ import pytest
 from tests.benchmarks.figure_checkout import DATA, FigureCheckout, catalogue
 
 SHORT_S = 3.0
-_SHORT = [name for name, figure in catalogue().figures.items() if figure.quick_s <= SHORT_S]
+_SMOKE = "small_arrays"
+_SHORT = [
+    pytest.param(name, marks=() if name == _SMOKE else pytest.mark.night)
+    for name, figure in catalogue().figures.items()
+    if figure.quick_s <= SHORT_S
+]
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +25,7 @@ def test_a_short_figure_measures_with_nothing_fetched(checkout: FigureCheckout, 
     checkout.run(catalogue().figures[name])
 
 
+@pytest.mark.night
 @pytest.mark.skipif(not (DATA / "models").is_dir(), reason="the real models are not beside this checkout")
 def test_the_livestream_models_are_measured_with_the_public_ones(checkout: FigureCheckout) -> None:
     models: Path = DATA / "models"

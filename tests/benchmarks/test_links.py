@@ -149,6 +149,7 @@ def test_counts_of_packets_are_known_once_the_link_is_closed() -> None:
     assert link.counts["up"] == {"packets": 5, "lost": 5, "overflowed": 0}
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("model", ["tun", "proxy"])
 def test_figure_12_measures_every_upload(
     tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ def test_the_figure_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "bad version" in (tmp_path / "rollout.html").read_text()
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(200)
 def test_real_devices_and_simulated_ones_cover_the_same(tmp_path: Path) -> None:

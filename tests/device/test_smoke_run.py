@@ -62,6 +62,7 @@ async def ended(shop: ShopCloud, version: str, user: User) -> ReleaseJson:
     return await shop.until(release_id, "full", "rolled_back", "failed", users=[user])
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_version_that_fails_on_the_device_is_refused_there_and_the_old_one_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -64,6 +64,7 @@ def expected_outputs(visits: int) -> tuple[list[Any], SlowState]:
     return found, state
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.asyncio
 async def test_a_device_that_is_killed_evicts_and_expires_as_one_that_is_not(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def tracked_texts() -> dict[str, str]:
     return found
 
 
+@pytest.mark.night
 def test_every_install_line_names_a_package_whose_owner_is_known() -> None:
     texts = tracked_texts()
     assert len(texts) > 1000

@@ -23,6 +23,7 @@ async def browser() -> AsyncIterator[Browser]:
         yield found
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(300)
 async def test_a_page_that_says_what_to_do_is_among_the_first_three(site: Path, browser: Browser) -> None:

@@ -64,6 +64,7 @@ def test_there_are_at_least_59_hostile_files() -> None:
     assert len({one.name for one in FILES}) == len(FILES) >= 59
 
 
+@pytest.mark.night
 @pytest.mark.exhausts
 def test_mutations_of_hostile_files_end_no_process() -> None:
     """In a process with limits, which would end where one of the mutations ends the converter's caller."""

@@ -1,4 +1,7 @@
-"""2,000 random graphs against ONNX Runtime without its optimiser; failing ones are shrunk. More: make fuzz-graphs."""
+"""Random graphs against ONNX Runtime without its optimiser, 2,000 in the night lane; failing ones are shrunk.
+
+More: make fuzz-graphs.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -28,14 +31,23 @@ from tests.engine_ext.random_graphs.shrinking import Sample, shrink
 GRAPHS, CHUNK, SEED = 2000, 200, 31
 
 
+def compare(first: int, count: int, folder: Path) -> None:
+    report = campaign(make_case(number, SEED) for number in range(first, first + count))
+    assert report.without_reference.total() <= count // 50, dict(report.without_reference)
+    assert len(report.by_definition) <= count // 50, report.by_definition
+    if report.failures:
+        said = [_shown(folder, case, failure) for case, failure in report.failures[:3]]
+        pytest.fail(f"{len(report.failures)} of {count} graphs are wrong:\n" + "\n\n".join(said))
+
+
+def test_fifty_random_graphs_agree_with_onnx_runtime(tmp_path: Path) -> None:
+    compare(GRAPHS, 50, tmp_path)
+
+
+@pytest.mark.night
 @pytest.mark.parametrize("first", range(0, GRAPHS, CHUNK))
 def test_random_graphs_agree_with_onnx_runtime(first: int, tmp_path: Path) -> None:
-    report = campaign(make_case(number, SEED) for number in range(first, first + CHUNK))
-    assert report.without_reference.total() <= CHUNK // 50, dict(report.without_reference)
-    assert len(report.by_definition) <= CHUNK // 50, report.by_definition
-    if report.failures:
-        said = [_shown(tmp_path, case, failure) for case, failure in report.failures[:3]]
-        pytest.fail(f"{len(report.failures)} of {CHUNK} graphs are wrong:\n" + "\n\n".join(said))
+    compare(first, CHUNK, tmp_path)
 
 
 def _shown(folder: Path, case: Case, failure: Failure) -> str:
@@ -124,7 +136,7 @@ def test_float64_decides_where_onnx_runtime_is_less_exact(make: Callable[[], Sam
     assert defined.difference(wrong) is not None  # a wrong element does not pass either
 
 
-@pytest.mark.parametrize("family", ["vision", "transformer", "quantised"])
+@pytest.mark.parametrize("family", [pytest.param("vision", marks=pytest.mark.night), "transformer", "quantised"])
 def test_definitions_agree_with_onnx_runtime(family: str) -> None:
     """As a rule; ONNX's evaluator has operators of its own that do not (pools with paddings)."""
     agreed = 0

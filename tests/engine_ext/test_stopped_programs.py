@@ -294,6 +294,7 @@ def test_a_signal_stops_a_long_operator(name: str, alarm: Callable[[float], None
         assert time.thread_time() - began < ALARM_S + STOPPED_WITHIN_S
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_ctrl_c_ends_a_command(command: str, tmp_path: Path) -> None:
     model = tmp_path / "long.walle"

@@ -17,6 +17,7 @@ from tests.system.test_two_nodes import why_no_namespace
 _ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust of the extra dev is not installed")

@@ -19,6 +19,7 @@ GOOD = Played(release_id="ipv-v1-1", version="v1", weights="g", shares=[(10.0, 0
 BAD = Played(release_id="ipv-v2-2", version="v2", weights="b", shares=[(30.0, 1.0)], rolled_back_s=40.0)
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust of the extra dev is not installed")

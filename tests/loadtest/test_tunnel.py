@@ -19,6 +19,7 @@ from walle.pipeline.tunnel.received import Received
 _ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust of the extra dev is not installed")
 def test_a_few_seconds_of_load_leave_no_wrong_result(tmp_path: Path) -> None:

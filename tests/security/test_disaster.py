@@ -78,6 +78,7 @@ async def stored(database: Path) -> tuple[int, int]:
 MAIN = 'def execute(ctx, trigger):\n    return {{"page": trigger["event"]["page_id"], "version": "{}"}}\n'
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.system
 async def test_devices_go_on_after_their_cloud_was_lost_and_restored(tmp_path: Path, start: Programs) -> None:

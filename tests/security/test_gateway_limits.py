@@ -29,6 +29,7 @@ def refused(gateway: AttackedGateway) -> dict[str, int]:
     return found
 
 
+@pytest.mark.night
 def test_honest_devices_are_served_and_memory_is_bounded(gateway: AttackedGateway) -> None:
     make_release(gateway.target)
     honest = HonestDevices(gateway.target)

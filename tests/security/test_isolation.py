@@ -209,6 +209,7 @@ def test_no_attempt_to_read_write_or_reach_out_works(attacked_cloud: AttackedClo
     assert not Path("/tmp/walle-attack").exists()
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.vm_host
 def test_each_simulation_and_inference_have_a_process_with_nothing_of_the_cloud(attacked_cloud: AttackedCloud) -> None:

@@ -198,6 +198,7 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_devices_go_on_after_a_restore_from_a_backup_and_after_new_online_keys(tmp_path: Path) -> None:
     """Serials are drawn again after a restore; the new epoch, and after it new keys, make devices follow them."""

@@ -61,6 +61,7 @@ def test_each_row_is_a_record_with_its_key_and_a_device_stays_in_order(server: K
         assert [row["seq"] for row in rows if row["device"] == device] == list(range(1, 51))
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("seed", range(2))
 def test_a_sink_that_is_killed_loses_nothing(seed: int, server: KafkaServer, tmp_path: Path) -> None:
     path = tmp_path / "uploads.db"
@@ -73,6 +74,7 @@ def test_a_sink_that_is_killed_loses_nothing(seed: int, server: KafkaServer, tmp
     assert all(by_key[row["key"]] == row for row in rows)  # a repetition is equal
 
 
+@pytest.mark.night
 def test_a_server_that_stops_answering_is_waited_for(server: KafkaServer, uploads: Path) -> None:
     server.pause()
     with running(target(server), uploads, "--once", "--json") as process:

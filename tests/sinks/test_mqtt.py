@@ -135,6 +135,7 @@ def test_a_broker_that_is_down_is_waited_for(broker: MqttBroker, uploads: Path) 
     reader.close()
 
 
+@pytest.mark.night
 def test_a_broker_that_is_killed_is_named_as_the_cause_and_sent_to_again(broker: MqttBroker, tmp_path: Path) -> None:
     path = tmp_path / "uploads.db"
     store_uploads(path, uploads_of(1, 400))
@@ -180,6 +181,7 @@ def test_a_broker_that_refuses_stops_the_sink_and_nothing_is_skipped(tmp_path: P
         broker.stop()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("seed", range(2))
 def test_a_sink_that_is_killed_loses_nothing(seed: int, broker: MqttBroker, reader: Subscriber, tmp_path: Path) -> None:
     path = tmp_path / "uploads.db"

@@ -100,6 +100,7 @@ def killed_while_writing(target: object, path: Path | str, rows: Callable[[], in
     assert killed >= 2
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("seed", range(3))
 def test_a_sink_that_is_killed_writes_each_feature_once(seed: int, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
@@ -109,6 +110,7 @@ def test_a_sink_that_is_killed_writes_each_feature_once(seed: int, tmp_path: Pat
     assert [path for path in lake.rglob("*") if path.is_file() and path.suffix != ".parquet"] == []
 
 
+@pytest.mark.night
 def test_a_sink_from_postgresql_that_is_killed_writes_each_feature_once(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -148,6 +150,7 @@ def rows_in_bucket(place: S3Place) -> list[str]:
     return keys
 
 
+@pytest.mark.night
 def test_a_sink_to_a_bucket_that_is_killed_writes_each_feature_once(place: S3Place, tmp_path: Path) -> None:
     target = f"{place}?endpoint={place.endpoint}"
     folder = BucketFolder(place, KEYS)

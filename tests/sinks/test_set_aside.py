@@ -143,6 +143,7 @@ async def test_a_row_is_on_disk_before_the_position_moves_past_it(
     assert set(hook.keys) == keys_of(uploads_of(1, 50)) - {BAD}
 
 
+@pytest.mark.night
 def test_a_sink_that_is_killed_sends_each_row_or_sets_it_aside(hook: Hook, tmp_path: Path) -> None:
     path, folder = tmp_path / "uploads.db", tmp_path / "aside"
     store_uploads(path, uploads_of(1, 400))

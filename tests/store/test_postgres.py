@@ -91,6 +91,7 @@ async def _silent_listener() -> AsyncIterator[int]:
             is_over.set()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_host_that_says_nothing_is_passed_over(postgres: PostgresServer) -> None:
     """asyncpg alone spends all its time on it, and never asks the second host."""

@@ -86,6 +86,7 @@ async def test_a_write_that_cannot_be_made_is_reported(own_server: PostgresServe
         assert await PostgresJournal(database).draw("serial") == 1
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_calls_end_in_their_time_at_a_stopped_server_and_later_ones_at_once(own_server: PostgresServer) -> None:
     async with asyncio.timeout(120), PostgresDatabase(own_server.dsn(), retry_s=2.0, connections=2) as database:

@@ -17,6 +17,7 @@ WHERE name = 'monitor' RETURNING 1
 """
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(180)
 @pytest.mark.asyncio

@@ -124,6 +124,7 @@ async def until_dead(pids: list[int]) -> None:
     await until(lambda: not any(lives(pid) for pid in pids), LIMIT_S)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_without_loss(
     cloud: ActorCloud, tmp_path: Path
@@ -207,6 +208,7 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_p
         await client.rollback(release_id)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
     cloud: ActorCloud, ray_marker: str, tmp_path: Path
@@ -236,6 +238,7 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
         assert inference["replicas"] == {"running": 1, "wanted": 1, "lost": 1}
 
 
+@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transitions(
     cloud: ActorCloud, ray_marker: str, tmp_path: Path
@@ -347,6 +350,7 @@ close_ray()
 """
 
 
+@pytest.mark.night
 def test_a_ray_that_runs_already_does_not_disturb_the_start_of_another(ray_marker: str, tmp_path: Path) -> None:
     running = ray.get_runtime_context().gcs_address
     folder = Path(tempfile.mkdtemp(prefix="w"))  # a short path
@@ -370,6 +374,7 @@ def test_a_ray_that_runs_already_does_not_disturb_the_start_of_another(ray_marke
         shutil.rmtree(folder)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
     here, socket = ray.get_runtime_context().get_node_id(), tmp_path / "absent" / "socket"
@@ -406,6 +411,7 @@ async def test_replicas_that_find_no_node_are_named_and_end_without_being_asked(
         await replicas.close()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_cloud_that_cannot_start_says_why_and_leaves_no_actor(
     cloud: ActorCloud, ray_marker: str, tmp_path: Path
@@ -422,6 +428,7 @@ async def test_a_cloud_that_cannot_start_says_why_and_leaves_no_actor(
     await until(lambda: len(actors()) == 4, LIMIT_S)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_fleet_that_cannot_open_says_why(cloud: ActorCloud, tmp_path: Path) -> None:
     configs = [device_config(cloud.address, cloud.home, tmp_path / "d0")]

@@ -73,6 +73,7 @@ async def received(database: Path) -> dict[str, collections.Counter[int]]:
     return found
 
 
+@pytest.mark.night
 @pytest.mark.system
 def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, start: Programs) -> None:
     cloud = start(

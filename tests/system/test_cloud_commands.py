@@ -17,6 +17,7 @@ from tests.system.test_two_nodes import why_no_namespace
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
+@pytest.mark.night
 def test_a_cluster_takes_another_version_without_a_failed_check_in_and_down_leaves_nothing(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:

@@ -15,6 +15,7 @@ OUTAGE_S = 17.0  # longer than a lease, and than a write is tried
 STOPPED_S = 60.0  # a bound of seconds, on a machine that is busy with other work
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio

@@ -38,6 +38,7 @@ def demo_of(marker: str, out: Path, *arguments: str) -> Iterator[subprocess.Pope
                 os.killpg(demo.pid, signal.SIGKILL)
 
 
+@pytest.mark.night
 @pytest.mark.timeout(240)
 def test_the_main_job_holds_and_leaves_no_process(tmp_path: Path) -> None:
     marker = f"whole-{os.getpid()}"
@@ -57,6 +58,7 @@ def test_the_main_job_holds_and_leaves_no_process(tmp_path: Path) -> None:
     assert wait_until_gone(marker) == []
 
 
+@pytest.mark.night
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("said", ["", "git push of ipv/v1"], ids=["while-it-starts", "while-it-runs"])
 def test_ctrl_c_leaves_no_process(tmp_path: Path, said: str) -> None:

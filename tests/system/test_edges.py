@@ -16,6 +16,7 @@ from walle.protocol import PROFILE_HEADER, Profile
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(180)
 @pytest.mark.asyncio

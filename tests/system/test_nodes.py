@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.system, pytest.mark.timeout(640)]
 
 
+@pytest.mark.night
 def test_a_cloud_whose_node_with_all_services_is_killed_goes_on_with_its_release_and_uploads(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:

@@ -146,6 +146,7 @@ def test_the_template_works_on_the_events_that_the_readme_shows(tmp_path: Path) 
     assert "returns 1 click and 1,000 ms" in README
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(300)
 def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:

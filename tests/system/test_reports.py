@@ -20,6 +20,7 @@ _DEVICES = 24
 _AFTER_KILLS = 3  # reports of each device once both processes are back
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(420)
 @pytest.mark.asyncio

@@ -27,6 +27,7 @@ DEVICES = 8
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_tunnel_server_that_is_killed_in_mid_upload_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

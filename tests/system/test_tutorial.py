@@ -21,6 +21,7 @@ MODEL_SHA256 = "34cd7e60aeff28744c657de7a3dc64e872d506741de66987f3426f2b79f88017
 PHOTO = DATA / "images/face_with_toy.jpg"
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not MODEL.exists(), reason=f"{DATA} is not there: it has the model and the photo")

@@ -29,6 +29,7 @@ def why_no_namespace() -> str:
     return "" if tried.returncode == 0 else f"no network namespace: {tried.stderr.strip()}"
 
 
+@pytest.mark.night
 def test_a_node_that_dies_with_its_replica_loses_no_request_and_another_takes_its_place(tmp_path: Path) -> None:
     if reason := why_no_namespace():
         pytest.skip(reason)

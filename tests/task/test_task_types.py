@@ -60,6 +60,7 @@ def mypy(folder: Path, cache: Path) -> tuple[int, list[str]]:
     return done.returncode, done.stdout.splitlines()
 
 
+@pytest.mark.night
 @pytest.mark.timeout(300)
 def test_the_template_and_the_reference_apps_tasks_pass_mypy_strict(tmp_path: Path, cache: Path) -> None:
     assert CliRunner().invoke(app, ["task", "new", "dwell", "--folder", str(tmp_path / "dwell")]).exit_code == 0

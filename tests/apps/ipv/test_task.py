@@ -324,6 +324,7 @@ any_events = st.lists(
 )
 
 
+@pytest.mark.night
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=any_events)
 def test_no_event_log_breaks_the_task(load_task: Load, numpy_graph: Any, events: list[Event]) -> None:

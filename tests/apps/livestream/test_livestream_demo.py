@@ -61,6 +61,7 @@ def nothing_fetched(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, **away, **here, "WALLE_MODELS": str(tmp_path / "no models")}
 
 
+@pytest.mark.night
 @pytest.mark.system
 def test_with_nothing_fetched_it_finds_the_highlights_of_its_own_clip_on_each_device(tmp_path: Path) -> None:
     """In a folder with the results of an earlier run, which had more highlights and devices."""
@@ -116,6 +117,7 @@ def test_with_nothing_fetched_it_finds_the_highlights_of_its_own_clip_on_each_de
     assert (out / "of-the-user.txt").exists()
 
 
+@pytest.mark.night
 @pytest.mark.system
 def test_ctrl_c_in_a_terminal_keeps_what_was_decided_and_leaves_no_process(tmp_path: Path) -> None:
     """At the stream's own pace, as for a webcam, which ends in no other way."""

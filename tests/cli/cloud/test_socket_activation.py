@@ -86,6 +86,7 @@ class CheckIns:
             thread.join()
 
 
+@pytest.mark.night
 @pytest.mark.timeout(240)
 def test_no_connection_is_refused_while_a_cloud_is_stopped_or_killed_and_started_again(
     tmp_path: Path, start: Programs, sockets: list[socket.socket]

@@ -234,6 +234,7 @@ def test_messages_become_events_and_what_is_none_is_set_aside(
     assert [row["text"] for row in recorded(tmp_path / "device")] == ["no JSON", '{"event_id": 7}']
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.parametrize("seed", range(2))
 def test_a_device_that_is_killed_takes_each_message_once(

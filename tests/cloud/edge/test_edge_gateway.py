@@ -511,6 +511,7 @@ def _run_edge(folder: str, port: int, url: str, sockets: str, ready: Any) -> Non
     event_loop.run(run())  # uvloop's where that is installed, as in actors
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(120)
 async def test_no_check_in_fails_while_edges_are_replaced_ten_times_and_one_is_killed(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ async def test_three_gateways_have_a_pause_and_a_rollback_and_serve_on_without_t
         assert await version(urls[0], "v1") == ""  # the last table decides
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(180)
 async def test_a_gateway_reports_its_devices_and_its_metrics_and_keeps_to_its_bytes(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ async def test_what_does_not_pass_ends_the_start_and_says_what_to_do(tmp_path: P
     assert said == []
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_start_waits_for_a_server_that_is_stopped_and_for_a_role_with_too_many_connections() -> None:
     with postgres_server() as server:

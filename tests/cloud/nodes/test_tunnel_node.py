@@ -135,6 +135,7 @@ def devices_by_server(shop: ShopCloud) -> dict[str, int]:
     return {one["name"]: one["connections"] for one in shop.cloud.gateway._servers.rows()}
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_devices_are_divided_and_a_server_that_drains_or_is_lost_loses_nothing(tmp_path: Path) -> None:
     """Twelve devices know the gateway's address alone; all uploads are stored once."""

@@ -18,6 +18,7 @@ from walle.store.postgres_database import PostgresDatabase
 from walle.store.postgres_leases import PostgresLeases
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_an_outage_is_shown_while_it_lasts(tmp_path: Path) -> None:
     with postgres_server() as server:

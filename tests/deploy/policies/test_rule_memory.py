@@ -3,6 +3,8 @@
 import gc
 from pathlib import Path
 
+import pytest
+
 from walle.deploy.policies.attribute_schema import ColumnType
 from walle.deploy.policies.policy import Policy
 from walle.deploy.policies.rule_index import PolicyIndex
@@ -19,6 +21,7 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.night
 def test_evaluations_keep_no_memory() -> None:
     """A function of ours in a rule would leak some 110 bytes in the library at each call."""
     index = PolicyIndex([Policy(rule=rule).typed(SCHEMA) for rule in RULES])

@@ -192,6 +192,7 @@ async def test_a_closed_host_refuses_vms(tmp_path: Path, host: VmHost) -> None:
         VM(tmp_path, host=host)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_vms_and_hosts_come_and_go_without_a_leak(tmp_path: Path, host: VmHost) -> None:
     import walle.np as np

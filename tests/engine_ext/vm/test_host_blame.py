@@ -173,6 +173,7 @@ async def test_a_task_whose_processes_are_killed_whenever_it_runs_is_quarantined
     pool.close()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_task_that_does_not_stop_costs_others_one_restart(tmp_path: Path, host: VmHost) -> None:
     pool = VMPool(2, host=host)

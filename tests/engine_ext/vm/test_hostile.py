@@ -22,6 +22,7 @@ async def test_honest_calls_come_back_among_hostile_ones(tmp_path: Path, capfd: 
     assert "Fatal" not in capfd.readouterr().err
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_vm_host_contains_what_one_process_does_not(tmp_path: Path) -> None:

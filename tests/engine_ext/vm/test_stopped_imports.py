@@ -103,6 +103,7 @@ async def test_the_deadline_goes_on_after_an_import(tmp_path: Path) -> None:
         assert 0.5 <= time.monotonic() - began < 4
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_an_endless_import_is_stopped_and_its_interpreter_used_by_no_other_task(tmp_path: Path) -> None:
     wait_for_abandoned()

@@ -240,6 +240,7 @@ def contents_of(path: pathlib.Path) -> tuple[list[Any], list[Any], list[Any]]:
         return features, states, db.execute("SELECT * FROM task_state_times ORDER BY task").fetchall()
 
 
+@pytest.mark.night
 def test_states_and_outputs_are_equal_whatever_kills_come_between(tmp_path: pathlib.Path) -> None:
     count = "8000"
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"

@@ -18,6 +18,7 @@ from walle.pipeline.tunnel.received import Received
 _ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(240)
 def test_random_faults_lose_nothing_silently_and_stop_nothing() -> None:

@@ -56,6 +56,7 @@ def replay_equals(folder: Path, entries: list[Entry], crashes: list[int], snapsh
     assert crashed == whole
 
 
+@pytest.mark.night
 @settings(max_examples=40, deadline=None)
 @given(entries=streams(8), data=st.data(), snapshot_every=st.sampled_from([0, 1, 5]))
 def test_a_replay_equals_the_first_run_where_visits_are_cut(

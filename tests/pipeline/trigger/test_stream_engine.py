@@ -369,6 +369,7 @@ def features_in(path: pathlib.Path) -> list[tuple[str, int, bytes]]:
     return sorted(found)
 
 
+@pytest.mark.night
 def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
     count = "15000"
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"

@@ -7,6 +7,7 @@ import pytest
 from tests.fuzz.frames import Fuzzer
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_few_seconds_of_fuzzing_find_nothing(tmp_path: Path) -> None:
     fuzzer = Fuzzer(99, tmp_path)

@@ -16,6 +16,7 @@ from tests.sim.tunnel_rig import MakeClient, running, until
 _SHAPE = LinkShape()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelCloud, make_client: MakeClient) -> None:
     rng = random.Random(11)
