@@ -184,7 +184,9 @@ def test_a_scenario_is_not_delegated_to_such_a_key(key: bytes) -> None:
         Scenarios.verified(_signed(body), root)
 
 
-@pytest.mark.parametrize("key", [IDENTITY, OTHER_FORMS["order 4, y + p"], MIXED["mixed 1"]], ids=lambda key: key.hex())
+@pytest.mark.parametrize(
+    "key", [IDENTITY, OTHER_FORMS["order 4, y + p"], MIXED["mixed 1"]], ids=["identity", "other form", "mixed"]
+)
 def test_no_command_takes_such_a_key(tmp_path: Path, key: bytes) -> None:
     TrustFolder(tmp_path).make("fleet", ["shop"], CLOCK)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
