@@ -55,6 +55,7 @@ def by_name(text: str) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(text)["components"]}
 
 
+@pytest.mark.night
 def test_the_bill_is_valid_and_the_same_each_time(bill: tuple[Path, str]) -> None:
     wheel, text = bill
     assert JsonStrictValidator(SchemaVersion.V1_7).validate_str(text) is None

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WALLE = Path(__file__).parents[2] / "walle"
 
 
@@ -32,6 +34,7 @@ def knows_ray(name: str) -> bool:
     return name in ("ray", "walle.actors") or name.startswith(("ray.", "walle.actors."))
 
 
+@pytest.mark.night
 def test_every_ray_is_started_where_it_listens_on_loopback_alone() -> None:
     calls = [
         (str(path.relative_to(WALLE.parent)), ast.unparse(node))

@@ -63,6 +63,7 @@ def test_late_batches_make_wrong_features_where_the_cloud_does_not_wait(
     assert len(run.feature_ms) == 60 - run.missing
 
 
+@pytest.mark.night
 @pytest.mark.timeout(120)
 def test_the_benchmark_prints_its_figures(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/ipv.py", "--visits", "100", "--json"]

@@ -507,6 +507,7 @@ async def test_a_burst_in_one_call_gives_a_feature_for_each_visit(tmp_path: Path
         assert await pages(shop) == [f"page/{number}" for number in range(100)]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_kill_9_loses_no_live_event_whose_call_returned(tmp_path: Path) -> None:
     rng, sent = random.Random(5), 0

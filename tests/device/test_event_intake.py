@@ -355,6 +355,7 @@ async def test_a_recorded_event_that_the_stream_refuses_does_not_hold_up_those_a
         assert await device.settled() == [(0, 0), (2, 2), (3, 3)]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_batch_costs_no_copy_of_the_latest_events(tmp_path: Path) -> None:
     async with opened(tmp_path, live=LivePolicy(duplicates=LivePolicy.MAX_DUPLICATES, drop_equal=True)) as device:

@@ -224,6 +224,7 @@ async def test_a_task_that_keeps_its_frames_is_stopped_and_reported(tmp_path: Pa
         assert shared_memory_counts()["bytes"] - before < 80 << 20
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_thousands_of_frames_take_no_more_memory(tmp_path: Path) -> None:
     async with frame_rig(tmp_path, {"sum": (SUM, FRAME.format("sum") + BLOCK)}) as rig:

@@ -40,6 +40,7 @@ def on_constants(case: Any) -> str | None:
     return difference(to_value(expected), list(found), case.rtol, case.atol)
 
 
+@pytest.mark.night
 def test_defined_operators_run_with_all_inputs_but_the_first_constant() -> None:
     with quiet():
         found = {

@@ -22,14 +22,14 @@ def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.parametrize(("text", "status"), [(BUSY, 1), (CHILD, 1), (WAITING, 0)], ids=["busy", "child", "waiting"])
 def test_only_computing_counts(tmp_path: Path, text: str, status: int) -> None:
-    done = run(tmp_path, text, "--cpu-limit", "0.2", "--cpu-report", str(tmp_path / "report.json"))
+    done = run(tmp_path, text, "--cpu-limit=0.2", f"--cpu-report={tmp_path}/report.json")
     assert done.returncode == status, done.stdout
     assert ("CPU seconds, 0.2 are the limit" in done.stdout) is bool(status)
     assert (max(json.loads((tmp_path / "report.json").read_text()).values()) > 0.2) is bool(status)
 
 
 def test_workers_report_to_the_one_that_prints(tmp_path: Path) -> None:
-    assert run(tmp_path, BUSY, "--cpu-limit", "0.2", "-n", "1").returncode == 1
+    assert run(tmp_path, BUSY, "--cpu-limit=0.2", "-n", "1").returncode == 1
 
 
 def test_without_a_limit_nothing_fails(tmp_path: Path) -> None:

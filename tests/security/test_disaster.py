@@ -173,6 +173,7 @@ def _serial(device: Device) -> tuple[int, int]:
     return max((state.epoch, state.serial) for state in device.agent._states.values())
 
 
+@pytest.mark.night
 @pytest.mark.system
 def test_a_backup_that_is_killed_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     home = CloudHome(tmp_path / "cloud")

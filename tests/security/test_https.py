@@ -69,6 +69,7 @@ def test_a_cloud_speaks_https_by_its_own_authority(cloud: tuple[Path, dict[str, 
     assert said["ca_fingerprint"] == hashlib.sha256(der).hexdigest()
 
 
+@pytest.mark.night
 def test_people_pin_the_authority_and_commands_and_git_trust_it(
     tmp_path: Path, cloud: tuple[Path, dict[str, Any]]
 ) -> None:

@@ -288,6 +288,7 @@ def test_a_link_in_a_pushed_task_is_refused(attacked_cloud: AttackedCloud, tmp_p
     assert "symbolic link" in pushed.stderr
 
 
+@pytest.mark.night
 @pytest.mark.system
 def test_a_version_that_takes_much_to_compile_takes_it_from_no_process_of_the_cloud(
     attacked_cloud: AttackedCloud, tmp_path: Path

@@ -52,6 +52,7 @@ def test_a_pack_is_refused_with_the_reason_and_nothing_is_left(
     assert not honest.stop().failures
 
 
+@pytest.mark.night
 def test_a_push_does_not_wait_for_another_that_is_unpacked(gateway: AttackedGateway, tmp_path: Path) -> None:
     copy = tmp_path / "work"
     copy.mkdir()

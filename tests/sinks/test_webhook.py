@@ -189,6 +189,7 @@ def test_a_sink_that_is_killed_loses_nothing(seed: int, hook: Hook, tmp_path: Pa
     assert all(by_key[row["key"]] == row for row in hook.rows)  # a repetition is equal
 
 
+@pytest.mark.night
 def test_wrong_uses_are_named(tmp_path: Path, uploads: Path) -> None:
     import subprocess
 

@@ -167,6 +167,7 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
     assert fleet.replaced == 1
 
 
+@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_path: Path) -> None:
     releases = Remote(cloud.actors["releases"])

@@ -25,6 +25,7 @@ def execute(ctx, trigger):
 GATE = {"p_good": 0.3, "p_bad": 0.8, "alpha": 0.4, "beta": 0.001, "device_runs": 3}
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_slow_version_is_rolled_back_and_the_reason_names_the_guard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

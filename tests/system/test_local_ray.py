@@ -111,6 +111,7 @@ def test_a_cloud_that_is_stopped_leaves_nothing(folder: Path) -> None:
         assert [one.name for one in (folder / "tmp").iterdir()] == []
 
 
+@pytest.mark.night
 def test_a_cloud_for_all_interfaces_is_refused_where_ray_has_no_token(folder: Path) -> None:
     options = ["--host", "0.0.0.0", "--name", "cloud.example"]
     process = cloud_up(folder, f"open-ray-{os.getpid()}", *options, RAY_AUTH_MODE="disabled")

@@ -72,6 +72,7 @@ def test_the_template_and_the_reference_apps_tasks_pass_mypy_strict(tmp_path: Pa
         assert status == 0, lines
 
 
+@pytest.mark.night
 @pytest.mark.timeout(300)
 def test_mypy_finds_each_wrong_use(tmp_path: Path, cache: Path) -> None:
     head = [

@@ -79,6 +79,7 @@ def test_users_are_held_out_whole_and_a_fifth_of_them() -> None:
     assert 150 < held_out < 250
 
 
+@pytest.mark.night
 def test_training_beats_a_random_encoder_with_a_trained_read_out() -> None:
     examples = make_examples(generated_visits(3, 60, 12))
     train_set = [example for example in examples if not is_held_out(example.user)]

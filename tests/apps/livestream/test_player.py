@@ -243,6 +243,7 @@ async def test_a_cancelled_player_leaves_no_task_behind(device: Device) -> None:
     assert not {name for name in left if name.startswith(("Player", "Queue"))}, left
 
 
+@pytest.mark.night
 @in_this_loop
 async def test_seconds_are_decided_by_the_device_alone_while_the_cloud_is_gone(studio: Studio) -> None:
     """This one is the last: the cloud's inference is closed in the middle of it."""

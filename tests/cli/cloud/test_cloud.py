@@ -54,6 +54,7 @@ def test_a_cloud_says_where_it_is_and_stops_at_a_signal(
     assert (cloud.lines[1:], cloud.errors) == ([{"stopped": True}], "")
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
 def test_a_second_signal_ends_a_cloud_that_sends_its_devices_away_slowly(
     tmp_path: Path, start: Programs, number: signal.Signals, processes: int
@@ -108,6 +109,7 @@ def test_a_cloud_that_is_started_again_has_the_same_keys(tmp_path: Path, start: 
     assert first.enrolment_token != second.enrolment_token  # each start admits its own devices
 
 
+@pytest.mark.night
 def test_a_folder_or_a_port_that_is_taken_is_an_error_that_says_what_to_do(tmp_path: Path, start: Programs) -> None:
     first = up(start, tmp_path / "cloud").lines[0]
     again = start("cloud", "up", str(tmp_path / "cloud"), *PORTS, "--json")
@@ -165,6 +167,7 @@ def test_a_cloud_that_does_not_start_leaves_what_was_there(tmp_path: Path, start
         assert (folder / "mine").read_text() == "kept"
 
 
+@pytest.mark.night
 def test_the_folder_of_a_cloud_that_ran_stays_where_it_does_not_start(tmp_path: Path, start: Programs) -> None:
     up(start, tmp_path / "data").kill()
     keys = (tmp_path / "data" / "admin.token").read_text()

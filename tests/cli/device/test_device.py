@@ -162,6 +162,7 @@ def test_a_reader_of_standard_input_holds_no_program_up(tmp_path: Path) -> None:
         assert os.read(process.stderr.fileno(), 4096) == b""
 
 
+@pytest.mark.night
 @pytest.mark.system
 def test_a_device_ends_at_a_signal_or_at_the_end_of_its_events(tmp_path: Path) -> None:
     events = [Event("click", "", 1000 + number, {}).to_dict() for number in range(5)]

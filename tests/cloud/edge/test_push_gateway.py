@@ -67,6 +67,7 @@ async def _processes(
             assert await process.wait() == 0
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(180)
 async def test_three_gateways_have_a_pause_and_a_rollback_and_serve_on_without_the_cloud(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_any_module_may_follow_or_precede_the_numeric_ones(first: str) -> None:
     assert reasons_of([[first, other] for other in others] + [[other, first] for other in others]) == []
 
 
+@pytest.mark.night
 def test_every_module_may_come_first() -> None:
     # All the others follow cyclically, so that each module comes somewhere after every other.
     assert reasons_of([NAMES[at:] + NAMES[:at] for at in range(len(NAMES))]) == []

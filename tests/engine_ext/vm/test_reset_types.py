@@ -21,6 +21,7 @@ async def pair(tmp_path: Path, host: VmHost) -> TaskPair:
     return both
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["set", "set_and_deleted"])
 async def test_no_slot_of_any_class_harms_a_later_task(pair: TaskPair, is_deleted: bool) -> None:

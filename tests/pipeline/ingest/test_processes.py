@@ -88,6 +88,7 @@ async def fleet(authority: TunnelAuthority, port: int) -> AsyncIterator[tuple[li
         yield outboxes, clients
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(180)
 async def test_killed_processes_lose_and_double_nothing(authority: TunnelAuthority, location: str) -> None:

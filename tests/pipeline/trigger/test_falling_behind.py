@@ -366,6 +366,7 @@ def features(folder: pathlib.Path) -> list[tuple[str, int, bytes]]:
         return sorted(db.execute("SELECT topic, position, payload FROM features").fetchall())
 
 
+@pytest.mark.night
 def test_killed_in_the_middle_of_a_burst_it_stores_what_it_would_have_stored(tmp_path: pathlib.Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
