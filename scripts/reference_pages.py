@@ -3,6 +3,7 @@
 usage: python -m scripts.reference_pages    (docs/conf.py runs it for each build of the site; git ignores the pages)
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -312,7 +313,9 @@ def main() -> None:
     for name, make in PAGES.items():
         path, text = FOLDER / name, make()
         if not path.exists() or path.read_text() != text:  # Sphinx reads what changed
-            path.write_text(text)
+            new = path.with_suffix(f".{os.getpid()}")
+            new.write_text(text)
+            new.replace(path)  # in one step: another build may read it now
 
 
 if __name__ == "__main__":

@@ -40,9 +40,10 @@ def named_paths(text: str) -> Iterator[tuple[int, str]]:
 
 @cache
 def repository_paths() -> list[str]:
-    """Return the path of every file and folder of the repository, each with a leading slash."""
+    """Return the path of every file and folder of the repository, and of pages made from it, with a leading slash."""
     below = (path for folder in _FOLDERS for path in [ROOT / folder, *(ROOT / folder).rglob("*")])
     names = [f"/{path.relative_to(ROOT).as_posix()}" for path in [*ROOT.glob("*.*"), *below]]
+    names += [f"/{line}" for line in (ROOT / ".gitignore").read_text().splitlines() if line.startswith("docs/")]
     return [name for name in names if "/__pycache__" not in name]
 
 

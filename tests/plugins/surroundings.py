@@ -1,4 +1,4 @@
-"""What tests must not depend on: the user's home and caches, and signals that the caller ignores.
+"""What tests must not depend on: the user's home and caches, signals that the caller ignores, the machine's speed.
 
 A shell that starts a job in the background, and `nohup`, ignore signals, which programs inherit through exec. A handler
 does not go through exec: with one here, the programs that tests start have the signals as a terminal's programs do.
@@ -11,9 +11,15 @@ import signal
 import tempfile
 from typing import Any, Final
 
+import hypothesis
 import pytest
 
 _MOVED: Final = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+
+hypothesis.settings.register_profile(
+    "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("shared machine")
 
 
 def _stay(_number: int, _frame: Any) -> None:
