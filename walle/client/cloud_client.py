@@ -1,12 +1,14 @@
-"""Base of HTTP clients of a cloud: address, token, and errors that say what to do.
+"""HTTP client of a cloud's API: address, token, TLS, bound of answers, and errors that say what to do.
 
-These clients import httpx when they need it: all commands import the clients, and httpx takes 0.2 s of a processor.
+httpx is imported when it is needed: all commands import the clients, and httpx takes 0.2 s of a processor.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import json
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from walle.base.http_roots import http_tls
 from walle.errors import DeployError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_S = 30.0
+_MAX_ANSWER_BYTES = 128 << 20  # a page of features has 12 MiB of payloads at most, up to 8 times as long in JSON
 
 
 class CloudClientError(DeployError):
@@ -39,43 +42,79 @@ class CloudRefusedError(CloudClientError):
 
 
 class CloudUnreachableError(CloudClientError):
-    """No answer from `url`."""
+    """No answer from `url`; `why` is the reason alone."""
 
     def __init__(self, url: str, why: str) -> None:
         super().__init__(
             f"no cloud answers at {url} ({why}); start one with `walle cloud up FOLDER`, or name another with --url"
         )
         self.url = url
+        self.why = why
 
 
 class CloudCertificateError(CloudUnreachableError):
-    """A server at `url` whose certificate is not trusted."""
+    """A server at `url` whose certificate is not trusted; `why` is TLS's reason."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, why: str) -> None:
         DeployError.__init__(
             self, f"the certificate that {url} shows is not trusted; run `walle login {url}` to check and pin it"
         )
         self.url = url
+        self.why = why
+
+
+class CutAnswerError(CloudClientError):
+    """An answer that ended early, or is too long. `url` is the cloud's address."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(f"the answer of {url} {why}; run the same command again, which goes on there")
+        self.url = url
+
+
+class CloudAnswer(NamedTuple):
+    """Answer that is no error, with its whole body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class CloudClient:
     """A client of one cloud, within `async with`. `ca_pem` is the cloud's own CA, where it has one.
 
-    Every call raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error.
+    `tls` replaces the context that is made of `ca_pem`. Proxies are those of the environment, unless `is_direct`. No
+    redirect is followed: the token goes to this address alone.
+
+    Every call raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error, and
+    CutAnswerError where it has more than 128 MiB.
 
     Raises:
         CloudAddressError: `url` is not an HTTP address.
     """
 
-    def __init__(self, url: str, token: str = "", *, ca_pem: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        ca_pem: str = "",
+        tls: ssl.SSLContext | None = None,
+        is_direct: bool = False,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
         import httpx
 
+        self.url = _checked(url)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.url = url
-        if not url.startswith(("http://", "https://")):
-            raise CloudAddressError(url, "not HTTP")
         try:
-            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S, verify=http_tls(ca_pem))
+            self._http = httpx.AsyncClient(
+                base_url=url,
+                headers=headers,
+                timeout=_TIMEOUT_S,
+                verify=tls or http_tls(ca_pem),
+                trust_env=not is_direct,
+                transport=transport,
+            )
         except (httpx.InvalidURL, ValueError) as error:
             raise CloudAddressError(url, str(error)) from error
 
@@ -85,22 +124,76 @@ class CloudClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def _call(
+    def move(self, url: str) -> None:
+        """Ask at another address of the same cloud from now on. Raises CloudAddressError."""
+        import httpx
+
+        self.url = _checked(url)
+        self._http.base_url = httpx.URL(url)
+
+    async def call(
         self,
         method: str,
         path: str,
         body: Mapping[str, Any] | None = None,
         *,
         parameters: Mapping[str, str | int | float] | None = None,
+        **more: Any,
     ) -> Any:
-        with self._reaching():
-            response = await self._http.request(method, path, json=body, params=parameters)
-        raise_refusal(response)
+        """Send `body` as JSON, and return the JSON of the answer, None where it has no content; `more` as in `send`."""
+        answer = await self.send(method, path, body, parameters=parameters, **more)
+        if answer.status == HTTPStatus.NO_CONTENT:
+            return None
         try:
-            return response.json()
+            return json.loads(answer.body)
         except ValueError as error:
             what = f"{self.url} is not a Walle cloud: its answer is not JSON"
-            raise CloudRefusedError(response.status_code, what) from error
+            raise CloudRefusedError(answer.status, what) from error
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        parameters: Mapping[str, str | int | float] | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        answer_s: float | None = None,
+    ) -> CloudAnswer:
+        """Send `body` as JSON, or `content`, and return the answer.
+
+        `timeout_s` is for a connection and for each piece that is sent or comes, `answer_s` for pieces that come.
+        """
+        import httpx
+
+        timeout = httpx.Timeout(timeout_s, read=answer_s or timeout_s)
+        with self._reaching():
+            async with self._http.stream(
+                method, path, json=body, params=parameters, content=content, headers=headers, timeout=timeout
+            ) as response:
+                return await self._whole(response)
+
+    async def lines(self, path: str, *, silence_s: float) -> AsyncGenerator[str]:
+        """Yield the lines of an answer as they come; `silence_s` without a byte ends it."""
+        with self._reaching():
+            async with self._http.stream("GET", path, timeout=silence_s) as response:
+                if response.is_error:
+                    await self._whole(response)
+                async for line in response.aiter_lines():
+                    yield line
+
+    async def _whole(self, response: "httpx.Response") -> CloudAnswer:
+        """Read an answer to its end. Raises CloudRefusedError, CutAnswerError."""
+        body = bytearray()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > _MAX_ANSWER_BYTES:
+                raise CutAnswerError(self.url, f"has more than {_MAX_ANSWER_BYTES} bytes")
+        if response.is_error:
+            raise _refusal(response, body)
+        return CloudAnswer(response.status_code, response.headers, bytes(body))
 
     @contextlib.contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -109,27 +202,42 @@ class CloudClient:
         try:
             yield
         except httpx.HTTPError as error:
-            raise unreachable(self.url, error) from error
+            why = str(error) or type(error).__name__
+            if "CERTIFICATE_VERIFY_FAILED" in why:
+                raise CloudCertificateError(self.url, why) from error
+            raise CloudUnreachableError(self.url, why) from error
 
 
-def unreachable(url: str, error: "httpx.HTTPError") -> CloudUnreachableError:
-    """Return the error to raise where no answer came from `url`."""
-    text = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return CloudCertificateError(url)
-    return CloudUnreachableError(url, text or type(error).__name__)
+async def fetch_authority(url: str) -> str:
+    """Return the certificate authority that a server at `url` says is its own, in PEM: nobody has checked it.
+
+    It is shown to a person, or compared with a fingerprint, before anything else is sent.
+
+    Raises:
+        CloudUnreachableError: there is no answer.
+        CloudRefusedError: the answer is an error.
+    """
+    unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unchecked.check_hostname = False
+    unchecked.verify_mode = ssl.CERT_NONE
+    async with CloudClient(url, tls=unchecked) as client:
+        return (await client.send("GET", "/v1/authority")).body.decode(errors="replace")
 
 
-def raise_refusal(response: "httpx.Response") -> None:
-    """Raise CloudRefusedError with the cloud's reason if the answer is an error; its body must have been read."""
-    if not response.is_error:
-        return
+def _checked(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise CloudAddressError(url, "not HTTP")
+    return url
+
+
+def _refusal(response: "httpx.Response", body: bytes | bytearray) -> CloudRefusedError:
+    """Return the error of an answer that is one, with the cloud's reason."""
     kind = ""
     try:
-        answer = response.json()
+        answer = json.loads(body)
         what, kind = str(answer["error"]), str(answer.get("type", ""))
     except (ValueError, KeyError, TypeError):
         what = f"the answer was {response.status_code} {response.reason_phrase}; is this the address of a Walle cloud?"
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         what += "; log in with: walle login URL; the first token is in the cloud's folder, in admin.token"
-    raise CloudRefusedError(response.status_code, what, kind)
+    return CloudRefusedError(response.status_code, what, kind)

@@ -1,15 +1,17 @@
-"""HTTP client of the release API (`/v1/releases`, DESIGN section 3)."""
+"""HTTP client of releases (`/v1/releases`, DESIGN section 3) and of the signatures of versions (`/v1/versions`)."""
 
 import asyncio
+import base64
+import contextlib
 import json
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
-from walle.client.cloud_client import CloudClient, CloudRefusedError, raise_refusal, unreachable
+from walle.client.cloud_client import CloudClient, CloudRefusedError, CloudUnreachableError
 
 _PATH = "/v1/releases"
-_STREAM_TIMEOUT_S = 60.0  # the cloud sends a ping every 15 s
+_SILENCE_S = 60.0  # the cloud sends a ping every 15 s
 _RECONNECT_S = 0.5
 _RECONNECTS = 20  # in a row
 
@@ -174,14 +176,18 @@ class PreviewJson(TypedDict):
     meets: list[MetReleaseJson]
 
 
+class SigningJson(TypedDict):
+    """A version's manifest (`payload`, base64), the public keys of its scenario (id to hex), and those that signed."""
+
+    payload: str
+    threshold: int
+    keys: dict[str, str]
+    signed_by: list[str]
+    releases: NotRequired[list[str]]  # those that go on with new signatures
+
+
 class ReleaseClient(CloudClient):
-    """The release API of one cloud, within `async with`.
-
-    Every method raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error.
-
-    Raises:
-        CloudAddressError: `url` is not an HTTP address.
-    """
+    """The releases and versions of one cloud, within `async with`; errors as `CloudClient`."""
 
     async def create(
         self,
@@ -198,17 +204,17 @@ class ReleaseClient(CloudClient):
         body: dict[str, Any] = {"scenario": scenario, "task": task, "version": version}
         optional = {"policy": policy, "beta": beta, "steps": steps, "gate": gate}
         body |= {key: value for key, value in optional.items() if value is not None}
-        release: ReleaseJson = await self._call("POST", _PATH, body)
+        release: ReleaseJson = await self.call("POST", _PATH, body)
         return release
 
     async def get(self, release_id: str) -> ReleaseJson:
         """Return one release with its history."""
-        release: ReleaseJson = await self._call("GET", f"{_PATH}/{release_id}")
+        release: ReleaseJson = await self.call("GET", f"{_PATH}/{release_id}")
         return release
 
     async def failures(self, release_id: str) -> FailuresJson:
         """Return the distinct failures of a release; this needs the role `reader`."""
-        failures: FailuresJson = await self._call("GET", f"{_PATH}/{release_id}/failures")
+        failures: FailuresJson = await self.call("GET", f"{_PATH}/{release_id}/failures")
         return failures
 
     async def evidence(self, release_id: str) -> dict[str, Any]:
@@ -217,7 +223,7 @@ class ReleaseClient(CloudClient):
         A cloud from before there was this answers with an error: then empty too.
         """
         try:
-            evidence: dict[str, Any] = await self._call("GET", f"{_PATH}/{release_id}/evidence")
+            evidence: dict[str, Any] = await self.call("GET", f"{_PATH}/{release_id}/evidence")
         except CloudRefusedError as error:
             if error.status != 404:
                 raise
@@ -226,13 +232,13 @@ class ReleaseClient(CloudClient):
 
     async def list_all(self, group: str = "") -> list[ReleaseJson]:
         """Return every release, newest first, or those of the scenarios of a group."""
-        releases: list[ReleaseJson] = await self._call("GET", _PATH, parameters={"group": group} if group else None)
+        releases: list[ReleaseJson] = await self.call("GET", _PATH, parameters={"group": group} if group else None)
         return releases
 
     async def explain(self, device_id: str, task: str = "") -> ExplanationJson:
         """Say why a device gets what it gets, of one task (scenario/task) or of all; this needs the role `reader`."""
         path = f"/v1/explain/{urllib.parse.quote(device_id, safe='')}"
-        explanation: ExplanationJson = await self._call("GET", path, parameters={"task": task})
+        explanation: ExplanationJson = await self.call("GET", path, parameters={"task": task})
         return explanation
 
     async def preview(
@@ -240,7 +246,7 @@ class ReleaseClient(CloudClient):
     ) -> PreviewJson:
         """Say how many devices a policy reaches and which releases it meets; this needs the role `reader`."""
         body = {"scenario": scenario, "task": task, "rule": rule, "app_version": app_version}
-        preview: PreviewJson = await self._call("POST", "/v1/preview", {**body, "seen_within_s": seen_within_s})
+        preview: PreviewJson = await self.call("POST", "/v1/preview", {**body, "seen_within_s": seen_within_s})
         return preview
 
     async def start(self, release_id: str) -> ReleaseJson:
@@ -264,7 +270,7 @@ class ReleaseClient(CloudClient):
     ) -> list[ReleaseJson]:
         """Give up full releases of which `keep_versions` newer versions took the place, so that their files may go."""
         body = {"scenario": scenario, "task": task, "keep_versions": keep_versions, "dry_run": dry_run}
-        releases: list[ReleaseJson] = await self._call("POST", f"{_PATH}/retire", body)
+        releases: list[ReleaseJson] = await self.call("POST", f"{_PATH}/retire", body)
         return releases
 
     async def rollback(self, release_id: str, reason: str = "") -> ReleaseJson:
@@ -273,29 +279,43 @@ class ReleaseClient(CloudClient):
 
     async def stream(self, release_id: str) -> AsyncIterator[ReleaseJson]:
         """Yield the release now and after each change until it is over; reconnect after a dropped connection."""
-        import httpx
-
+        path = f"{_PATH}/{release_id}/stream"
         failures = 0
         while True:
             try:
-                async with self._http.stream(
-                    "GET", f"{_PATH}/{release_id}/stream", timeout=_STREAM_TIMEOUT_S
-                ) as response:
-                    if response.is_error:
-                        await response.aread()
-                        raise_refusal(response)
-                    async for line in response.aiter_lines():
+                async with contextlib.aclosing(self.lines(path, silence_s=_SILENCE_S)) as lines:
+                    async for line in lines:
                         if line.startswith("data:"):  # each event of this stream has one data line
                             failures = 0
                             yield json.loads(line.removeprefix("data:"))
-            except httpx.HTTPError as error:
+            except CloudUnreachableError:
                 failures += 1
                 if failures > _RECONNECTS:
-                    raise unreachable(self.url, error) from error
+                    raise
                 await asyncio.sleep(_RECONNECT_S)
             else:
                 return
 
     async def _act(self, action: str, release_id: str, body: Mapping[str, Any] | None = None) -> ReleaseJson:
-        release: ReleaseJson = await self._call("POST", f"{_PATH}/{release_id}/{action}", body)
+        release: ReleaseJson = await self.call("POST", f"{_PATH}/{release_id}/{action}", body)
         return release
+
+    # --- signatures of versions ---------------------------------------------------------------------------------------
+
+    async def manifest(self, scenario: str, task: str, version: str) -> SigningJson:
+        """Return the manifest of a version as the cloud built it."""
+        found: SigningJson = await self.call("GET", f"{_version_path(scenario, task, version)}/manifest")
+        return found
+
+    async def sign(
+        self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes], *, again: bool = False
+    ) -> SigningJson:
+        """Hand over signatures, key id → bytes; `again` for releases that devices may get already."""
+        encoded = {name: base64.b64encode(data).decode() for name, data in signatures.items()}
+        body = {"signatures": encoded, "again": again}
+        found: SigningJson = await self.call("POST", f"{_version_path(scenario, task, version)}/signatures", body)
+        return found
+
+
+def _version_path(*parts: str) -> str:
+    return "/v1/versions/" + "/".join(urllib.parse.quote(part, safe="") for part in parts)

@@ -27,8 +27,7 @@ from walle.base import plain
 from walle.cli import app
 from walle.cli.feature_time import parse_time
 from walle.cli.features.commands import name_of_store
-from walle.client.cloud_client import CloudRefusedError, CloudUnreachableError
-from walle.client.feature_client import CutAnswerError
+from walle.client.cloud_client import CloudRefusedError, CloudUnreachableError, CutAnswerError
 from walle.cloud.api.features import feature_router
 from walle.cloud.api.releases import install_error_handlers
 from walle.errors import ConfigError

@@ -12,8 +12,8 @@ from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.access.access import Access, Role
 from walle.cli import app
+from walle.client.admin_client import AdminClient
 from walle.client.cloud_client import CloudRefusedError
-from walle.client.device_client import DeviceClient
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[2J"
 FAILING = f"""\
@@ -51,15 +51,15 @@ async def test_a_device_is_listed_with_its_task_its_failures_and_their_log(tmp_p
         release_id = await shop.release("v1", beta=["d0"], gate=TOLERANT)
         await user.until(lambda: device.counts.runs_failed >= 2)
         await device.settled()
-        async with DeviceClient(shop.cloud.address.url, shop.cloud.home.admin_token) as client:
+        async with AdminClient(shop.cloud.address.url, shop.cloud.home.admin_token) as client:
 
             async def is_active() -> bool:
-                page = await client.page()
+                page = await client.devices()
                 return bool(page["devices"]) and [one["active"] for one in page["devices"][0]["tasks"]] == ["v1"]
 
             await until(is_active)
             await device.settled()
-            known = await client.get("d0")
+            known = await client.device("d0")
             assert (known["app_version"], known["attributes"]) == ("10.1", {"os": HOSTILE})
             (task,) = known["tasks"]
             assert (task["task"], task["version"], task["state"], task["release"]) == (
@@ -69,13 +69,13 @@ async def test_a_device_is_listed_with_its_task_its_failures_and_their_log(tmp_p
                 release_id,
             )
             assert (task["ok"], task["failed"]) == (device.counts.runs_ok, device.counts.runs_failed)
-            found = await client.failures("d0")
+            found = await client.device_failures("d0")
             assert sum(one["count"] for one in found) == device.counts.runs_failed
             assert found[0]["place"] == "shop/count/v1/main.py:4 in execute"
             assert found[0]["traceback"].startswith("Traceback")
             assert "onerror" in found[0]["log"]
             with pytest.raises(CloudRefusedError, match="'nobody' is unknown") as unknown:
-                await client.get("nobody")
+                await client.device("nobody")
             assert unknown.value.status == 404
         status, text = await command(shop, "list", "--failing", "--task", "shop/count")
         assert (status, "d0" in text, "shop/count v1 (installed)" in text) == (0, True, True)
@@ -144,7 +144,7 @@ async def test_an_id_with_slashes_and_controls_is_one_device(tmp_path: Path, dev
         batch: dict[str, Any] = {"device_id": device_id, "batch_id": "b1", "outcomes": []}
         headers = session_headers(shop.cloud.home, device_id)
         assert (await shop.http.post("/v1/outcomes", json=batch, headers=headers)).status_code == 204
-        async with DeviceClient(shop.cloud.address.url, shop.cloud.home.admin_token) as client:
-            assert (await client.get(device_id))["device_id"] == device_id
-            assert await client.failures(device_id) == []
+        async with AdminClient(shop.cloud.address.url, shop.cloud.home.admin_token) as client:
+            assert (await client.device(device_id))["device_id"] == device_id
+            assert await client.device_failures(device_id) == []
         assert "\x1b" not in (await command(shop, "list"))[1]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import walle
 from tests.sim.shop_cloud import shop_cloud
 from walle.cli import app
-from walle.client.status_client import StatusClient
+from walle.client.admin_client import AdminClient
 from walle.cloud.folder.folder import CloudHome
 from walle.cloud.telemetry.status import CloudStatus, NodeState, OneProcess, ProcessState
 from walle.errors import DeployError
@@ -93,10 +93,10 @@ async def test_drained_nodes_what_hinders_their_processes_and_versions_that_diff
     found = await status.read()
     assert found["plan"]["drained"] == {"a" * 56: {"host": "one", "left": ["gateway"]}}
 
-    async def answer(_: StatusClient) -> dict[str, Any]:
+    async def answer(_: AdminClient) -> dict[str, Any]:
         return found
 
-    monkeypatch.setattr(StatusClient, "status", answer)
+    monkeypatch.setattr(AdminClient, "status", answer)
     shown = await asyncio.to_thread(
         CliRunner(env={"COLUMNS": "200"}).invoke, app, ["cloud", "status", "--url", "http://127.0.0.1:1"]
     )

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from tests.sim.postgres_server import PostgresServer
 from walle.base.clock import ManualClock
-from walle.client.device_client import DeviceFailureJson, DeviceJson, DevicePageJson, DeviceTaskJson
+from walle.client.admin_client import DeviceFailureJson, DeviceJson, DevicePageJson, DeviceTaskJson
 from walle.deploy.fleet.device_changes import MAX_DEVICE_FAILURES, MAX_DEVICE_TASKS
 from walle.deploy.fleet.registry import (
     DeviceFailure,

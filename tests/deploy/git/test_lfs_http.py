@@ -25,7 +25,7 @@ from walle.access.access import Access, Role
 from walle.base.asgi import ASGIApp, Receive, Scope, Send
 from walle.base.clock import ManualClock
 from walle.client.cloud_client import CloudUnreachableError
-from walle.client.large_file_client import LargeFileClient
+from walle.client.file_client import FileClient
 from walle.deploy.git.git_http import git_app
 from walle.deploy.git.large_file_store import (
     PARTIAL_S,
@@ -367,11 +367,11 @@ async def test_our_own_client_goes_on_where_its_upload_was_cut(host: Host, tmp_p
     path.write_bytes(MODEL)
     sent: list[int] = []
     with cut_uploads(host.url, cuts=1) as proxy:
-        async with LargeFileClient(proxy.url, host.tokens["write"]) as client:
+        async with FileClient(proxy.url, host.tokens["write"]) as client:
             with pytest.raises(CloudUnreachableError):
-                await client.put("shop", sha256, path, len(MODEL))
-            assert await client.put("shop", sha256, path, len(MODEL), sent.append)
-            assert not await client.put("shop", sha256, path, len(MODEL))
+                await client.put_large("shop", sha256, path, len(MODEL))
+            assert await client.put_large("shop", sha256, path, len(MODEL), sent.append)
+            assert not await client.put_large("shop", sha256, path, len(MODEL))
         assert proxy.sent_bytes[1] < 450_000
     assert sent[-1] == len(MODEL)
     assert host.files.size_bytes(sha256) == len(MODEL)

@@ -1,6 +1,5 @@
 """`walle audit show|verify|head`: the audit log of a cloud over HTTP, or of its folder without a cloud."""
 
-import asyncio
 import base64
 import binascii
 import contextlib
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from walle.base.clock import SystemClock
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.cloud_client import CloudAddressError, CloudClient
+from walle.client.cloud_client import CloudClient
 from walle.errors import WalleError
 
 if TYPE_CHECKING:
@@ -164,15 +164,7 @@ def _ask(url: str, token: str, path: str, parameters: dict[str, int]) -> Any:
     if not url:
         raise typer.BadParameter("give FOLDER, or the cloud's address as --url or WALLE_URL", param_hint="FOLDER")
 
-    async def within() -> Any:
-        try:
-            client = CloudClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await client._call("GET", path, parameters=parameters)
-
-    return asyncio.run(within())
+    return call_cloud(CloudClient, url, token, lambda client: client.call("GET", path, parameters=parameters))
 
 
 def register(app: typer.Typer) -> None:

@@ -1,38 +1,22 @@
 """`walle group`: the groups of a cloud's scenarios."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.cloud_client import CloudAddressError
-from walle.client.group_client import GroupClient, MovedJson
+from walle.client.admin_client import AdminClient, MovedJson
 
 GroupArgument = Annotated[str, typer.Argument(help="The group, such as a team.")]
 ScenariosArgument = Annotated[list[str], typer.Argument(help="The scenarios, which are task repositories.")]
 
 
-def _run[T](url: str, token: str, work: Callable[[GroupClient], Coroutine[Any, Any, T]]) -> T:
-    """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = GroupClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
-
-
 def list_scenarios(url: UrlOption, token: TokenOption = "", as_json: JsonFlag = False) -> None:
     """List the scenarios that you may read, by group, with your role and git address of each."""
-    found = _run(url, token, lambda client: client.list_all())
+    found = call_cloud(AdminClient, url, token, lambda client: client.groups())
     rows: list[dict[str, Any]] = []
     for one in found:
         path = f"{one['group']}/{one['scenario']}" if one["group"] else one["scenario"]
@@ -53,10 +37,10 @@ def add(
     scenario keeps its name, its releases and its address without a group.
     """
 
-    async def move(client: GroupClient) -> list[MovedJson]:
-        return [await client.add(group, one) for one in scenario]
+    async def move(client: AdminClient) -> list[MovedJson]:
+        return [await client.add_to_group(group, one) for one in scenario]
 
-    moved = _run(url, token, move)
+    moved = call_cloud(AdminClient, url, token, move)
     lines = []
     for one in moved:
         was = f", and no longer in {one['was']}" if one["was"] not in ("", group) else ""
@@ -73,11 +57,11 @@ def remove(
 ) -> None:
     """Take scenarios out of a group; nothing else of them changes. This needs the role admin."""
 
-    async def take(client: GroupClient) -> None:
+    async def take(client: AdminClient) -> None:
         for one in scenario:
-            await client.remove(group, one)
+            await client.remove_from_group(group, one)
 
-    _run(url, token, take)
+    call_cloud(AdminClient, url, token, take)
     removed = [{"group": group, "scenario": one} for one in scenario]
     text = "\n".join(escape(f"{one} is no longer in the group {group}") for one in scenario)
     emit(removed, as_json=as_json, text=text)

@@ -15,10 +15,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from walle.cli.cloud_call import open_client
 from walle.cli.credentials import Credentials, check_token, fingerprint_of, is_loopback, origin_of, read_token
 from walle.cli.output import JsonFlag, emit
-from walle.client.cloud_client import CloudAddressError, CloudCertificateError, CloudRefusedError
-from walle.client.token_client import TokenClient, TokenJson, fetch_authority
+from walle.client.admin_client import AdminClient, TokenJson
+from walle.client.cloud_client import CloudCertificateError, CloudRefusedError, fetch_authority
 from walle.errors import ConfigError
 
 _MAX_CHARS = 65_536  # length kept of git's description of a credential
@@ -153,11 +154,7 @@ def _ask() -> str:
 
 
 async def _whoami(url: str, token: str, ca_pem: str) -> TokenJson:
-    try:
-        client = TokenClient(url, token, ca_pem=ca_pem)
-    except CloudAddressError as error:
-        raise typer.BadParameter(str(error), param_hint="URL") from error
-    async with client:
+    async with open_client(AdminClient, url, token, ca_pem=ca_pem, option="URL") as client:
         return await client.whoami()
 
 

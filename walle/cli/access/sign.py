@@ -10,12 +10,13 @@ import typer
 from rich.markup import escape
 
 from walle.cli.access.signer import SignerOption, SignError, signing
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import open_client
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit
 from walle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from walle.client.signature_client import SigningJson
+    from walle.client.release_client import SigningJson
     from walle.protocol import Manifest
 
 
@@ -72,12 +73,12 @@ async def _sign(
     again: bool,
     as_json: bool,
 ) -> None:
-    from walle.client.signature_client import SignatureClient
+    from walle.client.release_client import ReleaseClient
     from walle.protocol import Manifest
     from walle.trust.signing import MANIFEST_DOMAIN
 
     built = await asyncio.to_thread(_build, repo, scenario, task, version, pythons)
-    async with SignatureClient(url, token, ca_pem=ca_of(url)) as client:
+    async with open_client(ReleaseClient, url, token) as client:
         asked = await client.manifest(scenario, task, version)
         payload = built.to_bytes()
         theirs = base64.b64decode(asked["payload"])
@@ -89,7 +90,7 @@ async def _sign(
             )
         signature = await asyncio.to_thread(make, MANIFEST_DOMAIN + payload)
         name = _key_of(asked["keys"], signature, MANIFEST_DOMAIN + payload)
-        state = await client.add(scenario, task, version, {name: signature}, again=again)
+        state = await client.sign(scenario, task, version, {name: signature}, again=again)
     _say(state, f"{scenario}/{task} {version}", as_json=as_json)
 
 

@@ -1,7 +1,5 @@
 """`walle token`: the tokens of people and programs in a cloud, for its admins."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,26 +8,12 @@ import typer
 from rich.markup import escape
 
 from walle.base.durable_file import write_file
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.cloud_client import CloudAddressError
-from walle.client.token_client import TokenClient, TokenJson
+from walle.client.admin_client import AdminClient, TokenJson
 
 NameArgument = Annotated[str, typer.Argument(help="Whose it is: a person, or a program such as ci.")]
-
-
-def _run[T](url: str, token: str, work: Callable[[TokenClient], Coroutine[Any, Any, T]]) -> T:
-    """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = TokenClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
 
 
 def add(
@@ -55,7 +39,9 @@ def add(
 ) -> None:
     """Make a token and show it, this once: the cloud keeps only a hash of it."""
     roles, branches = _parse_roles(role or [], group or [])
-    made = _run(url, token, lambda client: client.add(name, roles, branches=branches, days=days or None))
+    made = call_cloud(
+        AdminClient, url, token, lambda client: client.add_token(name, roles, branches=branches, days=days or None)
+    )
     until = _time(made["expires_s"])
     if save_to is None:
         text = f"{made['token']}\nthe token of {escape(name)}, shown this once; it expires: {until}"
@@ -68,13 +54,13 @@ def add(
 
 def list_tokens(url: UrlOption, token: TokenOption = "", as_json: JsonFlag = False) -> None:
     """List the tokens: roles, who made them, when they were last used (to a minute), and when they expire."""
-    found = _run(url, token, lambda client: client.list_all())
+    found = call_cloud(AdminClient, url, token, lambda client: client.tokens())
     emit_rows(found if as_json else [_row(one) for one in found], as_json=as_json)
 
 
 def revoke(name: NameArgument, url: UrlOption, token: TokenOption = "", as_json: JsonFlag = False) -> None:
     """Revoke a token: within 5 s nobody can use it."""
-    _run(url, token, lambda client: client.revoke(name))
+    call_cloud(AdminClient, url, token, lambda client: client.revoke_token(name))
     emit({"revoked": name}, as_json=as_json, text=f"the token of {escape(name)} is revoked")
 
 

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, progress_console
+from walle.client.admin_client import AdminClient
 from walle.client.cloud_client import CloudRefusedError, CloudUnreachableError
-from walle.client.node_client import NodeClient
 from walle.errors import ConfigError
 
 _LOOK_S = 0.5
@@ -43,7 +44,7 @@ def drain(
     The token needs the role admin on `*`.
     """
 
-    async def begin(client: NodeClient) -> dict[str, Any]:
+    async def begin(client: AdminClient) -> dict[str, Any]:
         return await (client.undrain(node) if undo else client.drain(node, over_s))
 
     what = f"node {node} may have processes again" if undo else f"node {node} has no process of this cloud any more"
@@ -62,7 +63,7 @@ def restart(
     The token needs the role admin on `*`.
     """
 
-    async def begin(client: NodeClient) -> dict[str, Any]:
+    async def begin(client: AdminClient) -> dict[str, Any]:
         return await client.restart(node)
 
     _carry_out(begin, "every process was started again", url=url, token=token, wait_s=wait_s, as_json=as_json)
@@ -81,7 +82,7 @@ def down(
 
 
 def _carry_out(
-    begin: Callable[[NodeClient], Awaitable[dict[str, Any]]],
+    begin: Callable[[AdminClient], Awaitable[dict[str, Any]]],
     what: str,
     *,
     url: str,
@@ -94,20 +95,19 @@ def _carry_out(
         raise ConfigError("give the cloud's address as --url or WALLE_URL")
     until_s = time.monotonic() + wait_s
 
-    async def work() -> dict[str, Any]:
-        async with NodeClient(url, token, ca_pem=ca_of(url)) as client:
-            found = await begin(client)
-            said = ""
-            while found["remaining"] and time.monotonic() < until_s:
-                line = f"{found['remaining']} to do: {found['fault'] or found['doing']}"
-                if line != said and not as_json:
-                    progress_console.print(line, markup=False)
-                said = line
-                await asyncio.sleep(_LOOK_S)
-                found = await _progress(client)
-            return found
+    async def work(client: AdminClient) -> dict[str, Any]:
+        found = await begin(client)
+        said = ""
+        while found["remaining"] and time.monotonic() < until_s:
+            line = f"{found['remaining']} to do: {found['fault'] or found['doing']}"
+            if line != said and not as_json:
+                progress_console.print(line, markup=False)
+            said = line
+            await asyncio.sleep(_LOOK_S)
+            found = await _progress(client)
+        return found
 
-    found = asyncio.run(work())
+    found = call_cloud(AdminClient, url, token, work)
     if found["remaining"] and wait_s:
         raise PlanFailedError(
             f"{found['remaining']} things are not done after {wait_s:g} s ({found['fault'] or found['doing']});"
@@ -116,7 +116,7 @@ def _carry_out(
     emit(found, as_json=as_json, text=what if not found["remaining"] else f"begun: {found['remaining']} things to do")
 
 
-async def _progress(client: NodeClient) -> dict[str, Any]:
+async def _progress(client: AdminClient) -> dict[str, Any]:
     """Return the progress; the gateway, which tells it, may be away for a while."""
     until_s = time.monotonic() + _AWAY_S
     while True:

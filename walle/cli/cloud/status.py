@@ -1,13 +1,13 @@
 """`walle cloud status`: nodes, processes, leases and lag of a cloud that runs."""
 
-import asyncio
 from typing import Any
 
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.status_client import StatusClient
+from walle.client.admin_client import AdminClient
 from walle.errors import ConfigError
 
 
@@ -19,11 +19,7 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
     if not url:
         raise ConfigError("give the cloud's address as --url or WALLE_URL")
 
-    async def ask() -> dict[str, Any]:
-        async with StatusClient(url, token, ca_pem=ca_of(url)) as client:
-            return await client.status()
-
-    found = asyncio.run(ask())
+    found = call_cloud(AdminClient, url, token, lambda client: client.status())
     if as_json:
         emit(found, as_json=True)
         return

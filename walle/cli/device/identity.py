@@ -3,12 +3,11 @@
 They ask a cloud over HTTP with an administrator's token, or work on the folder of a cloud on this machine.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import getpass
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli.cloud_call import call_cloud
 from walle.cli.credentials import Credentials, TokenOption, UrlOption, ca_of
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.cloud_client import CloudAddressError
-from walle.client.identity_client import IdentityClient
+from walle.client.admin_client import AdminClient
 
 if TYPE_CHECKING:
     from walle.cloud import CloudHome
@@ -44,20 +43,6 @@ def parse_life_s(text: str) -> float:
     if found is None:
         raise typer.BadParameter(f"{text!r} is not a time such as 90m, 12h or 30d", param_hint="--expires")
     return int(found[1]) * _UNITS_S[found[2]]
-
-
-def _ask[T](url: str, token: str, work: Callable[[IdentityClient], Coroutine[Any, Any, T]], ca_pem: str = "") -> T:
-    """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = IdentityClient(url, token, ca_pem=ca_pem or ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
 
 
 @contextlib.contextmanager
@@ -117,11 +102,12 @@ def enrol(
         # a token of `walle login` goes to whom the login trusts: a join file may come from anywhere
         kept = "" if token else Credentials.load().get(base.url).token
         ca_pem = ca_of(base.url) if kept else base.ca_pem
-        made = _ask(
+        made = call_cloud(
+            AdminClient,
             base.url,
             token or kept,
-            lambda client: client.make_token(device_id, uses=uses, life_s=life_s),
-            ca_pem,
+            lambda client: client.make_enrolment_token(device_id, uses=uses, life_s=life_s),
+            ca_pem=ca_pem or None,
         )
     dataclasses.replace(base, enrolment_token=made, device_id=device_id).save(output)
     admits = f"device {device_id}" if device_id else f"{uses} new device{'s' * (uses > 1)}"
@@ -150,7 +136,8 @@ def revoke(
             found: Any = home.identities().revoke(device_id, reason).to_plain()
             home.audit.append("device.revoke", who=_operator(), subject=device_id, details={"reason": reason})
     else:
-        found = _ask(_checked_url(url), token, lambda client: client.revoke(device_id, reason))
+        url = _checked_url(url)
+        found = call_cloud(AdminClient, url, token, lambda client: client.revoke_device(device_id, reason))
     emit(found, as_json=as_json, text=escape(f"{device_id} is revoked; admit it again with: walle device enrol"))
 
 
@@ -165,7 +152,12 @@ def list_enrolled(
         found: list[Any] = [one.to_plain() for one in records]
     else:
         found = list(
-            _ask(_checked_url(url), token, lambda client: client.devices(after=after, limit=limit, search=search))
+            call_cloud(
+                AdminClient,
+                _checked_url(url),
+                token,
+                lambda client: client.enrolled_devices(after=after, limit=limit, search=search),
+            )
         )
     if as_json:
         emit({"devices": found}, as_json=True)

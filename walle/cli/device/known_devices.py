@@ -1,35 +1,19 @@
 """`walle device list|show|logs`: the devices that a cloud has heard of."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.device.identity import CloudOption, DeviceId, list_enrolled
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.cloud_client import CloudAddressError
-from walle.client.device_client import DeviceClient, DeviceFailureJson, DeviceJson, DevicePageJson
+from walle.client.admin_client import AdminClient, DeviceFailureJson, DeviceJson, DevicePageJson
 
 _PAGE = 1_000  # devices of one request
 _NOT_SENT = "a device sends the last lines of failing runs only; its whole log is in device.log of its folder"
-
-
-def _run[T](url: str, token: str, work: Callable[[DeviceClient], Coroutine[Any, Any, T]]) -> T:
-    """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = DeviceClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
 
 
 def list_devices(
@@ -71,14 +55,14 @@ def list_devices(
     query |= {"failing": "true" if failing else "", "seen_within_s": seen_within_s, "state": state}
     query = {key: value for key, value in query.items() if value}
 
-    async def pages(client: DeviceClient) -> DevicePageJson:
-        page = await client.page(**query, after=after, limit=min(limit, _PAGE))
+    async def pages(client: AdminClient) -> DevicePageJson:
+        page = await client.devices(**query, after=after, limit=min(limit, _PAGE))
         while page["after"] and len(page["devices"]) < limit:
-            more = await client.page(**query, after=page["after"], limit=min(limit - len(page["devices"]), _PAGE))
+            more = await client.devices(**query, after=page["after"], limit=min(limit - len(page["devices"]), _PAGE))
             page = {**more, "devices": page["devices"] + more["devices"]}
         return page
 
-    page = _run(url, token, pages)
+    page = call_cloud(AdminClient, url, token, pages)
     if as_json:
         emit(page, as_json=True)
         return
@@ -97,7 +81,7 @@ def show(device_id: DeviceId, url: UrlOption, token: TokenOption = "", as_json: 
 
     Of a task: the active version, the latest outcome that the device reported, and the runs of that version.
     """
-    device = _run(url, token, lambda client: client.get(device_id))
+    device = call_cloud(AdminClient, url, token, lambda client: client.device(device_id))
     if as_json:
         emit(device, as_json=True)
         return
@@ -138,7 +122,12 @@ def logs(
     The cloud has nothing else of a device's log: a device sends the last lines of failing runs only, one example of
     each type and place in a report. Its whole log is in device.log of its folder. The cloud keeps 20 failures of each.
     """
-    found = _run(url, token, lambda client: client.failures(device_id, task=task, before=before, limit=limit))
+    found = call_cloud(
+        AdminClient,
+        url,
+        token,
+        lambda client: client.device_failures(device_id, task=task, before=before, limit=limit),
+    )
     if as_json:
         emit({"device_id": device_id, "failures": found}, as_json=True)
         return

@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.base.plain_json import dumps
-from walle.cli.credentials import TokenOption, ca_of
+from walle.cli.cloud_call import call_cloud, open_client
+from walle.cli.credentials import TokenOption
 from walle.cli.feature_time import parse_time
 from walle.cli.features.options import DeviceOption, TaskOption, TopicOption, VersionOption
 from walle.cli.features.sink import resend, sink
@@ -23,7 +24,7 @@ from walle.errors import ConfigError, WalleError
 from walle.protocol import UNKNOWN_VERSION
 
 if TYPE_CHECKING:
-    from walle.client.feature_client import ClientPage
+    from walle.client.admin_client import AdminClient, ClientPage
     from walle.feature_files import Export
     from walle.pipeline.ingest.store.feature_reader import FeaturePage, FeatureReader
     from walle.protocol import Manifest
@@ -52,6 +53,20 @@ class _Block(NamedTuple):
     more: bool
 
 
+class _Cloud:
+    """Features of a cloud, with a filter."""
+
+    def __init__(self, client: "AdminClient", wanted: Mapping[str, Any]) -> None:
+        self._client = client
+        self._wanted = wanted
+
+    async def page(self, after: int, limit: int) -> "ClientPage":
+        return await self._client.features({**self._wanted, "after": after, "limit": limit})
+
+    async def latest(self, count: int) -> "ClientPage":
+        return await self._client.features({**self._wanted, "latest": count})
+
+
 class _Store:
     """Features of a store of uploads, shown as the cloud shows them."""
 
@@ -72,7 +87,7 @@ class _Store:
 
     @staticmethod
     def _shown(page: "FeaturePage") -> "ClientPage":
-        from walle.client.feature_client import ClientPage
+        from walle.client.admin_client import ClientPage
         from walle.pipeline.ingest.store.feature_reader import feature_row
 
         return ClientPage([feature_row(*one) for one in page.uploads], page.after, page.head, page.more)
@@ -173,8 +188,7 @@ async def _show_pages(source: _Source, after: int, *, as_json: bool, patient: bo
 
 def _may_pass(error: WalleError) -> bool:
     """Return whether an error is of a cloud or store that may answer later."""
-    from walle.client.cloud_client import CloudRefusedError, CloudUnreachableError
-    from walle.client.feature_client import CutAnswerError
+    from walle.client.cloud_client import CloudRefusedError, CloudUnreachableError, CutAnswerError
     from walle.pipeline.ingest.store.upload_store import IngestError
 
     if isinstance(error, CloudRefusedError):
@@ -312,7 +326,7 @@ def made_by(
         raise typer.BadParameter(what, param_hint="TASK")
     if not url:
         raise typer.BadParameter("name the cloud with --url or WALLE_URL", param_hint="--url")
-    manifest = asyncio.run(_manifest(url, token, scenario, name, version))
+    manifest = _manifest(url, token, scenario, name, version)
     files = [{"path": one.path, "sha256": one.sha256, "size_bytes": one.size_bytes, "route": one.route}
              for one in (*manifest.files, *manifest.cloud_files)]  # fmt: skip
     report = {"task": task, "version": manifest.version, "commit": manifest.commit, "files": files}
@@ -321,19 +335,13 @@ def made_by(
     emit(report, as_json=as_json, text=escape("\n".join(lines)))
 
 
-async def _manifest(url: str, token: str, scenario: str, task: str, version: str) -> "Manifest":
+def _manifest(url: str, token: str, scenario: str, task: str, version: str) -> "Manifest":
     import base64
 
-    from walle.client.cloud_client import CloudAddressError
-    from walle.client.signature_client import SignatureClient
+    from walle.client.release_client import ReleaseClient
     from walle.protocol import Manifest
 
-    try:
-        client = SignatureClient(url, token, ca_pem=ca_of(url))
-    except CloudAddressError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
-    async with client:
-        found = await client.manifest(scenario, task, version)
+    found = call_cloud(ReleaseClient, url, token, lambda client: client.manifest(scenario, task, version))
     return Manifest.from_bytes(base64.b64decode(found["payload"]))
 
 
@@ -382,15 +390,10 @@ def _run[T](
 
 @contextlib.asynccontextmanager
 async def _cloud(url: str, token: str, wanted: Mapping[str, Any]) -> AsyncIterator[_Source]:
-    from walle.client.cloud_client import CloudAddressError
-    from walle.client.feature_client import FeatureClient
+    from walle.client.admin_client import AdminClient
 
-    try:
-        client = FeatureClient(url, token, wanted, ca_pem=ca_of(url))
-    except CloudAddressError as error:
-        raise typer.BadParameter(str(error), param_hint="--url") from error
-    async with client:
-        yield client
+    async with open_client(AdminClient, url, token) as client:
+        yield _Cloud(client, wanted)
 
 
 @contextlib.asynccontextmanager

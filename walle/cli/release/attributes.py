@@ -1,7 +1,5 @@
 """`walle attributes`: attributes of devices and users that are uploaded to the cloud, for rules of releases."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,11 +7,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows, working
-from walle.client.attribute_client import AttributeClient, AttributeTableJson, AttributeTablesJson
 from walle.client.attribute_rows import read_rows
-from walle.client.cloud_client import CloudAddressError
+from walle.client.file_client import AttributeTableJson, FileClient
 
 _KEY = "device_id"
 
@@ -37,23 +35,19 @@ def put(
     if not file.is_file():
         raise typer.BadParameter(f"{file} is not a file", param_hint="--file")
 
-    async def work(client: AttributeClient) -> AttributeTableJson:
+    async def work(client: FileClient) -> AttributeTableJson:
         declared = await client.tables()
-        return await client.put(key, read_rows(file, key, declared["columns"]))
+        return await client.put_table(key, read_rows(file, key, declared["columns"]))
 
     with working("putting the table", as_json=as_json):
-        done = _run(url, token, work)
+        done = call_cloud(FileClient, url, token, work)
     what = f"{done['rows']} rows by {escape(done['key'])}, {_names(done)}: {done['size_bytes']} bytes in each gateway"
     emit(done, as_json=as_json, text=what)
 
 
 def list_tables(url: UrlOption, token: TokenOption = "", as_json: JsonFlag = False) -> None:
     """List the tables, without what is in them. This needs the role reader on `*`."""
-
-    async def work(client: AttributeClient) -> AttributeTablesJson:
-        return await client.tables()
-
-    found = _run(url, token, work)
+    found = call_cloud(FileClient, url, token, lambda client: client.tables())
     if as_json:
         emit(found, as_json=True)
         return
@@ -69,26 +63,8 @@ def remove(
     as_json: JsonFlag = False,
 ) -> None:
     """Remove a table: rules take no device by what it had. This needs the role releaser on `*`."""
-
-    async def work(client: AttributeClient) -> None:
-        await client.remove(key)
-
-    _run(url, token, work)
+    call_cloud(FileClient, url, token, lambda client: client.remove_table(key))
     emit({"key": key}, as_json=as_json, text=f"the table by {escape(key)} is removed")
-
-
-def _run[T](url: str, token: str, work: Callable[[AttributeClient], Coroutine[Any, Any, T]]) -> T:
-    """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = AttributeClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
 
 
 def _names(table: AttributeTableJson) -> str:

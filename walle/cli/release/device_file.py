@@ -1,6 +1,5 @@
 """`walle device-file`: files of single devices and of groups, which come to them through /cen."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
@@ -9,10 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.cloud_client import CloudAddressError, CloudRefusedError
-from walle.client.exclusive_client import ExclusiveClient, ExclusiveFileJson, GroupFileJson
+from walle.client.cloud_client import CloudRefusedError
+from walle.client.file_client import ExclusiveFileJson, FileClient, GroupFileJson
 from walle.errors import WalleError
 from walle.protocol import MAX_EXCLUSIVE_BYTES
 
@@ -54,12 +54,12 @@ def put(
         what = f"{file} has {len(data)} bytes; an exclusive file has {MAX_EXCLUSIVE_BYTES} at most"
         raise typer.BadParameter(what, param_hint="FILE")
 
-    async def work(client: ExclusiveClient) -> list[str]:
+    async def work(client: FileClient) -> list[str]:
         if not devices:
-            await client.put_group(scenario, task_name, name, data, rule=rule, app_version=app_version)
-        return await _each(devices, lambda one: client.put(scenario, task_name, name, one, data))
+            await client.put_exclusive(scenario, task_name, name, data, rule=rule, app_version=app_version)
+        return await _each(devices, lambda one: client.put_exclusive(scenario, task_name, name, data, device=one))
 
-    done = _run(url, token, work)
+    done = call_cloud(FileClient, url, token, work)
     whose = _devices(done) if devices else f"the group {escape(_group(rule, app_version))}"
     what = f"{escape(name)} of {escape(task)}, {len(data)} bytes, is there for {whose}"
     group = {} if devices else {"rule": rule, "app_version": app_version}
@@ -83,12 +83,12 @@ def remove(
     scenario, task_name = _parts(task)
     devices = _either(device, rule, app_version)
 
-    async def work(client: ExclusiveClient) -> list[str]:
+    async def work(client: FileClient) -> list[str]:
         if not devices:
-            await client.remove_group(scenario, task_name, name, rule=rule, app_version=app_version)
-        return await _each(devices, lambda one: client.remove(scenario, task_name, name, one))
+            await client.remove_exclusive(scenario, task_name, name, rule=rule, app_version=app_version)
+        return await _each(devices, lambda one: client.remove_exclusive(scenario, task_name, name, device=one))
 
-    done = _run(url, token, work)
+    done = call_cloud(FileClient, url, token, work)
     whose = _devices(done) if devices else f"the group {escape(_group(rule, app_version))}"
     what = f"{escape(name)} of {escape(task)} is removed for {whose}"
     group = {} if devices else {"rule": rule, "app_version": app_version}
@@ -108,11 +108,11 @@ def list_files(
     """
     scenario, _, task_name = task.partition("/")
 
-    async def work(client: ExclusiveClient) -> tuple[list[ExclusiveFileJson], list[GroupFileJson]]:
-        found = [file async for file in client.files(scenario, task=task_name, device_id=device)]
-        return found, [] if device else await client.groups(scenario, task=task_name)
+    async def work(client: FileClient) -> tuple[list[ExclusiveFileJson], list[GroupFileJson]]:
+        found = [file async for file in client.exclusive_files(scenario, task=task_name, device_id=device)]
+        return found, [] if device else await client.group_files(scenario, task=task_name)
 
-    found, groups = _run(url, token, work)
+    found, groups = call_cloud(FileClient, url, token, work)
     if as_json:
         emit_rows([*found, *groups], as_json=True)
         return
@@ -134,20 +134,6 @@ async def _each(devices: list[str], act: Callable[[str], Coroutine[Any, Any, Non
             raise WalleError(f"{error}; done before that for: {', '.join(done)}") from error
         done.append(device)
     return done
-
-
-def _run[T](url: str, token: str, work: Callable[[ExclusiveClient], Coroutine[Any, Any, T]]) -> T:
-    """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = ExclusiveClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
 
 
 def _parts(task: str) -> tuple[str, str]:

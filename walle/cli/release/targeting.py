@@ -1,15 +1,14 @@
 """`walle release explain|preview`: why a device gets what it gets, and how many devices a rule reaches."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.client.cloud_client import CloudAddressError
 from walle.client.release_client import ExplainedTaskJson, ExplanationJson, PreviewJson, ReleaseClient
 from walle.deploy.releases.stage_text import stage_text
 
@@ -21,16 +20,7 @@ RuleOption = Annotated[str, typer.Option(help="Only devices for which it is true
 
 def run_client[T](url: str, token: str, work: Callable[[ReleaseClient], Coroutine[None, None, T]]) -> T:
     """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = ReleaseClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
+    return call_cloud(ReleaseClient, url, token, work)
 
 
 def explain(

@@ -1,6 +1,5 @@
 """`walle task add-file`: a large file of a task, without git-lfs on this machine."""
 
-import asyncio
 import shutil
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -10,11 +9,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from walle.base.durable_file import write_file
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.cloud_call import call_cloud
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, progress_console
 from walle.cli.task.folder import TaskFolderError, git_large_files
-from walle.client.cloud_client import CloudAddressError
-from walle.client.large_file_client import LargeFileClient
+from walle.client.file_client import FileClient
 
 
 def add_file(
@@ -58,17 +57,12 @@ def add_file(
     with Progress(*columns, console=progress_console, transient=True) as progress:
         bar = progress.add_task(escape(file.name), total=large.size_bytes)
 
-        async def work() -> bool:
-            try:
-                client = LargeFileClient(url, token, ca_pem=ca_of(url))
-            except CloudAddressError as error:
-                raise typer.BadParameter(str(error), param_hint="--url") from error
-            async with client:
-                return await client.put(
-                    scenario, large.sha256, file, large.size_bytes, lambda count: progress.update(bar, completed=count)
-                )
+        async def work(client: FileClient) -> bool:
+            return await client.put_large(
+                scenario, large.sha256, file, large.size_bytes, lambda count: progress.update(bar, completed=count)
+            )
 
-        is_new = asyncio.run(work())
+        is_new = call_cloud(FileClient, url, token, work)
     _keep(file, kept / large.sha256[:2] / large.sha256[2:4] / large.sha256)
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
