@@ -19,6 +19,7 @@ from tests.sim.shop_cloud import LIMIT_S, shop_cloud, until
 from walle.access.access import ANY_SCENARIO, Role
 from walle.base.clock import ManualClock
 from walle.base.device_identity import Revocations
+from walle.client.cloud_client import CloudClient
 from walle.cloud.api.sightings import MAX_SIGHTINGS
 from walle.cloud.edge.push_gateway import PushGatewayConfig, push_gateway
 from walle.cloud.edge.sighting_report import REPORT_AGAIN_S, SightingReport
@@ -210,8 +211,8 @@ async def test_devices_that_cannot_be_reported_are_counted_and_others_not_report
         posts.append(json.loads(request.content)["seen"])
         return httpx.Response(status, json={"taken": len(posts[-1]), "refused": 0})
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(take), base_url="http://other") as http:
-        report = SightingReport(http, "t", answerer, clock)
+    async with CloudClient("http://other", "t", transport=httpx.MockTransport(take)) as cloud:
+        report = SightingReport(cloud, answerer, clock)
         identify = report.noting(lambda session: (session or b"").decode())
 
         async def check_in(devices: range, app_version: str = "10") -> None:
@@ -255,7 +256,7 @@ class _Feed:
             raise httpx.ConnectError("cut off")
         assert request.headers["Authorization"] == "Bearer t"
         if self.status != 200:
-            return httpx.Response(self.status, text="no")
+            return httpx.Response(self.status, json={"error": "no"})
         data = await self.feed.after(request.url.params["number"], float(request.url.params["wait_s"]))
         return httpx.Response(204) if data is None else httpx.Response(200, content=data)
 
@@ -265,8 +266,8 @@ async def test_a_gateway_that_is_cut_off_serves_its_table_and_says_so() -> None:
     clock, other, answerer = ManualClock(), Answerer(), Answerer()
     server = _Feed(other)
     server.feed.swap(table_of(1, ipv="v1"))
-    async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://other") as http:
-        follower = TableFollower(http, "t", answerer, clock)
+    async with CloudClient("http://other", "t", transport=httpx.MockTransport(server)) as cloud:
+        follower = TableFollower(cloud, answerer, clock)
         assert not follower.health()["ok"]
         await follower.ask(0.0)
         assert answerer.table.rows == other.table.rows
@@ -306,8 +307,8 @@ async def test_tasks_by_uploaded_attributes_are_left_to_the_cloud() -> None:
     other, answerer = Answerer(), Answerer()
     server = _Feed(other)
     server.feed.swap(ReleaseTable(1, [of_group, *table_of(1, cv="v1").rows.values()]))
-    async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://other") as http:
-        follower = TableFollower(http, "t", answerer, ManualClock())
+    async with CloudClient("http://other", "t", transport=httpx.MockTransport(server)) as cloud:
+        follower = TableFollower(cloud, answerer, ManualClock())
         await follower.ask(0.0)
     assert follower.health()["tasks_left_out"] == 1
     profile = Profile("d0", "10.1", {}, {"shop/ipv": "v2", "shop/cv": "v1"}).to_header().encode()
@@ -324,8 +325,8 @@ async def test_the_table_of_a_restored_cloud_is_taken_whatever_its_generation() 
     async def ask(request: httpx.Request) -> httpx.Response:
         return await clouds[0](request)
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(ask), base_url="http://other") as http:
-        follower = TableFollower(http, "t", answerer, ManualClock())
+    async with CloudClient("http://other", "t", transport=httpx.MockTransport(ask)) as cloud:
+        follower = TableFollower(cloud, answerer, ManualClock())
         await follower.ask(0.0)
         del clouds[0]
         await follower.ask(0.0)
@@ -348,9 +349,9 @@ async def test_the_table_of_a_restored_cloud_is_taken_whatever_its_generation() 
 async def test_a_table_that_cannot_be_read_changes_nothing(content: bytes) -> None:
     answerer = Answerer(table_of(1, ipv="v1"))
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
-    async with httpx.AsyncClient(transport=transport, base_url="http://other") as http:
+    async with CloudClient("http://other", "t", transport=transport) as cloud:
         with pytest.raises(TableFeedError, match="cannot be read"):
-            await TableFollower(http, "t", answerer, ManualClock()).ask(0.0)
+            await TableFollower(cloud, answerer, ManualClock()).ask(0.0)
     assert answerer.table.generation == 1
 
 

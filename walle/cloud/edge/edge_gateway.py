@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from walle.access.access import ANY_SCENARIO, Role
 from walle.base.asgi import ASGIApp, Receive, Scope, Send
 from walle.base.clock import Clock, SystemClock
+from walle.client.cloud_client import CloudClient
 from walle.cloud.api.interfaces import ReportsPeer
 from walle.cloud.api.outcomes import ReportApp
 from walle.cloud.api.request_rules import REQUEST_RULES
@@ -97,26 +97,24 @@ class EdgeGateway:
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self._home.close)
             await undo.enter_async_context(self._proxy)
-            http = await undo.enter_async_context(httpx.AsyncClient(verify=self._tls or True, trust_env=False))
+            until_s = self._clock.monotonic() + _WAIT_S
+            cloud = await undo.enter_async_context(await self._client(until_s))
 
             async def find() -> None:
                 with contextlib.suppress(GatewayAwayError):
-                    http.base_url = httpx.URL(await self._proxy.find())
+                    cloud.move(await self._proxy.find())
 
-            await find()
             share = max(1, config.gateways)
             rate = PullRate(config.pulls_s / share, config.pull_mb_s * 1e6 / share)
             ratio = config.trace_ratio if config.traces else 0.0
-            answers = FollowedAnswers(
-                http, self._home.edge_token, rate, self._clock, trace_ratio=ratio, has_uploaded=True, on_lost=find
-            )
+            answers = FollowedAnswers(cloud, rate, self._clock, trace_ratio=ratio, has_uploaded=True, on_lost=find)
             # Before the first answer: without its group a device would be sent back from the group's version.
             await asyncio.to_thread(self._home.uploaded.read)
             answers.answerer.swap_uploaded(self._home.uploaded.current)
             follow_uploaded = functools.partial(self._home.uploaded.follow, self._clock, answers.answerer.swap_uploaded)
             await undo.enter_async_context(in_background("uploaded attributes", follow_uploaded, self._clock))
             await undo.enter_async_context(in_background("use of tokens", self._home.access.save_uses, self._clock))
-            await self._first_table(answers, find)
+            await self._first_table(answers, find, until_s)
             self._sessions = Sessions(
                 self._home.dashboard_key(), self._home.access, self._clock, self._home.ended_sessions(self._clock)
             )
@@ -149,13 +147,24 @@ class EdgeGateway:
         self.address = EdgeAddress(url_of(config.host, port, is_tls=context is not None), watch_url)
         return self.address
 
-    async def _first_table(self, answers: FollowedAnswers, find: Callable[[], Awaitable[None]]) -> None:
-        began_s = self._clock.monotonic()
+    async def _client(self, until_s: float) -> CloudClient:
+        """Return a client of the gateway as soon as its address is known. Raises TableFeedError after `until_s`."""
+        while True:
+            try:
+                url = await self._proxy.find()
+            except GatewayAwayError as error:
+                if self._clock.monotonic() > until_s:
+                    raise TableFeedError(f"the gateway's address is not known: {error}") from error
+            else:
+                return CloudClient(url, self._home.edge_token, tls=self._tls, is_direct=True)
+            await self._clock.sleep(_RETRY_S)
+
+    async def _first_table(self, answers: FollowedAnswers, find: Callable[[], Awaitable[None]], until_s: float) -> None:
         while True:
             try:
                 await answers.follower.ask(0.0)
             except TableFeedError:
-                if self._clock.monotonic() - began_s > _WAIT_S:
+                if self._clock.monotonic() > until_s:
                     raise
             else:
                 return

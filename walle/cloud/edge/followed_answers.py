@@ -9,13 +9,13 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from walle.access.identity.sessions import SessionRefusedError
 from walle.base.asgi import ASGIApp, Receive, Scope, Send
 from walle.base.clock import Clock
+from walle.client.cloud_client import CloudClient
 from walle.cloud.api.release_metrics import push_metrics
 from walle.cloud.api.releases import Scrape, WatchedPart
 from walle.cloud.edge.sighting_report import SightingReport
@@ -37,8 +37,7 @@ class FollowedAnswers:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
-        token: str,
+        cloud: CloudClient,
         rate: PullRate,
         clock: Clock,
         *,
@@ -47,9 +46,9 @@ class FollowedAnswers:
         on_lost: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.answerer = Answerer(trace_ratio=trace_ratio)
-        self.follower = TableFollower(http, token, self.answerer, clock, has_uploaded=has_uploaded, on_lost=on_lost)
+        self.follower = TableFollower(cloud, self.answerer, clock, has_uploaded=has_uploaded, on_lost=on_lost)
         self.answerer.budget = PullBudget(rate, clock, self.follower.size_of) if any(rate) else None
-        self._report = SightingReport(http, token, self.answerer, clock)
+        self._report = SightingReport(cloud, self.answerer, clock)
         self._identify = self._report.noting(self.follower.device_id)
         self._clock = clock
         self.parts: dict[str, WatchedPart] = {"sightings": self._report}

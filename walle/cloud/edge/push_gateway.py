@@ -11,11 +11,11 @@ import hmac
 import ssl
 from collections.abc import AsyncIterator
 
-import httpx
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from walle.base.asgi import ASGIApp, Receive, Scope, Send
 from walle.base.clock import Clock, SystemClock
+from walle.client.cloud_client import CloudClient
 from walle.cloud.api.request_rules import REQUEST_RULES
 from walle.cloud.edge.followed_answers import FollowedAnswers, send_bytes, send_json
 from walle.cloud.http.business_app import load_app
@@ -53,15 +53,16 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
     """Serve a push gateway within the block; give its base URL.
 
     Raises:
+        CloudAddressError: `url` is not an HTTP address.
         ConfigError: the business app cannot be loaded.
         TableFeedError: the other gateway refuses its table, or does not answer.
         OSError: the port is taken.
     """
     clock = clock or SystemClock()
     business = load_app(config.business_app) if config.business_app else _unknown
-    async with httpx.AsyncClient(base_url=config.url, verify=config.tls or True, trust_env=False) as http:
+    async with CloudClient(config.url, config.token, tls=config.tls, is_direct=True) as cloud:
         rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
-        answers = FollowedAnswers(http, config.token, rate, clock)
+        answers = FollowedAnswers(cloud, rate, clock)
         await answers.follower.ask(0.0)
         app = _routes(config, answers, answers.pushing(business))
         front = HttpFront(app, config.http_limits, answers.knows_device, config.trusted_proxies, rules=REQUEST_RULES)

@@ -8,10 +8,10 @@ that was sent while the cloud did not answer is counted too, and reported at its
 import collections
 import logging
 
-import httpx
 from prometheus_client.core import Metric
 
 from walle.base.clock import Clock
+from walle.client.cloud_client import CloudClient, CloudClientError
 from walle.cloud.api.sightings import MAX_SIGHTINGS
 from walle.deploy.push.answerer import MAX_SEEN, Answerer, IdentifyDevice
 from walle.metrics.table import counter
@@ -28,12 +28,11 @@ _MAX_REPORTED = 1 << 16
 class SightingReport:
     """Takes what the answerer has seen, with the sessions by which the devices were identified, and sends it."""
 
-    def __init__(self, http: httpx.AsyncClient, token: str, answerer: Answerer, clock: Clock) -> None:
+    def __init__(self, cloud: CloudClient, answerer: Answerer, clock: Clock) -> None:
         self.reported = 0
         self.refused = 0
         self.lost = 0
-        self._http = http
-        self._token = token
+        self._cloud = cloud
         self._answerer = answerer
         self._clock = clock
         self._sessions: dict[str, bytes] = {}  # of devices since the last report
@@ -90,16 +89,9 @@ class SightingReport:
     async def _send(self, batch: list[tuple[str, str]]) -> bool:
         """Send devices; return whether the cloud has taken note of them."""
         try:
-            response = await self._http.post(
-                "/v1/push-sightings",
-                json={"seen": batch},
-                headers={"Authorization": f"Bearer {self._token}"},
-                timeout=_TIMEOUT_S,
-            )
-            response.raise_for_status()
-            answer = response.json()
+            answer = await self._cloud.call("POST", "/v1/push-sightings", {"seen": batch}, timeout_s=_TIMEOUT_S)
             taken, refused = int(answer["taken"]), int(answer["refused"])
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        except (CloudClientError, ValueError, KeyError, TypeError) as error:
             self.lost += len(batch)
             if not self._error:
                 _LOG.warning("%d devices that were seen here could not be reported: %r", len(batch), error)

@@ -3,13 +3,13 @@
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any
-
-import httpx
 
 from walle.access.identity.sessions import SessionRefusedError, SessionVerifier
 from walle.base.clock import Clock
 from walle.base.device_identity import Revocations
+from walle.client.cloud_client import CloudClient, CloudClientError, CloudRefusedError, CloudUnreachableError
 from walle.deploy.push.answerer import Answerer
 from walle.deploy.push.table_feed import WAIT_S
 from walle.deploy.releases.table import ReleaseTable
@@ -41,8 +41,7 @@ class TableFollower:
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
-        token: str,
+        cloud: CloudClient,
         answerer: Answerer,
         clock: Clock,
         *,
@@ -52,8 +51,7 @@ class TableFollower:
         self._has_uploaded = has_uploaded
         self._on_lost = on_lost
         self.revocations = Revocations()
-        self._http = http
-        self._token = token
+        self._cloud = cloud
         self._answerer = answerer
         self._clock = clock
         self._verifier: SessionVerifier | None = None
@@ -94,22 +92,24 @@ class TableFollower:
         """Ask for a table that is newer than the present one, for up to `wait_s`. Raises TableFeedError."""
         asked_s = self._clock.monotonic()
         try:
-            response = await self._http.get(
+            answer = await self._cloud.send(
+                "GET",
                 "/v1/push-table",
-                params={"number": self._number, "wait_s": wait_s},
-                headers={"Authorization": f"Bearer {self._token}"},
-                timeout=wait_s + _MARGIN_S,
+                parameters={"number": self._number, "wait_s": wait_s},
+                timeout_s=wait_s + _MARGIN_S,
             )
-        except httpx.HTTPError as error:
-            raise TableFeedError(f"the other gateway does not answer: {error or type(error).__name__}") from error
-        if response.status_code == httpx.codes.NO_CONTENT:
+        except CloudUnreachableError as error:
+            raise TableFeedError(f"the other gateway does not answer: {error.why}") from error
+        except CloudRefusedError as error:
+            raise TableFeedError(f"the other gateway refuses its table: {error.status} {error}"[:300]) from error
+        except CloudClientError as error:
+            raise TableFeedError(f"the other gateway's table cannot be read: {error}") from error
+        if answer.status == HTTPStatus.NO_CONTENT:
             self._answered_s = self._clock.monotonic()
             self._error = ""
             return
-        if response.status_code != httpx.codes.OK:
-            raise TableFeedError(f"the other gateway refuses its table: {response.status_code} {response.text[:200]}")
         try:
-            self._take(json.loads(response.content))
+            self._take(json.loads(answer.body))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, KeyRefusedError) as error:
             raise TableFeedError(f"the table of the other gateway cannot be read, is it older? {error!r}") from error
         self._answered_s = self._clock.monotonic()
