@@ -22,7 +22,6 @@ import httpx
 from loadtest.commands import Commands, serve
 from loadtest.deploy_check import BAD, WEIGHTS
 from walle.base.clock import SystemClock
-from walle.base.http_roots import http_tls
 from walle.cli import event_loop
 from walle.cli.join import Join
 from walle.deploy.agent.agent import Agent
@@ -30,7 +29,7 @@ from walle.deploy.agent.agent_errors import DirectiveRefusedError
 from walle.deploy.agent.fetch import FetchError, HttpFetcher
 from walle.deploy.agent.outcomes import OutcomeReport
 from walle.deploy.agent.trust import DeviceTrust
-from walle.device.cloud_requests import HTTP_LIMITS
+from walle.device.cloud_requests import device_http
 from walle.device.credentials import DeviceCredentials
 from walle.errors import WalleError
 from walle.protocol import (
@@ -195,7 +194,7 @@ class DeployDevice:
 
 def main(descriptor: int, join_file: Path, folder: Path) -> None:
     join = Join.load(join_file)
-    http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem), timeout=30.0, limits=HTTP_LIMITS)
+    http = device_http(join.url, join.ca_pem, timeout_s=30.0)
     commands = Commands(lambda device_id: DeployDevice(device_id, join, folder, http))
     event_loop.run(serve(socket.socket(fileno=descriptor), commands))
 

@@ -18,10 +18,9 @@ from loadtest.cloud_process import SCENARIO, TASK, VERSION
 from loadtest.commands import Commands, serve
 from walle.base import plain
 from walle.base.clock import SystemClock
-from walle.base.http_roots import http_tls
 from walle.cli import event_loop
 from walle.cli.join import Join
-from walle.device.cloud_requests import HTTP_LIMITS
+from walle.device.cloud_requests import device_http
 from walle.device.credentials import DeviceCredentials
 from walle.pipeline.features.outbox import Outbox
 from walle.pipeline.features.store import FeatureStore
@@ -132,7 +131,7 @@ def main(descriptor: int, join_file: Path, folder: Path) -> None:
     join = Join.load(join_file)
     ca_path = folder / "ca.pem"
     ca_path.write_text(join.ca_pem)
-    http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem), limits=HTTP_LIMITS)
+    http = device_http(join.url, join.ca_pem)
     commands = Commands(lambda device_id: LoadDevice(device_id, join, ca_path, folder, http))
     event_loop.run(serve(socket.socket(fileno=descriptor), commands))
 

@@ -11,6 +11,7 @@ import httpx
 
 from walle.base.backoff import Pace
 from walle.base.clock import Clock
+from walle.base.http_roots import http_tls
 from walle.deploy.agent.agent import Agent
 from walle.deploy.agent.trust import CLOCK_TOLERANCE_S
 from walle.device.config import DeviceConfig
@@ -40,8 +41,15 @@ _LOG = logging.getLogger(__name__)
 _ERROR_HEADER = "X-Walle-Error"
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # a proxy may answer so, or a cloud during its set-up
 
+_TIMEOUT_S = 10.0
 # Idle connections end before the gateway ends them (5 s): else a request may meet the end of one.
-HTTP_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+
+
+def device_http(cloud_url: str, ca_pem: str, *, timeout_s: float = _TIMEOUT_S) -> httpx.AsyncClient:
+    """Return the HTTP client of a device. It trusts the authority of the join file where the cloud's URL is HTTPS."""
+    tls = http_tls(ca_pem if cloud_url.startswith("https://") else "")
+    return httpx.AsyncClient(base_url=cloud_url, timeout=timeout_s, verify=tls, limits=_LIMITS)
 
 
 class CloudRequests:

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import logging
 import random
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -15,14 +14,13 @@ import httpx
 from walle.base.backoff import Pace
 from walle.base.clock import Clock, SystemClock
 from walle.base.durable_file import remove_unfinished, write_file
-from walle.base.http_roots import http_tls
 from walle.deploy.agent.agent import Agent
 from walle.deploy.agent.exclusive import ExclusiveFiles
 from walle.deploy.agent.fetch import HttpFetcher
 from walle.deploy.agent.outcomes import OutcomeReport, device_groups
 from walle.deploy.agent.trust import DeviceTrust
 from walle.device.background import BackgroundWork
-from walle.device.cloud_requests import HTTP_LIMITS, CloudRequests
+from walle.device.cloud_requests import CloudRequests, device_http
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials, asked_pause_s
@@ -91,11 +89,7 @@ class Device:
             host = shared_host() if config.vm_host else None
             runner = self._runner = TaskRunner(config.vms, task_log=task_log, host=host)
             undo.push_async_callback(runner.close)
-            http = await undo.enter_async_context(
-                httpx.AsyncClient(
-                    base_url=config.cloud_url, timeout=10.0, verify=_http_verification(config), limits=HTTP_LIMITS
-                )
-            )
+            http = await undo.enter_async_context(device_http(config.cloud_url, config.ca_pem))
             self._tunnel = CloudTunnel(
                 config, self.outbox, client_context(ca_path), clock, self._rng, on_ack=self._on_ack
             )
@@ -112,12 +106,13 @@ class Device:
             active: dict[str, ActiveVersion] = {}
             credentials = self._credentials
             trust = DeviceTrust(config.trusted_keys, clock, device_id=config.device_id, app_version=config.app_version)
+            fetcher = HttpFetcher(http)
             self._exclusive = ExclusiveFiles(
                 config.folder / "exclusive",
                 config.device_id,
                 trust,
                 HttpExclusiveSource(
-                    http, credentials, Profile(config.device_id, config.app_version, config.attributes)
+                    fetcher, credentials, Profile(config.device_id, config.app_version, config.attributes)
                 ),
                 lambda sealed, info: open_sealed(sealed, credentials.key, info),
                 active=lambda: [version.manifest for version in active.values()],
@@ -157,7 +152,7 @@ class Device:
             self.agent = Agent(
                 config.folder / "tasks",
                 trust,
-                HttpFetcher(http),
+                fetcher,
                 self._smoke.check,
                 clock,
                 outcomes=OutcomeReport(
@@ -499,8 +494,3 @@ def _keep_file(path: Path, text: str) -> None:
         if path.read_bytes() == text.encode():
             return
     write_file(path, text)
-
-
-def _http_verification(config: DeviceConfig) -> ssl.SSLContext:
-    """Return the TLS context of requests: it trusts the authority of the join file where the cloud's URL is HTTPS."""
-    return http_tls(config.ca_pem if config.cloud_url.startswith("https://") else "")

@@ -158,11 +158,14 @@ class HttpFetcher:
         async with contextlib.aclosing(answer):
             yield answer
 
-    async def fetch_small(self, url: str, *, max_bytes: int) -> bytes:
+    async def fetch_small(self, url: str, *, max_bytes: int, headers: Mapping[str, str] | None = None) -> bytes:
+        """Return the file at `url`; `headers` go to this address alone, as no redirect is followed."""
         data = bytearray()
-        headers = {"Accept-Encoding": "identity"}
+        headers = {**(headers or {}), "Accept-Encoding": "identity"}
         with _as_fetch_error(url):
-            async with self._client.stream("GET", url, headers=headers, timeout=self._timeout) as response:
+            async with self._client.stream(
+                "GET", url, headers=headers, timeout=self._timeout, follow_redirects=False
+            ) as response:
                 if response.status_code != httpx.codes.OK:
                     raise _refused(url, response)
                 async for chunk in response.aiter_raw(16 << 10):
