@@ -67,12 +67,12 @@ class CutAnswerError(CloudClientError):
     """An answer that ended early, or is too long. `url` is the cloud's address."""
 
     def __init__(self, url: str, why: str) -> None:
-        super().__init__(f"the answer of {url} {why}; run the same command again, which goes on there")
+        super().__init__(f"the answer of {url} {why}; the same command again goes on")
         self.url = url
 
 
 class CloudAnswer(NamedTuple):
-    """Answer that is no error, with its whole body."""
+    """Whole answer of a call that was not refused."""
 
     status: int
     headers: Mapping[str, str]
