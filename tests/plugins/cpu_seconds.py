@@ -9,7 +9,7 @@ import resource
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -46,7 +46,8 @@ class _Spent:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            self._spent[report.nodeid] = dict(report.user_properties).get("cpu_s", 0.0)
+            spent: dict[str, Any] = dict(report.user_properties)
+            self._spent[report.nodeid] = spent.get("cpu_s", 0.0)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
