@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.postgres_server import PostgresServer
+from walle.access.identity import store as identity_store
 from walle.access.identity.changes import revoke_key
 from walle.access.identity.refusals import (
     RENEWAL_GRACE_S,
@@ -21,7 +22,6 @@ from walle.access.identity.refusals import (
     KeyRevokedError,
     UnknownIdentityError,
 )
-from walle.access.identity.sqlite_store import SqliteIdentityStore
 from walle.access.identity.store import IdentityStore, IdentityStoreError
 from walle.base.clock import Clock, ManualClock
 from walle.base.device_identity import DeviceIdentity, Revocations
@@ -332,7 +332,7 @@ class IdentityStoreContract:
 class TestSqliteIdentityStore(IdentityStoreContract):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> Open:
-        return lambda clock: SqliteIdentityStore(tmp_path / "identities.db", clock=clock)
+        return lambda clock: IdentityStore.in_file(tmp_path / "identities.db", clock=clock)
 
     def test_what_is_in_the_file_is_of_its_owner_alone_and_tokens_are_hashes(
         self, identities: Identities, tmp_path: Path
@@ -346,7 +346,7 @@ class TestSqliteIdentityStore(IdentityStoreContract):
         path = tmp_path / "identities.db"
         path.write_bytes(b"not a database" * 100)
         with pytest.raises(IdentityStoreError, match=r"identities\.db") as raised:
-            SqliteIdentityStore(path).open()
+            IdentityStore.in_file(path).open()
         assert error_status(raised.value) == 503  # the cloud's fault, and not the device's
 
     def test_a_full_disk_is_said_as_such(self, identities: Identities, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +369,6 @@ class TestSqliteIdentityStore(IdentityStoreContract):
 class TestPostgresIdentityStore(IdentityStoreContract):
     @pytest.fixture
     def open_store(self, postgres: PostgresServer) -> Iterator[Open]:
-        from walle.access.identity.postgres_store import PostgresIdentityStore
         from walle.store.sync_database import SyncDatabase
 
         self.dsn = postgres.make_database()
@@ -377,7 +376,7 @@ class TestPostgresIdentityStore(IdentityStoreContract):
 
         def open_store(clock: Clock) -> IdentityStore:
             databases.append(SyncDatabase(self.dsn))
-            return PostgresIdentityStore(databases[-1], clock=clock)
+            return IdentityStore(databases[-1], clock)
 
         yield open_store
         for database in databases:
@@ -387,7 +386,6 @@ class TestPostgresIdentityStore(IdentityStoreContract):
         self, identities: Identities, open_store: Open
     ) -> None:
         """Else a gateway that has seen the higher one never asks for the lower one, whose transaction ends later."""
-        from walle.access.identity import postgres_store
         from walle.store.postgres_database import Connection
         from walle.store.sync_database import SyncDatabase
 
@@ -399,7 +397,7 @@ class TestPostgresIdentityStore(IdentityStoreContract):
             known = identities.store._find(["slow"])["slow"]
             change = revoke_key(known, 0, device_id="slow", reason="", now_s=1.0)
             assert change is not None
-            await postgres_store._apply(connection, change)
+            await identity_store._apply(connection, change)
             begun.set()
             await asyncio.to_thread(may_end.wait, _LIMIT_S)
 
@@ -432,10 +430,9 @@ class TestPostgresIdentityStore(IdentityStoreContract):
         database.close()
 
     def test_a_database_that_does_not_answer_is_named_without_its_password(self) -> None:
-        from walle.access.identity.postgres_store import PostgresIdentityStore
         from walle.store.sync_database import SyncDatabase
 
-        store = PostgresIdentityStore(SyncDatabase("postgresql://walle:hush@127.0.0.1:1/no%20such?sslmode=wrong"))
+        store = IdentityStore(SyncDatabase("postgresql://walle:hush@127.0.0.1:1/no%20such?sslmode=wrong"))
         with pytest.raises(IdentityStoreError, match=r"identities of devices, postgresql://walle@127") as raised:
             store.open()
         assert error_status(raised.value) == 503

@@ -16,6 +16,7 @@ class StateError(DeployError):
     `may_pass`: it is in a database that cannot be used now, which is logged already.
     """
 
+    disk: ClassVar[str] = "the cloud's disk"
     may_pass = False
 
     def __init__(self, path: str, why: str, is_full: bool = False) -> None:
@@ -25,7 +26,7 @@ class StateError(DeployError):
         self.is_full = is_full
 
     def __str__(self) -> str:
-        advice = "; free some space on the cloud's disk" if self.is_full else ""
+        advice = f"; free some space on {self.disk}" if self.is_full else ""
         return f"the cloud's state in {self.path}: {self.why}{advice}"
 
 
@@ -59,19 +60,21 @@ class StoreError(DeployError):
         return f"{self.holds}, {self.place}: {self.why}"
 
     @classmethod
-    def of_file(cls, path: Path, error: sqlite3.Error | OSError) -> Self:
-        """Return the error for what SQLite or the system refused."""
-        if is_full(error):
-            return cls(str(path), f"{error}; free some space on the cloud's disk", 507)
-        return cls(str(path), str(error))
-
-    @classmethod
-    def of_database(cls, error: StateError) -> Self:
-        """Return the error for what a database refused."""
+    def of(cls, error: StateError) -> Self:
+        """Return the error for what a file or a database refused."""
         if error.is_full:
-            found = cls(error.path, f"{error.why}; free some space on the database's disk", 507)
+            found = cls(error.path, f"{error.why}; free some space on {error.disk}", 507)
         else:
             found = cls(error.path, error.why)
         found.may_pass = error.may_pass
         found.retry_after_s = getattr(error, "retry_after_s", None)
         return found
+
+    @classmethod
+    @contextlib.contextmanager
+    def raised(cls) -> Iterator[None]:
+        """Turn StateError within the block into this error."""
+        try:
+            yield
+        except StateError as error:
+            raise cls.of(error) from error

@@ -22,6 +22,7 @@ from walle.base.clock import Clock, SystemClock
 from walle.base.extras import install_hint
 from walle.store.errors import StateError
 from walle.store.lease import Grant, check_grant
+from walle.store.postgres_text import JsonTexts
 
 try:
     import asyncpg
@@ -59,6 +60,7 @@ _WRITES_KEPT = "1 hour"  # far longer than a write is tried
 _FORGET_EVERY = 1000  # writes
 _SETTINGS = {
     "application_name": "walle",
+    "search_path": "walle",
     "synchronous_commit": "on",
     "statement_timeout": "20s",
     "lock_timeout": "10s",
@@ -73,6 +75,7 @@ class DatabaseError(StateError):
     Over HTTP: 503; 507 where its disk is full. `may_pass`: the same call may succeed later.
     """
 
+    disk = "the database's disk"
     retry_after_s = _RETRY_AFTER_S
 
     def __init__(self, path: str, why: str, is_full: bool = False, may_pass: bool = False) -> None:
@@ -84,7 +87,7 @@ class DatabaseError(StateError):
         return f"the cloud's database {self.path}: {self.why}"
 
 
-class PostgresDatabase:
+class PostgresDatabase(JsonTexts):
     """The database at a URL, `postgresql://USER@HOST:PORT/NAME`, within `async with`; of one event loop.
 
     A password is that of the URL, of PGPASSWORD or of ~/.pgpass. Of several hosts, the one that takes writes is used.

@@ -1,4 +1,6 @@
-"""Texts that PostgreSQL stores: without NUL characters and halves of characters."""
+"""Texts that PostgreSQL stores: without NUL characters and halves of characters, or as JSON."""
+
+import json
 
 _REPLACEMENT = "\ufffd"
 
@@ -11,3 +13,26 @@ def storable_text(text: str) -> str:
 def is_storable(*texts: str) -> bool:
     """Return whether PostgreSQL stores all these texts unchanged."""
     return all(text == storable_text(text) for text in texts)
+
+
+class PlainTexts:
+    """Base of databases that store each text."""
+
+    def packed(self, text: str) -> str:
+        """Return the value of a column of kind `any` for a text."""
+        return text
+
+    def unpacked(self, value: str) -> str:
+        """Return the text of a value of a column of kind `any`."""
+        return value
+
+
+class JsonTexts:
+    """Base of databases that do not: there a column of kind `any` has texts as JSON."""
+
+    def packed(self, text: str) -> str:
+        return json.dumps(text)
+
+    def unpacked(self, value: str) -> str:
+        text: str = json.loads(value)
+        return text

@@ -14,11 +14,12 @@ from walle.store.postgres_database import (
     PostgresDatabase,
     without_password,
 )
+from walle.store.postgres_text import JsonTexts
 
 _END_S = 1.0  # for calls that go on when it is closed
 
 
-class SyncDatabase:
+class SyncDatabase(JsonTexts):
     """The database at a URL, opened at the first call, which any thread may make. `close` it, or let it be collected.
 
     Calls raise as those of `PostgresDatabase`; those that wait when it is closed end with DatabaseError.
@@ -30,6 +31,10 @@ class SyncDatabase:
         self._worker: _Worker | None = None
         self._end: weakref.finalize[Any, Any] | None = None
 
+    def open(self) -> None:
+        """Bring the schema up to date."""
+        self.read("SELECT 1")
+
     def read(self, query: str, *values: object) -> list[Any]:
         """Return the rows of a query."""
         return self._call(lambda database: database.read(query, *values))
@@ -37,6 +42,12 @@ class SyncDatabase:
     def write[T](self, action: Action[T], *, durable: bool = True, limit_s: float = RETRY_S) -> T:
         """Run `action` in a transaction; see `PostgresDatabase.write`."""
         return self._call(lambda database: database.write(action, durable=durable, limit_s=limit_s))
+
+    def keep_room(self, reserve_bytes: int) -> None:
+        """Do nothing: the disk is the server's."""
+
+    def leave_room(self) -> None:
+        """Do nothing, as `keep_room`."""
 
     def _call[T](self, make: Callable[[PostgresDatabase], Awaitable[T]]) -> T:
         with self._lock:

@@ -13,15 +13,13 @@ import pytest
 
 from tests.sim.postgres_server import PostgresServer
 from walle.access.identity.refusals import IdentityRefusedError
-from walle.access.identity.sqlite_store import SqliteIdentityStore
-from walle.access.identity.store import IdentityStoreError
+from walle.access.identity.store import IdentityStore, IdentityStoreError
 from walle.cloud import CloudHome
 from walle.cloud.folder.config import CloudConfig
 from walle.cloud.folder.state_place import choose_database
 from walle.cloud.nodes.identity import IdentityNode
 from walle.deploy.exclusive_files.groups import GroupFiles, GroupKey
-from walle.deploy.exclusive_files.sqlite_store import SqliteExclusiveStore
-from walle.deploy.exclusive_files.store import ExclusiveStoreError
+from walle.deploy.exclusive_files.store import ExclusiveStore, ExclusiveStoreError
 from walle.deploy.policies.policy import Policy
 from walle.errors import ConfigError
 from walle.protocol import Profile
@@ -59,7 +57,7 @@ left_files.move_left_file(Path(sys.argv[1]), SyncDatabase(sys.argv[2]))
 """
 
 
-def certify(store: SqliteIdentityStore, device_id: str, token: str, key: bytes = b"key") -> int:
+def certify(store: IdentityStore, device_id: str, token: str, key: bytes = b"key") -> int:
     return store.certify(device_id, key, token, expires_s=4e9).generation
 
 
@@ -72,7 +70,7 @@ class LeftFolder:
         choose_database(folder, dsn)
         (folder / "keys").mkdir()
         (folder / "access.toml").write_text("")
-        identities = SqliteIdentityStore(folder / "identities.db").open()
+        identities = IdentityStore.in_file(folder / "identities.db").open()
         self.token = identities.make_token(uses=4, life_s=_DAY_S)
         for device_id in ("a", "b", "lost"):
             certify(identities, device_id, self.token)
@@ -80,7 +78,7 @@ class LeftFolder:
         certify(identities, "b", identities.make_token("b", life_s=_DAY_S), b"second key")
         self.revocations = identities.revocations(0)
         self.records = identities.records()
-        exclusive = SqliteExclusiveStore(folder / "exclusive.db").open()
+        exclusive = ExclusiveStore.in_file(folder / "exclusive.db").open()
         for name in ("one", "two", "three"):
             exclusive.put("a", 1, TASK, name, name.encode() * 1000, by="anna")
         exclusive.remove("a", TASK, "two")
@@ -178,7 +176,7 @@ def test_processes_that_start_at_once_move_each_file_once(left: LeftFolder, home
 
 def test_a_process_of_the_version_before_writes_nothing_that_is_lost(left: LeftFolder, home: CloudHome) -> None:
     """It has the files open while they are moved, and fails afterwards. The empty files that it makes are removed."""
-    identities, exclusive = SqliteIdentityStore(home.identities_db), SqliteExclusiveStore(home.exclusive_db)
+    identities, exclusive = IdentityStore.in_file(home.identities_db), ExclusiveStore.in_file(home.exclusive_db)
     with contextlib.closing(sqlite3.connect(home.identities_db)) as kept:
         kept.execute("SELECT count(*) FROM revocations").fetchone()
         for path in (home.identities_db, home.exclusive_db):
@@ -237,5 +235,5 @@ def test_a_file_beside_a_database_that_has_identities_of_its_own_is_refused(tmp_
         assert [record.device_id for record in home.identities().records()] == ["z"]
         assert home.database.read("SELECT * FROM walle.moved_files") == []
     # The cloud whose files they are goes on with them.
-    assert SqliteIdentityStore(left.folder / "identities.db").open().records() == left.records
-    assert SqliteExclusiveStore(left.folder / "exclusive.db").open().files("a", 1) == left.files
+    assert IdentityStore.in_file(left.folder / "identities.db").open().records() == left.records
+    assert ExclusiveStore.in_file(left.folder / "exclusive.db").open().files("a", 1) == left.files

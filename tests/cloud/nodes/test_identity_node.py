@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from walle.access.identity.sqlite_store import SqliteIdentityStore
+from walle.access.identity.store import IdentityStore
 from walle.cloud.folder.config import CloudConfig
 from walle.cloud.folder.folder import CloudHome
 from walle.cloud.nodes.identity import IdentityNode
@@ -59,12 +59,12 @@ async def test_the_connection_is_the_nodes_from_its_start_to_its_end(tmp_path: P
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("owner", "name"), [(SqliteIdentityStore, "open"), (SqliteFile, "connect")], ids=["before", "within"]
+    ("owner", "name"), [(IdentityStore, "open"), (SqliteFile, "connect")], ids=["before", "within"]
 )
 async def test_a_node_that_is_closed_while_it_starts_keeps_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
-    held = Held(owner, name, monkeypatch, lambda options: owner is SqliteIdentityStore or "is_shared" in options)
+    held = Held(owner, name, monkeypatch, lambda options: owner is IdentityStore or "is_shared" in options)
     node = IdentityNode(CloudConfig(folder=tmp_path))
     starting = asyncio.create_task(node.start())
     assert await asyncio.to_thread(held.begun.wait, LIMIT_S)
@@ -87,7 +87,7 @@ async def test_calls_that_wait_for_the_store_leave_threads_for_others(
     """As where its database does not answer: git and files of the same process go on."""
     node = IdentityNode(CloudConfig(folder=tmp_path))
     service = await node.start()
-    held = Held(SqliteIdentityStore, "revocations", monkeypatch, lambda _: True)
+    held = Held(IdentityStore, "revocations", monkeypatch, lambda _: True)
     waiting = [asyncio.create_task(service.revocations(0)) for _ in range(50)]
     try:
         assert await asyncio.to_thread(held.begun.wait, LIMIT_S)

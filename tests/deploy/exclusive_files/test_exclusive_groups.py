@@ -9,8 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from walle.base.clock import ManualClock
 from walle.deploy.exclusive_files import groups as exclusive_groups
 from walle.deploy.exclusive_files.groups import GroupFile, GroupFiles, GroupKey, TooManyGroupFilesError
-from walle.deploy.exclusive_files.sqlite_store import SqliteExclusiveStore
-from walle.deploy.exclusive_files.store import DeviceFiles
+from walle.deploy.exclusive_files.store import DeviceFiles, ExclusiveStore
 from walle.deploy.policies import rule_budget
 from walle.deploy.policies.attribute_schema import ColumnType, JoinedProfile
 from walle.deploy.policies.policy import Policy
@@ -34,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def groups_of(folder: Path) -> GroupFiles:
-    store = SqliteExclusiveStore(folder / "exclusive.db", clock=ManualClock()).open()
+    store = ExclusiveStore.in_file(folder / "exclusive.db", clock=ManualClock()).open()
     return GroupFiles(store, lambda: GroupKey(folder / "key"), clock=ManualClock())
 
 

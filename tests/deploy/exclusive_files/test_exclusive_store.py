@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.sim.postgres_server import PostgresServer
-from walle.deploy.exclusive_files.sqlite_store import SqliteExclusiveStore
 from walle.deploy.exclusive_files.store import (
     ExclusiveStore,
     ExclusiveStoreError,
@@ -42,15 +41,14 @@ _databases: list["SyncDatabase"] = []  # databases that the present test has ope
 
 
 def sqlite_store(place: str) -> ExclusiveStore:
-    return SqliteExclusiveStore(Path(place)).open()
+    return ExclusiveStore.in_file(Path(place)).open()
 
 
 def postgres_store(place: str) -> ExclusiveStore:
-    from walle.deploy.exclusive_files.postgres_store import PostgresExclusiveStore
     from walle.store.sync_database import SyncDatabase
 
     _databases.append(SyncDatabase(place))
-    return PostgresExclusiveStore(_databases[-1]).open()
+    return ExclusiveStore(_databases[-1]).open()
 
 
 def put(store: ExclusiveStore, name: str, device_id: str = "phone", generation: int = 1, of: str = TASK) -> None:

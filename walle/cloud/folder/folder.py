@@ -14,14 +14,12 @@ from walle.access.audit import AuditStore
 from walle.access.audit_folder import AuditLog
 from walle.access.ended_sessions import SESSION_S, EndedSessions
 from walle.access.identity.authority import Authority
-from walle.access.identity.sqlite_store import SqliteIdentityStore
 from walle.access.identity.store import IdentityStore
 from walle.base.clock import Clock, SystemClock
 from walle.base.durable_file import make_folders, remove_unfinished, write_file
 from walle.cloud.folder.file_places import open_store
 from walle.cloud.folder.state_place import read_database
 from walle.deploy.exclusive_files.groups import GroupFiles, GroupKey
-from walle.deploy.exclusive_files.sqlite_store import SqliteExclusiveStore
 from walle.deploy.exclusive_files.store import ExclusiveStore
 from walle.deploy.git.repo import TaskRepos
 from walle.deploy.policies.uploaded_attributes import UploadedAttributes
@@ -243,11 +241,9 @@ class CloudHome:
         The first use blocks, and moves a file of a version before to the database.
         """
         if not self.database_url:
-            return SqliteExclusiveStore(self.exclusive_db).open()
-        from walle.deploy.exclusive_files.postgres_store import PostgresExclusiveStore
-
+            return ExclusiveStore.in_file(self.exclusive_db).open()
         self.move_left_file(self.exclusive_db)
-        return PostgresExclusiveStore(self.database).open()
+        return ExclusiveStore(self.database).open()
 
     @functools.cached_property
     def group_files(self) -> GroupFiles:
@@ -276,10 +272,8 @@ class CloudHome:
     def identity_store(self, clock: Clock | None = None) -> IdentityStore:
         """Return the store of devices' identities, not open yet."""
         if not self.database_url:
-            return SqliteIdentityStore(self.identities_db, clock=clock)
-        from walle.access.identity.postgres_store import PostgresIdentityStore
-
-        return PostgresIdentityStore(self.database, clock=clock)
+            return IdentityStore.in_file(self.identities_db, clock=clock)
+        return IdentityStore(self.database, clock)
 
     @property
     def is_of_a_cloud(self) -> bool:

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from walle.base.durable_file import sync_folder
-from walle.cloud.folder.state_copy import TABLES, copy_rows, open_file, rows_of, set_aside, tables_in
+from walle.cloud.folder.state_copy import copy_rows, open_file, rows_of, set_aside, tables_in
 from walle.cloud.folder.state_place import MOVED
 from walle.errors import ConfigError
 from walle.store.postgres_database import Connection
 from walle.store.sync_database import SyncDatabase
+from walle.store.tables import FILES
 
 _FILLED = {"identities.db": "identities", "exclusive.db": "exclusive_serials"}  # a table of each that has rows
 LEFT_FILES = tuple(_FILLED)
@@ -107,7 +108,7 @@ def _withdraw(path: Path, database: SyncDatabase) -> bool:
             _check_own(path, database)
         db.execute("BEGIN IMMEDIATE")
         known = tables_in(db)
-        ours = {table.local for table in TABLES[path.name]} & known
+        ours = {table.local for table in FILES[path.name]} & known
         for name in ours:
             if _WITHDRAWN + name in known:  # made again by a process of that version, which found none
                 continue

@@ -6,91 +6,20 @@ A copy is made in parts, which bound its memory and the time of a statement, and
 import contextlib
 import dataclasses
 import itertools
-import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from walle.access.identity.postgres_store import LEAST_GENERATION, REVOCATIONS
-from walle.deploy.fleet.postgres_registry import FAILURE_NUMBERS
 from walle.errors import ConfigError
 from walle.store.postgres_database import Connection
-from walle.store.postgres_text import storable_text
+from walle.store.tables import COUNTERS, FILES, LEAST_GENERATION, Column, Table
 
 type Row = tuple[Any, ...]
 
 _PART_ROWS = 5_000
 _PART_BYTES = 16 << 20
 _BUSY_S = 30.0
-
-
-def storable_row(row: Row) -> Row:
-    """Return a row with texts that PostgreSQL stores."""
-    return tuple(storable_text(one) if isinstance(one, str) else one for one in row)
-
-
-def _batch(row: Row) -> Row:
-    number, device_id, batch_id = row
-    return number, json.dumps(device_id), json.dumps(batch_id)
-
-
-def _group_file(row: Row) -> Row:
-    number, task, name, app_version, rule, *rest = row
-    return number, task, name, app_version, json.dumps(rule), *storable_row(tuple(rest))
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A table of a file, and the one in the database; both have the same columns.
-
-    `sequence` is the column that a sequence of the database numbers. The first `keys` columns are texts that devices
-    choose, of which two may be one in the database.
-    """
-
-    local: str
-    columns: str
-    remote: str = ""
-    sequence: str = ""
-    keys: int = 0
-    convert: Callable[[Row], Row] | None = None
-
-
-_DEVICE = "device_id, profile, app_version, attributes, first_seen_s, last_seen_s, reported_s"
-_TASK = "device_id, task, active, version, state, release, reported_s, ok, failed"
-_FAILURE = "number, device_id, task, version, release, kind, at_s, failure"
-_IDENTITY = "device_id, generation, public_key, enrolled_s, expires_s, seen_s, revoked_s, reason"
-_FILE = "device_id, generation, task, name, sha256, size_bytes, put_s, put_by, sealed"
-_GROUP_FILE = "number, task, name, app_version, rule, columns, size_bytes, put_s, put_by, encrypted"
-TABLES: Mapping[str, tuple[Table, ...]] = {
-    "releases.db": (
-        Table("releases", "id, number, release"),
-        Table("transitions", "number, release_id, at_s, event, details, state", sequence="number"),
-        Table("effects", "number, release_id, effect", sequence="number"),
-        Table("table_rows", "task, task_row"),
-        Table("counters", "name, value"),
-    ),
-    "monitor.db": (
-        Table("evidence", "release_id, evidence"),
-        Table("batches", "number, device_id, batch_id", sequence="number", convert=_batch),
-    ),
-    "devices.db": (
-        Table("devices", _DEVICE, keys=1, convert=storable_row),
-        Table("tasks", _TASK, "device_tasks", keys=2, convert=storable_row),
-        Table("failures", _FAILURE, "device_failures", convert=storable_row),
-    ),
-    "identities.db": (
-        Table("identities", _IDENTITY, convert=storable_row),
-        Table("tokens", "hash, device_id, uses_left, expires_s, purpose", "enrolment_tokens"),
-        Table("revocations", "version, device_id, lowest, until_s"),
-    ),
-    "exclusive.db": (
-        Table("serials", "device_id, serial", "exclusive_serials"),
-        Table("files", _FILE, "exclusive_files", convert=storable_row),
-        Table("group_serial", "one, serial"),
-        Table("group_files", _GROUP_FILE, sequence="number", convert=_group_file),
-    ),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,24 +54,29 @@ def rows_of(path: Path, *, prefix: str = "") -> list[Rows]:
         used = {}
         if "sqlite_sequence" in known:
             used = dict(db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
-        for table in TABLES[path.name]:
-            if (name := prefix + table.local) in known:
-                read = _reader(path, name, table)
-                sequence = table.sequence
-                found.append(
-                    Rows(table.remote or table.local, table.columns.split(", "), read, sequence, used.get(name, 0))
-                )
         counters: dict[str, int] = {}
-        if path.name == "devices.db":
-            counters[FAILURE_NUMBERS] = used.get(f"{prefix}failures", 0)
-        if path.name == "identities.db":
-            counters[REVOCATIONS] = used.get(f"{prefix}revocations", 0)
+        if path.name == "identities.db":  # of versions before, which had no counters there
             counters[LEAST_GENERATION] = db.execute("PRAGMA user_version").fetchone()[0]
+        for table in FILES[path.name]:
+            if (name := prefix + table.local) not in known:
+                continue
+            if table is COUNTERS:
+                for counter, value in db.execute(f"SELECT name, value FROM {name}"):  # noqa: S608 - our names
+                    counters[counter] = max(value, counters.get(counter, 0))
+                continue
+            if table.counter:
+                counters[table.counter] = used.get(name, 0)
+            present = {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (name,))}
+            columns = [column for column in table.columns if column.name in present]
+            read = _reader(path, name, table, columns)
+            names = [column.name for column in columns]
+            found.append(Rows(table.name, names, read, table.sequence, used.get(name, 0)))
         if "leases" in known:
             leases = [(name, "", fence) for name, fence in db.execute("SELECT name, fence FROM leases").fetchall()]
             found.append(Rows("leases", ["name", "holder", "fence"], lambda: leases))
     if counted := [(name, value) for name, value in counters.items() if value]:
-        found.append(Rows(f"counters of {path.name}", ["name", "value"], lambda: counted))
+        label = "counters" if path.name == "releases.db" else f"counters of {path.name}"
+        found.append(Rows(label, ["name", "value"], lambda: counted))
     return found
 
 
@@ -151,14 +85,14 @@ def tables_in(db: sqlite3.Connection) -> set[str]:
     return {row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
 
-def _reader(path: Path, name: str, table: Table) -> Callable[[], Iterable[Row]]:
+def _reader(path: Path, name: str, table: Table, columns: list[Column]) -> Callable[[], Iterable[Row]]:
+    query = f"SELECT {', '.join(column.name for column in columns)} FROM {name}"  # noqa: S608 - our names
+
     def read() -> Iterator[Row]:
         with contextlib.closing(open_file(path)) as db:
-            rows: Iterable[Row] = db.execute(f"SELECT {table.columns} FROM {name}")  # noqa: S608 - our names
-            if table.convert is not None:
-                rows = map(table.convert, rows)
-            if table.keys:
-                rows = {row[: table.keys]: row for row in rows}.values()
+            rows: Iterable[Row] = (table.for_server(row, columns) for row in db.execute(query))
+            if table.merges:
+                rows = {row[: len(table.key)]: row for row in rows}.values()
             yield from rows
 
     return read

@@ -14,11 +14,12 @@ from walle.access.audit import segments_of, verify
 from walle.base.durable_file import sync_folder
 from walle.cloud.folder.folder import CloudHome
 from walle.cloud.folder.left_files import LEFT_FILES, note_moved
-from walle.cloud.folder.state_copy import TABLES, Rows, copy_rows, rows_of, set_aside
+from walle.cloud.folder.state_copy import Rows, copy_rows, rows_of, set_aside
 from walle.cloud.folder.state_place import MOVED, check_url, read_database, write_database
 from walle.errors import ConfigError
 from walle.store.postgres_database import Connection, without_password
 from walle.store.sync_database import SyncDatabase
+from walle.store.tables import FILES
 
 _COPY_S = 3600.0  # time for the one transaction
 
@@ -38,7 +39,7 @@ def move_state(folder: Path, url: str) -> Mapping[str, int]:
     audit = folder / "audit"
     if faults := verify(audit).faults:
         raise ConfigError(f"{audit} has faults, such as {faults[0]}; see: walle audit verify {folder}")
-    files = [folder / name for name in TABLES if (folder / name).exists()]
+    files = [folder / name for name in FILES if (folder / name).exists()]
     tables = [rows for file in files for rows in rows_of(file)] + list(_read_audit(audit))
     with contextlib.closing(SyncDatabase(url)) as database:
 
@@ -78,7 +79,7 @@ def _read_audit(folder: Path) -> Iterable[Rows]:
 
 def _set_aside(folder: Path) -> None:
     """Give the files that were moved other names, so that nothing takes them for the cloud's state."""
-    for name in TABLES:
+    for name in FILES:
         if (folder / name).exists():
             set_aside(folder / name, MOVED)
     if (folder / "audit").exists():

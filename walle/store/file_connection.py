@@ -1,0 +1,84 @@
+"""A connection to a SQLite file for actions that are written for PostgreSQL: one SQL for both.
+
+Actions number their values `$1`, `$2` and so on, and use the names of tables on a server. What differs in a file is
+replaced in their queries: names, two functions, `= ANY($1)`, and locks of rows, as a transaction has the whole file.
+"""
+
+import functools
+import re
+import sqlite3
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from walle.store.tables import TABLES
+
+_WORDS = {
+    **{table.name: table.local for table in TABLES if table.local != table.name},
+    "strpos": "instr",
+    "greatest": "max",
+}
+_DIFFERENT = re.compile(rf"\$(\d+)|\b({'|'.join(_WORDS)})\b| FOR (?:UPDATE|SHARE)\b")
+_ANY = re.compile(r"= ANY\(\?(\d+)\)")
+
+
+@functools.lru_cache(maxsize=256)
+def _in_file(query: str) -> str:
+    def replaced(found: re.Match[str]) -> str:
+        if number := found[1]:
+            return f"?{number}"
+        return _WORDS[found[2]] if found[2] else ""
+
+    return _DIFFERENT.sub(replaced, query)
+
+
+def in_file(query: str, values: Sequence[object]) -> tuple[str, Sequence[object]]:
+    """Return a query and its values as SQLite takes them."""
+    query = _in_file(query)
+    if not any(isinstance(value, list) for value in values):
+        return query, values
+    bound = list(values)
+
+    def listed(found: re.Match[str]) -> str:
+        number = int(found[1]) - 1
+        several, first = values[number], len(bound) + 1
+        assert isinstance(several, list)
+        bound[number] = None
+        bound.extend(several)
+        return f"IN ({', '.join(f'?{first + place}' for place in range(len(several)))})"
+
+    return _ANY.sub(listed, query), bound
+
+
+class FileConnection:
+    """The methods of a connection to PostgreSQL that actions use; none of them waits."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self.db = db
+
+    async def execute(self, query: str, *values: Any) -> None:
+        self.db.execute(*in_file(query, values))
+
+    async def executemany(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.db.executemany(_in_file(query), rows)
+
+    async def fetch(self, query: str, *values: Any) -> list[Any]:
+        return self.db.execute(*in_file(query, values)).fetchall()
+
+    async def fetchrow(self, query: str, *values: Any) -> Any:
+        rows = await self.fetch(query, *values)
+        return rows[0] if rows else None
+
+    async def fetchval(self, query: str, *values: Any) -> Any:
+        row = await self.fetchrow(query, *values)
+        return None if row is None else row[0]
+
+
+def run_now[T](work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of an action on a file, all of whose calls block, so that it never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise RuntimeError("an action on a file waited for something else")
