@@ -15,8 +15,8 @@ from tests.sim.device_session import session_headers
 from tests.sim.release_world import ReleaseWorld
 from tests.sim.shop_cloud import User, shop_cloud
 from walle.base.clock import ManualClock
+from walle.deploy.releases.journal import Journal
 from walle.deploy.releases.release import ReleaseRequest
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.deploy.shared_files.cdn import cdn_app
 from walle.deploy.shared_files.file_address import FileAddresses, signed_files
 from walle.deploy.shared_files.folder_store import FolderStore
@@ -167,7 +167,7 @@ async def test_directives_of_an_earlier_address_are_signed_again_at_start(tmp_pa
     """A cloud that is upgraded has directives without a permission, and one whose keys were removed, dead ones."""
     clock = ManualClock()
     directives = list[Directive]()
-    async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
+    async with Journal.in_file(tmp_path / "journal.sqlite") as journal:
         for url in ("/cdn", "/cdn/permission", "/cdn/permission"):
             world = ReleaseWorld(tmp_path, clock, journal)
             world.service._table._cdn_url = functools.partial(str, url)

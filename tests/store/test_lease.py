@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.base.clock import Clock, ManualClock, SystemClock
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.store.errors import StateError
 from walle.store.lease import Grant, LeaseKeeper, LeaseLostError, Leases
 from walle.store.sqlite_leases import SqliteLeases
@@ -62,7 +61,7 @@ class SqliteStore(Store):
         self.path = path
 
     def journal(self, grant: Grant | None) -> AbstractAsyncContextManager[Journal]:
-        return SqliteJournal(self.path, grant=grant, reserve_bytes=0)
+        return Journal.in_file(self.path, grant=grant, reserve_bytes=0)
 
 
 @contextlib.asynccontextmanager
@@ -72,13 +71,12 @@ async def sqlite_store(place: str) -> AsyncIterator[Store]:
 
 @contextlib.asynccontextmanager
 async def postgres_store(place: str, *, clock: Clock | None = None) -> AsyncIterator[Store]:
-    from walle.deploy.releases.postgres_journal import PostgresJournal
     from walle.store.postgres_database import PostgresDatabase
     from walle.store.postgres_leases import PostgresLeases
 
     class PostgresStore(Store):
         def journal(self, grant: Grant | None) -> AbstractAsyncContextManager[Journal]:
-            return PostgresJournal(database, grant=grant)
+            return Journal(database, grant=grant)
 
     async with PostgresDatabase(place, clock=clock) as database:
         yield PostgresStore(PostgresLeases(database))

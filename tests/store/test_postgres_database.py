@@ -16,7 +16,7 @@ from walle.cloud.api.releases import error_status
 
 pytest.importorskip("asyncpg", reason="asyncpg is not installed")
 
-from walle.deploy.releases.postgres_journal import PostgresJournal
+from walle.deploy.releases.journal import Journal
 from walle.pipeline.ingest.store.upload_store import IngestError
 from walle.pipeline.ingest.stores import open_uploads
 from walle.store.postgres_connection import TRY_AGAIN_S
@@ -43,7 +43,7 @@ async def test_a_write_whose_commit_is_cut_takes_effect_once(
         proxy.serving(),
         PostgresDatabase(dsn.replace(str(postgres.folder), str(short_folder)), connections=1) as database,
     ):
-        journal = PostgresJournal(database)
+        journal = Journal(database)
         assert await journal.draw("serial", 3) == 1
         proxy.cut = cut
         assert await journal.draw("serial", 3) == 4
@@ -54,7 +54,7 @@ async def test_a_write_whose_commit_is_cut_takes_effect_once(
 @pytest.mark.asyncio
 async def test_writes_wait_for_a_server_that_is_killed_and_starts_again(own_server: PostgresServer) -> None:
     async with PostgresDatabase(own_server.dsn(), retry_s=120) as database:
-        journal = PostgresJournal(database)
+        journal = Journal(database)
         drawn: list[int] = []
         was_killed = asyncio.Event()
 
@@ -79,18 +79,18 @@ async def test_a_write_that_cannot_be_made_is_reported(own_server: PostgresServe
     async with PostgresDatabase(own_server.dsn(), retry_s=0.2) as database:
         own_server.stop()
         with pytest.raises(DatabaseError) as raised:
-            await PostgresJournal(database).draw("serial")
+            await Journal(database).draw("serial")
         assert error_status(raised.value) == 503
         own_server.start()
         await asyncio.sleep(TRY_AGAIN_S)  # the database is not asked again before
-        assert await PostgresJournal(database).draw("serial") == 1
+        assert await Journal(database).draw("serial") == 1
 
 
 @pytest.mark.night
 @pytest.mark.asyncio
 async def test_calls_end_in_their_time_at_a_stopped_server_and_later_ones_at_once(own_server: PostgresServer) -> None:
     async with asyncio.timeout(120), PostgresDatabase(own_server.dsn(), retry_s=2.0, connections=2) as database:
-        journal = PostgresJournal(database)
+        journal = Journal(database)
         assert await journal.draw("serial") == 1
         own_server.freeze()
         try:
@@ -120,7 +120,7 @@ async def test_a_database_that_is_hurried_ends_the_calls_that_wait(own_server: P
         with pytest.raises(DatabaseError):
             await waiting
         with pytest.raises(DatabaseError):
-            await PostgresJournal(database).draw("serial")
+            await Journal(database).draw("serial")
         await database.__aexit__()
 
 
@@ -135,7 +135,7 @@ async def test_a_fail_over_to_a_standby_loses_nothing_that_both_had() -> None:
             PostgresDatabase(both, retry_s=100) as database,
             open_uploads(both, create=True) as uploads,
         ):
-            journal = PostgresJournal(database)
+            journal = Journal(database)
             drawn = [await journal.draw("serial") for _ in range(5)]
             await uploads.accept([received(seq) for seq in (1, 2)])
             first.kill()
@@ -158,12 +158,12 @@ async def test_a_server_that_takes_no_writes_any_more_is_asked_again_by_a_new_co
     dsn = postgres.make_database()
     name = dsn.partition("?")[0].rpartition("/")[2]
     async with PostgresDatabase(dsn, retry_s=60, connections=1) as database:
-        assert await PostgresJournal(database).draw("serial") == 1
+        assert await Journal(database).draw("serial") == 1
         await database.read("SELECT set_config('default_transaction_read_only', 'on', FALSE)")
-        assert await PostgresJournal(database).draw("serial") == 2
+        assert await Journal(database).draw("serial") == 2
         postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         await database.read("SELECT set_config('default_transaction_read_only', 'on', FALSE)")
-        drawing = asyncio.create_task(PostgresJournal(database).draw("serial"))
+        drawing = asyncio.create_task(Journal(database).draw("serial"))
         await asyncio.sleep(0.5)
         assert not drawing.done()
         postgres.execute(f"ALTER DATABASE {name} RESET ALL")
@@ -237,10 +237,10 @@ async def test_a_database_of_the_version_before_is_brought_up_to_date_and_refuse
 ) -> None:
     dsn, first = postgres.make_database(), MIGRATIONS[:1]
     async with PostgresDatabase(dsn, migrations=first) as database:
-        assert await PostgresJournal(database).draw("serial", 5) == 1
+        assert await Journal(database).draw("serial", 5) == 1
         assert (await database.read("SELECT to_regclass('walle.identities')"))[0][0] is None
     async with PostgresDatabase(dsn) as database:
-        assert await PostgresJournal(database).draw("serial") == 6
+        assert await Journal(database).draw("serial") == 6
         for table in ("identities", "enrolment_tokens", "revocations", "exclusive_files", "group_files"):
             assert await database.read(f"SELECT * FROM walle.{table}") == []
     with pytest.raises(DatabaseError, match=r"version 2, this walle knows 1: run the newer walle"):

@@ -179,7 +179,7 @@ import sys
 class Refuse:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] in {"fastapi", "starlette", "uvicorn", "ray", "dulwich", "aiosqlite", "numpy", "onnx",
+        if name.partition(".")[0] in {"fastapi", "starlette", "uvicorn", "ray", "dulwich", "numpy", "onnx",
                                       "packaging", "prometheus_client", "jinja2", "matplotlib", "sse_starlette"}:
             raise ModuleNotFoundError(name, name=name)
 

@@ -15,7 +15,7 @@ from walle.cloud.simulation.simulation import DEFAULT_USERS
 
 # The packages of walle[cloud], and NumPy.
 REFUSED = (
-    "aiofastnet aiosqlite dulwich fastapi jinja2 matplotlib numpy onnx packaging prometheus_client ray sse_starlette"
+    "aiofastnet dulwich fastapi jinja2 matplotlib numpy onnx packaging prometheus_client ray sse_starlette"
     " starlette uvicorn asyncpg"
 )
 PROGRAM = f"""

@@ -23,7 +23,6 @@ from walle.deploy.monitor.service import MonitorService
 from walle.deploy.policies.attribute_schema import read_schema
 from walle.deploy.policies.uploaded_attributes import UploadedAttributes
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.protocol import Profile
 from walle.store.disk_space import DiskSpace
 
@@ -85,7 +84,7 @@ class Cloud:
 @pytest_asyncio.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = ManualClock()
-    async with SqliteJournal(tmp_path / "j.sqlite") as journal:
+    async with Journal.in_file(tmp_path / "j.sqlite") as journal:
         cloud = Cloud(tmp_path, clock, journal)
         async with cloud.registry, cloud.world.service, cloud.client:
             yield cloud

@@ -20,7 +20,7 @@ from walle.base.clock import SystemClock
 from walle.cloud.api.outcomes import device_router
 from walle.cloud.api.releases import error_status, install_error_handlers, release_router, watch_router
 from walle.deploy.push.answerer import Answerer, WallePush
-from walle.deploy.releases.sqlite_journal import SqliteJournal
+from walle.deploy.releases.journal import Journal
 from walle.errors import ConfigError, EngineError
 from walle.protocol import (
     DEVICE_HEADER,
@@ -90,7 +90,7 @@ class Gateway:
 
 @pytest_asyncio.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
+    async with Journal.in_file(tmp_path / "journal.sqlite") as journal:
         world = ReleaseWorld(tmp_path, SystemClock(), journal)
         gateway = Gateway(world)
         async with world.service, gateway.client:

@@ -19,7 +19,7 @@ from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
 from walle.deploy.monitor.service import MonitorService
 from walle.deploy.policies import rule_budget
 from walle.deploy.releases import service as release_service
-from walle.deploy.releases.sqlite_journal import SqliteJournal
+from walle.deploy.releases.journal import Journal
 from walle.protocol import Attribute, Profile
 
 
@@ -71,7 +71,7 @@ class Cloud:
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = ManualClock()
     async with (
-        SqliteJournal(tmp_path / "j.sqlite") as journal,
+        Journal.in_file(tmp_path / "j.sqlite") as journal,
         SqliteDeviceRegistry(tmp_path / "d.db", clock, max_devices=20, flush_s=1e9) as known,
     ):
         cloud = Cloud(ReleaseWorld(tmp_path, clock, journal), clock, known)

@@ -14,7 +14,7 @@ from walle.cloud.edge.report_queue import ReportQueue, ReportsWaitError
 from walle.deploy.gate.gate import Gate
 from walle.deploy.gate.step import Step
 from walle.deploy.monitor.service import MonitorService, ReportsTaken
-from walle.deploy.releases.sqlite_journal import SqliteJournal
+from walle.deploy.releases.journal import Journal
 from walle.errors import DeployError
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 
@@ -51,7 +51,7 @@ class _Monitor:
 @pytest_asyncio.fixture
 async def monitor(tmp_path: Path) -> AsyncIterator[_Monitor]:
     async with (
-        SqliteJournal(tmp_path / "journal.db") as journal,
+        Journal.in_file(tmp_path / "journal.db") as journal,
         MonitorService(journal, SystemClock(), group_s=0.001) as service,
     ):
         gate = Gate(trial_runs=10_000)

@@ -155,8 +155,6 @@ async def test_a_gateway_that_runs_for_months_shows_a_certificate_that_is_valid(
             await until(is_renewed)
 
 
-# Where the opening of a connection is cancelled, aiosqlite does not close it: the garbage collector does.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.asyncio
 async def test_a_cloud_that_is_cancelled_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
     async def run() -> None:

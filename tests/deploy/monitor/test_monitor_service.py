@@ -14,7 +14,6 @@ from walle.deploy.gate.monitor import Monitor
 from walle.deploy.gate.step import Step
 from walle.deploy.monitor.service import MonitorService, ReportsTaken, Totals
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.protocol import Metric, Outcome, OutcomeBatch, OutcomeKind
 from walle.store.errors import StateError
 
@@ -39,7 +38,7 @@ class VerdictRecorder:
 
 @pytest_asyncio.fixture
 async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
-    async with SqliteJournal(tmp_path / "journal.sqlite") as opened:
+    async with Journal.in_file(tmp_path / "journal.sqlite") as opened:
         yield opened
 
 
@@ -293,7 +292,7 @@ async def test_a_size_that_was_taken_before_the_bound_was_known_is_forgotten(jou
 
 @pytest.mark.asyncio
 async def test_what_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
-    journal = SqliteJournal(tmp_path / "journal.sqlite")
+    journal = Journal.in_file(tmp_path / "journal.sqlite")
     service = _service(journal)
     await service.watch(_step("beta", "r1"))
     with pytest.raises(Exception, match="is not open"):
@@ -525,7 +524,7 @@ async def test_totals_have_the_guards_also_after_the_release(journal: Journal) -
         await service.unwatch("r1")
 
 
-class _HeldJournal(SqliteJournal):
+class _HeldJournal(Journal):
     """A journal whose writes of evidence wait for `may_write`."""
 
     saves = 0
@@ -542,7 +541,7 @@ class _HeldJournal(SqliteJournal):
 @contextlib.asynccontextmanager
 async def _held_service(folder: Path) -> AsyncIterator[tuple[_HeldJournal, MonitorService]]:
     """Give a service that answers a report once it is journalled, and a journal that was not written yet."""
-    async with _HeldJournal(folder / "journal.sqlite") as journal:
+    async with _HeldJournal.in_file(folder / "journal.sqlite") as journal:
         journal.hold()
         service = MonitorService(journal, SystemClock(), group_s=0.001, flush_s=3600.0)
         service.on_verdict = VerdictRecorder()
@@ -622,7 +621,7 @@ async def test_reports_in_one_call_count_as_alone_and_are_journalled_by_one_writ
         await again.close()
 
 
-class AwayJournal(SqliteJournal):
+class AwayJournal(Journal):
     """A journal whose database is away at times."""
 
     is_away = False
@@ -640,7 +639,7 @@ async def test_a_report_that_cannot_be_journalled_is_not_answered_and_counts_onc
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "away.sqlite"
-    async with AwayJournal(path) as journal:
+    async with AwayJournal.in_file(path) as journal:
         service = await MonitorService(journal, SystemClock(), group_s=0.0).start()
         await service.watch(_step("beta"))
         report = _batch("b1", OutcomeKind.RUN, ok=3)
@@ -653,7 +652,7 @@ async def test_a_report_that_cannot_be_journalled_is_not_answered_and_counts_onc
         await service.take(report)
         await service.take(report)
         assert (await service.totals("r1")).ok == 3
-        async with AwayJournal(path) as other, MonitorService(other, SystemClock()) as successor:
+        async with AwayJournal.in_file(path) as other, MonitorService(other, SystemClock()) as successor:
             assert (await successor.totals("r1")).ok == 3
             await successor.take(report)
             assert (await successor.totals("r1")).ok == 3
@@ -665,7 +664,7 @@ async def test_reports_that_come_while_the_journal_is_away_do_not_crowd_out_the_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MonitorService, "MAX_BATCH_IDS", 4)
-    async with AwayJournal(tmp_path / "away.sqlite") as journal:
+    async with AwayJournal.in_file(tmp_path / "away.sqlite") as journal:
         service = await MonitorService(journal, SystemClock(), group_s=0.0, flush_s=3600.0).start()
         await service.watch(_step("beta"))
         first = _batch("b0", OutcomeKind.RUN, ok=3)

@@ -14,7 +14,7 @@ from walle.deploy.gate.monitor import Monitor
 from walle.deploy.gate.step import Step
 from walle.deploy.monitor.report_pace import LONGEST_S, ReportPace
 from walle.deploy.monitor.service import MonitorService
-from walle.deploy.releases.sqlite_journal import SqliteJournal
+from walle.deploy.releases.journal import Journal
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 
 _TASK = "shop/ipv"
@@ -55,7 +55,7 @@ async def test_the_interval_is_that_of_the_devices_that_report() -> None:
 
 @pytest.mark.asyncio
 async def test_devices_of_a_beta_or_a_trial_report_as_they_like(tmp_path: Path) -> None:
-    async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
+    async with Journal.in_file(tmp_path / "journal.sqlite") as journal:
         service = MonitorService(journal, ManualClock(), reports_s=1.0)
 
         def report(device: str, number: int) -> OutcomeBatch:

@@ -24,8 +24,8 @@ from walle.deploy.policies.rule_index import PolicyIndex
 from walle.deploy.policies.uploaded_attributes import FOLLOW_S, UploadedAttributes, UploadedTables
 from walle.deploy.push.answerer import Answerer
 from walle.deploy.releases.explanation import explain_policy
+from walle.deploy.releases.journal import Journal
 from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.deploy.releases.table import ReleaseTable, plan_row
 from walle.protocol import TASKS_HEADER, Attribute, Outcome, OutcomeBatch, OutcomeKind, Profile, ShortProfile
 
@@ -254,7 +254,7 @@ async def test_the_gate_knows_the_control_of_a_policy_over_uploaded_attributes(
         policy=Policy(rule="uploaded.is_member").typed(SCHEMA),
     )
     ran = Outcome(task="shop/ipv", version="v1", release="", kind=OutcomeKind.RUN, ok=10)
-    async with SqliteJournal(tmp_path / "j.sqlite") as journal:
+    async with Journal.in_file(tmp_path / "j.sqlite") as journal:
         for numbers, counted in (((0, 1, 7), 2), ((2, 8), 3)):  # the second after a restart
             async with MonitorService(journal, ManualClock(), uploaded=uploaded) as service:
                 await service.watch(step)

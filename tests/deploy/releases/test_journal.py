@@ -15,7 +15,6 @@ from tests.sim.release_world import table_of
 from walle.cloud.api.releases import error_status
 from walle.deploy.releases.journal import Journal, PendingEffect
 from walle.deploy.releases.release import Effect, Release, ReleaseRequest, ReleaseState, Rollback, Start, advance
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.store.errors import StateError
 
 
@@ -129,7 +128,7 @@ class TestSqliteJournal(JournalContract):
     @pytest_asyncio.fixture
     async def again(self, tmp_path: Path) -> Again:
         self.path = str(tmp_path / "journal.sqlite")
-        return lambda: SqliteJournal(Path(self.path), reserve_bytes=0)
+        return lambda: Journal.in_file(Path(self.path), reserve_bytes=0)
 
 
 class TestPostgresJournal(JournalContract):
@@ -141,28 +140,27 @@ class TestPostgresJournal(JournalContract):
 
 @contextlib.asynccontextmanager
 async def postgres_journal(dsn: str) -> AsyncIterator[Journal]:
-    from walle.deploy.releases.postgres_journal import PostgresJournal
     from walle.store.postgres_database import PostgresDatabase
 
     async with PostgresDatabase(dsn) as database:
-        yield PostgresJournal(database)
+        yield Journal(database)
 
 
 @pytest_asyncio.fixture
-async def journal(tmp_path: Path) -> AsyncIterator[SqliteJournal]:
-    async with SqliteJournal(tmp_path / "journal.sqlite", reserve_bytes=0) as opened:
+async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
+    async with Journal.in_file(tmp_path / "journal.sqlite", reserve_bytes=0) as opened:
         yield opened
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_is_an_error_that_passes(journal: SqliteJournal) -> None:
+async def test_a_full_disk_is_an_error_that_passes(journal: Journal) -> None:
     await journal.record(_release(1), None, ())
-    (pages,) = await journal._read("PRAGMA page_count")
-    await journal._read(f"PRAGMA max_page_count = {pages[0]}")
+    (pages,) = await journal._database.read("PRAGMA page_count")
+    await journal._database.read(f"PRAGMA max_page_count = {pages[0]}")
     with pytest.raises(StateError, match="full; free some space") as caught:
         await journal.save_evidence({str(number): "x" * 10_000 for number in range(50)})
     assert await journal.evidence() == {}
-    await journal._read("PRAGMA max_page_count = 100000")
+    await journal._database.read("PRAGMA max_page_count = 100000")
     await journal.save_evidence({"r": 1})
     assert await journal.evidence() == {"r": 1}
     assert caught.value.is_full
@@ -175,11 +173,11 @@ async def test_the_reserve_holds_transitions_in_the_file_and_its_log_that_the_di
 ) -> None:
     path = tmp_path / "journal.sqlite"
     for _ in range(2):  # a reserve that is there is used again
-        async with SqliteJournal(path, reserve_bytes=1 << 20) as journal:
+        async with Journal.in_file(path, reserve_bytes=1 << 20) as journal:
             sizes = [file.stat().st_size for file in (path, path.with_name("journal.sqlite-wal"))]
             assert all(1 << 20 < size < 5 << 19 for size in sizes)
-            (pages,) = await journal._read("PRAGMA page_count")
-            await journal._read(f"PRAGMA max_page_count = {pages[0]}")
+            (pages,) = await journal._database.read("PRAGMA page_count")
+            await journal._database.read(f"PRAGMA max_page_count = {pages[0]}")
             await journal.save_evidence({str(number): "x" * 10_000 for number in range(50)})
             await journal.save_evidence({str(number): "" for number in range(50)})
             assert sizes == [file.stat().st_size for file in (path, path.with_name("journal.sqlite-wal"))]
@@ -190,15 +188,15 @@ async def test_the_error_names_a_file_that_is_not_a_journal(tmp_path: Path) -> N
     path = tmp_path / "journal.sqlite"
     path.write_text("this is not a database, and long enough to be sure of it" * 40)
     with pytest.raises(StateError, match=r"journal\.sqlite: file is not a database"):
-        await SqliteJournal(path).__aenter__()
+        await Journal.in_file(path).__aenter__()
     with pytest.raises(StateError, match="unable to open"):
-        await SqliteJournal(tmp_path / "nowhere" / "journal.sqlite").__aenter__()
+        await Journal.in_file(tmp_path / "nowhere" / "journal.sqlite").__aenter__()
     with pytest.raises(StateError, match="is not open"):
-        await SqliteJournal(path).releases()
+        await Journal.in_file(path).releases()
 
 
 @pytest.mark.asyncio
-async def test_another_process_may_read_meanwhile(journal: SqliteJournal) -> None:
+async def test_another_process_may_read_meanwhile(journal: Journal, tmp_path: Path) -> None:
     await journal.record(_release(), None, ())
-    with contextlib.closing(sqlite3.connect(journal.path)) as other:
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.sqlite")) as other:
         assert other.execute("SELECT count(*) FROM releases").fetchone() == (1,)

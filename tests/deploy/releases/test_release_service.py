@@ -16,9 +16,9 @@ from walle.deploy.gate.gate import Gate, Verdict
 from walle.deploy.git.repo import RepoError
 from walle.deploy.policies.policy import Policy
 from walle.deploy.releases.errors import SignedAgainError, TaskBusyError, UnknownReleaseError
+from walle.deploy.releases.journal import Journal
 from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseRequestError, ReleaseState, TransitionError
 from walle.deploy.releases.simulation_result import SimulationResult
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.deploy.releases.stage_text import stage_text
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile, directives_from_header
 from walle.trust.audience import share
@@ -35,7 +35,7 @@ TRIAL = Gate(trial_runs=10_000)
 async def _world(
     folder: Path, clock: ManualClock | None = None, signer: Signer = RELEASE_SIGNER
 ) -> AsyncIterator[ReleaseWorld]:
-    async with SqliteJournal(folder / "journal.sqlite") as journal:
+    async with Journal.in_file(folder / "journal.sqlite") as journal:
         world = ReleaseWorld(folder, clock or ManualClock(), journal, signer)
         async with world.monitor, world.service:
             await world.service.settled()
@@ -469,12 +469,12 @@ import asyncio, sys
 from pathlib import Path
 from tests.sim.release_world import ReleaseWorld
 from walle.base.clock import SystemClock
-from walle.deploy.releases.sqlite_journal import SqliteJournal
+from walle.deploy.releases.journal import Journal
 from walle.deploy.gate.gate import Gate
 from walle.deploy.releases.release import ReleaseRequest
 
 async def main(folder, stop_at):
-    journal = await SqliteJournal(folder / "journal.sqlite").__aenter__()
+    journal = await Journal.in_file(folder / "journal.sqlite").__aenter__()
     world = ReleaseWorld(folder, SystemClock(), journal)
     await world.service.__aenter__()
     if stop_at == "simulating":
@@ -524,7 +524,7 @@ async def test_a_killed_service_runs_what_was_left(tmp_path: Path, stop_at: str)
         child.send_signal(signal.SIGKILL)
         assert await child.wait() == -signal.SIGKILL
     assert release_id == "ipv-v1-1"
-    async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
+    async with Journal.in_file(tmp_path / "journal.sqlite") as journal:
         assert await journal.pending(), "killed before its effects were through"
     async with _world(tmp_path) as world:
         if stop_at == "simulating":

@@ -23,9 +23,9 @@ from walle.deploy.exclusive_files.groups import GroupFiles, GroupKey
 from walle.deploy.exclusive_files.store import ExclusiveStore
 from walle.deploy.git.repo import TaskRepos
 from walle.deploy.policies.uploaded_attributes import UploadedAttributes
+from walle.deploy.releases.journal import read_releases
 from walle.deploy.releases.release import Release
 from walle.deploy.releases.signatures import Signatures
-from walle.deploy.releases.sqlite_journal import read_releases
 from walle.deploy.shared_files.coded_files import CodedFiles
 from walle.deploy.shared_files.file_address import FileAddresses
 from walle.deploy.shared_files.store import FileStore

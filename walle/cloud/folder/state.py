@@ -14,7 +14,6 @@ from walle.cloud.folder.folder import CloudHome
 from walle.deploy.fleet.registry import DeviceRegistry
 from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.sqlite_journal import SqliteJournal
 from walle.errors import WalleError
 from walle.store.lease import MONITOR, RELEASES, LeaseKeeper, LeaseState
 from walle.store.sqlite_leases import SqliteLeases
@@ -52,7 +51,6 @@ async def node_state(
     """
     if home.database_url:
         from walle.deploy.fleet.postgres_registry import PostgresDeviceRegistry
-        from walle.deploy.releases.postgres_journal import PostgresJournal
         from walle.store.postgres_database import PostgresDatabase
         from walle.store.postgres_leases import PostgresLeases
 
@@ -64,12 +62,12 @@ async def node_state(
             def in_database(*args: Any, **options: Any) -> DeviceRegistry:
                 return PostgresDeviceRegistry(database, *args, grant=keeper.grant, **options)
 
-            yield NodeState(keeper, PostgresJournal(database, grant=keeper.grant), in_database, database.hurry)
+            yield NodeState(keeper, Journal(database, grant=keeper.grant), in_database, database.hurry)
         return
     path = home.monitor_db if lease == MONITOR else home.releases_db
     async with (
         LeaseKeeper(SqliteLeases(path), lease, clock, is_successor=is_successor) as keeper,
-        SqliteJournal(path, grant=keeper.grant) as journal,
+        Journal.in_file(path, grant=keeper.grant) as journal,
     ):
 
         def in_file(*args: Any, **options: Any) -> DeviceRegistry:

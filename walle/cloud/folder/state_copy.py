@@ -65,7 +65,7 @@ def rows_of(path: Path, *, prefix: str = "") -> list[Rows]:
                     counters[counter] = max(value, counters.get(counter, 0))
                 continue
             if table.counter:
-                counters[table.counter] = used.get(name, 0)
+                counters[table.counter] = max(used.get(name, 0), counters.get(table.counter, 0))
             present = {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (name,))}
             columns = [column for column in table.columns if column.name in present]
             read = _reader(path, name, table, columns)

@@ -20,7 +20,7 @@ from walle.cloud.folder.epoch import raise_epoch
 from walle.cloud.folder.folder import CloudHome
 from walle.cloud.upkeep.backup import MANIFEST, BackupError, BackupFile, Manifest, OnProgress
 from walle.cloud.upkeep.secret_files import load_secrets
-from walle.deploy.releases.sqlite_journal import JOURNAL_SCHEMA
+from walle.store.tables import JOURNAL, file_schema
 
 if TYPE_CHECKING:
     from walle.store.postgres_database import Connection
@@ -131,7 +131,7 @@ def _journal(folder: Path) -> Iterator[sqlite3.Connection]:
     """Give the release journal for one transaction; an empty database where the cloud has never started."""
     path = folder / "releases.db"
     with contextlib.closing(sqlite3.connect(path if path.exists() else ":memory:")) as database:
-        database.executescript(JOURNAL_SCHEMA)
+        database.executescript(file_schema(JOURNAL))
         with database:
             yield database
 
