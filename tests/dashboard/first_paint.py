@@ -4,9 +4,11 @@ python -m tests.dashboard.first_paint (needs chromium on PATH); printed as JSON.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import gzip
 import json
+import sqlite3
 import statistics
 import tempfile
 import time
@@ -38,7 +40,6 @@ async def fill(shop: ShopCloud) -> None:
         state = states[number % len(states)]
         made = dataclasses.replace(first, id=name, number=number, state=state, reason=f"reason of {name}")
         shop.cloud.releases._releases[name] = made
-    registry: Any = shop.cloud.monitor._devices
     now_s = time.time()
     rows = [
         (
@@ -50,14 +51,11 @@ async def fill(shop: ShopCloud) -> None:
         )
         for n in range(DEVICES)
     ]
-    with registry._lock:
-        db = registry._opened()
-        db.execute("BEGIN")
+    with contextlib.closing(sqlite3.connect(shop.cloud.home.devices_db)) as db, db:
         sql = "INSERT INTO devices VALUES (?, ?, ?, ?, 0, ?, NULL)"
         db.executemany(sql, rows)
         tasks = [(row[0], "shop/count", f"v{n % 5}", f"v{n % 5}", 20, n % 2) for n, row in enumerate(rows)]
         db.executemany("INSERT INTO tasks VALUES (?, ?, ?, ?, 'run', '', 0, ?, ?)", tasks)
-        db.execute("COMMIT")
 
 
 async def paint_ms(browser: Browser, url: str, cookie: str, *, is_cold: bool) -> float:

@@ -1,7 +1,7 @@
 """A connection to a SQLite file for actions that are written for PostgreSQL: one SQL for both.
 
 Actions number their values `$1`, `$2` and so on, and use the names of tables on a server. What differs in a file is
-replaced in their queries: names, two functions, `= ANY($1)`, and locks of rows, as a transaction has the whole file.
+replaced in their queries: names, three functions, `= ANY($1)`, and locks of rows, as a transaction has the whole file.
 """
 
 import functools
@@ -18,6 +18,8 @@ _WORDS = {
     "greatest": "max",
 }
 _DIFFERENT = re.compile(rf"\$(\d+)|\b({'|'.join(_WORDS)})\b| FOR (?:UPDATE|SHARE)\b")
+_ATTRIBUTES = re.compile(r"jsonb_each_text\((\S+)::jsonb\) AS (\w+)")
+_TEXT = "CASE {0}.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST({0}.value AS TEXT) END"
 _ANY = re.compile(r"= ANY\(\?(\d+)\)")
 
 
@@ -28,6 +30,9 @@ def _in_file(query: str) -> str:
             return f"?{number}"
         return _WORDS[found[2]] if found[2] else ""
 
+    if found := _ATTRIBUTES.search(query):
+        name = found[2]
+        query = query.replace(f"{name}.value", _TEXT.format(name)).replace(found[0], f"json_each({found[1]}) AS {name}")
     return _DIFFERENT.sub(replaced, query)
 
 
@@ -39,12 +44,13 @@ def in_file(query: str, values: Sequence[object]) -> tuple[str, Sequence[object]
     bound = list(values)
 
     def listed(found: re.Match[str]) -> str:
-        number = int(found[1]) - 1
-        several, first = values[number], len(bound) + 1
+        number = int(found[1])
+        several = values[number - 1]
         assert isinstance(several, list)
-        bound[number] = None
-        bound.extend(several)
-        return f"IN ({', '.join(f'?{first + place}' for place in range(len(several)))})"
+        bound[number - 1] = several[0] if several else None  # nothing is equal to NULL
+        more = range(len(bound) + 1, len(bound) + len(several))
+        bound.extend(several[1:])
+        return f"IN ({', '.join(f'?{one}' for one in (number, *more))})"
 
     return _ANY.sub(listed, query), bound
 

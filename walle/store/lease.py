@@ -8,7 +8,7 @@ another one has taken it, writes nothing.
 `LeaseKeeper` acquires a lease, renews it, and says when it is lost::
 
     async with LeaseKeeper(leases, "releases", clock) as keeper:  # waits as a standby while another one has it
-        async with SqliteJournal(path, grant=keeper.grant) as journal:
+        async with Journal.in_file(path, grant=keeper.grant) as journal:
             ...  # LeaseLostError from a write: stop acting
             await keeper.lost.wait()  # stop, then enter a new keeper: it waits as a standby
 

@@ -22,7 +22,7 @@ from walle.base.clock import Clock, SystemClock
 from walle.base.extras import install_hint
 from walle.store.errors import StateError
 from walle.store.lease import Grant, check_grant
-from walle.store.postgres_text import JsonTexts
+from walle.store.stored_texts import JsonTexts
 
 try:
     import asyncpg

@@ -10,6 +10,7 @@ runs as one transaction, which in PostgreSQL may be tried again. The SQL is Post
 | server | `SyncDatabase` | `PostgresDatabase` |
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -53,6 +54,9 @@ class BlockingDatabase(Protocol):
     def unpacked(self, value: str) -> str:
         """Return the text of a value of a column of kind `any`."""
 
+    def storable(self, text: str) -> str:
+        """Return a text as the database stores it in other columns."""
+
     def keep_room(self, reserve_bytes: int) -> None:
         """Keep space for that many bytes until `leave_room`, where the disk is this machine's."""
 
@@ -75,6 +79,8 @@ class Database(Protocol):
 
     def unpacked(self, value: str) -> str: ...
 
+    def storable(self, text: str) -> str: ...
+
 
 async def lock(connection: Connection, number: int, key: str = "") -> None:
     """Wait for the lock of a number, or of a number and a text, which the transaction keeps until its end.
@@ -87,3 +93,10 @@ async def lock(connection: Connection, number: int, key: str = "") -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1, hashtext($2))", number, key)
     else:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", number)
+
+
+async def in_thread[**P, T](connection: Connection, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Return what a call returns that computes for long, in another thread; an action on a file is in one already."""
+    if isinstance(connection, FileConnection):
+        return call(*args, **options)
+    return await asyncio.to_thread(call, *args, **options)

@@ -15,9 +15,9 @@ from walle.store.disk_space import free_bytes
 from walle.store.errors import StateError, state_errors
 from walle.store.file_connection import in_file
 from walle.store.lease import Grant, check_grant
-from walle.store.postgres_text import PlainTexts
 from walle.store.sql import Action, Connection
 from walle.store.sqlite_file import make_tables, reserve, transact
+from walle.store.stored_texts import PlainTexts
 from walle.store.tables import Table
 
 _BUSY_S = 5.0
@@ -62,8 +62,10 @@ class SqliteDatabase(PlainTexts):
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, self._close)])
-        thread.shutdown()
+        try:
+            await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, self._close)])
+        finally:
+            thread.shutdown(wait=False)
 
     async def read(self, query: str, *values: object) -> list[Any]:
         """Return the rows of a query."""

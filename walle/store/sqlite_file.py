@@ -15,11 +15,15 @@ from typing import Any
 from walle.store.disk_space import is_full
 from walle.store.errors import state_errors
 from walle.store.file_connection import FileConnection, in_file, run_now
-from walle.store.postgres_text import PlainTexts
 from walle.store.sql import Action
+from walle.store.stored_texts import PlainTexts
 from walle.store.tables import Table, file_schema
 
 _BUSY_S = 5.0
+_COUNTER = (
+    "INSERT INTO counters AS c SELECT ?, seq FROM sqlite_sequence WHERE name = ?"
+    " ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value > c.value"
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -94,6 +98,9 @@ class SqliteFile(PlainTexts):
 def make_tables(db: sqlite3.Connection, tables: Sequence[Table]) -> None:
     """Make the tables that a file lacks, and add columns that later steps gave to those that it has."""
     db.executescript(file_schema(tables))
+    for table in tables:
+        if table.counter:  # files of versions before have no such counter
+            db.execute(_COUNTER, (table.counter, table.local))
     if not any(column.since for table in tables for column in table.columns):
         return
     with _transaction(db):

@@ -14,7 +14,7 @@ from walle.store.postgres_database import (
     PostgresDatabase,
     without_password,
 )
-from walle.store.postgres_text import JsonTexts
+from walle.store.stored_texts import JsonTexts
 
 _END_S = 1.0  # for calls that go on when it is closed
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from walle.store.postgres_text import storable_text
+from walle.store.stored_texts import storable_text
 
 STEPS = {1: "journal, leases, devices, audit log", 2: "identities, exclusive files"}
 
@@ -261,7 +261,7 @@ EXCLUSIVE = (SERIALS, EXCLUSIVE_FILES, GROUP_SERIAL, GROUP_FILES)
 FILES: Mapping[str, tuple[Table, ...]] = {
     "releases.db": (RELEASES, TRANSITIONS, EFFECTS, TABLE_ROWS, COUNTERS),
     "monitor.db": (EVIDENCE, BATCHES),
-    "devices.db": REGISTRY,
+    "devices.db": (*REGISTRY, COUNTERS),
     "identities.db": IDENTITY,
     "exclusive.db": EXCLUSIVE,
 }

@@ -18,7 +18,7 @@ from walle.cloud.api import attributes as attribute_api
 from walle.cloud.api.attributes import attribute_router
 from walle.cloud.api.releases import install_error_handlers, release_router
 from walle.cloud.api.targeting import Targeting, targeting_router
-from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
+from walle.deploy.fleet.registry import DeviceRegistry
 from walle.deploy.monitor.service import MonitorService
 from walle.deploy.policies.attribute_schema import read_schema
 from walle.deploy.policies.uploaded_attributes import UploadedAttributes
@@ -37,7 +37,7 @@ class Cloud:
         self.uploaded = UploadedAttributes(folder / "attributes")
         self.world = ReleaseWorld(folder, clock, journal)
         self.world.schema = read_schema(self.schema)
-        self.registry = SqliteDeviceRegistry(folder / "d.db", clock, uploaded=self.uploaded, flush_s=1e9)
+        self.registry = DeviceRegistry.in_file(folder / "d.db", clock, uploaded=self.uploaded, flush_s=1e9)
         access = Access()
         self.tokens = {
             "anna": access.issue("anna", {"*": Role.RELEASER}),

@@ -15,7 +15,6 @@ from walle.base.clock import ManualClock
 from walle.cloud.api.releases import install_error_handlers, release_router
 from walle.cloud.api.targeting import WEEK_S, Targeting, targeting_router
 from walle.deploy.fleet.registry import DeviceRegistry
-from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
 from walle.deploy.monitor.service import MonitorService
 from walle.deploy.policies import rule_budget
 from walle.deploy.releases import service as release_service
@@ -72,7 +71,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = ManualClock()
     async with (
         Journal.in_file(tmp_path / "j.sqlite") as journal,
-        SqliteDeviceRegistry(tmp_path / "d.db", clock, max_devices=20, flush_s=1e9) as known,
+        DeviceRegistry.in_file(tmp_path / "d.db", clock, max_devices=20, flush_s=1e9) as known,
     ):
         cloud = Cloud(ReleaseWorld(tmp_path, clock, journal), clock, known)
         async with cloud.world.service, cloud.client:

@@ -6,7 +6,7 @@ import pytest
 
 from walle.base.clock import ManualClock
 from walle.deploy.fleet.device_group import MAX_GROUPS, DeviceGroup, TargetedGroups, not_simulated_text
-from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
+from walle.deploy.fleet.registry import DeviceRegistry
 from walle.deploy.policies.policy import Policy
 from walle.protocol import Attribute, Profile
 
@@ -65,7 +65,7 @@ def test_without_devices_there_are_no_groups() -> None:
 @pytest.mark.asyncio
 async def test_the_registry_groups_the_devices_of_a_policy_that_were_seen_lately(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with SqliteDeviceRegistry(tmp_path / "devices.db", clock) as registry:
+    async with DeviceRegistry.in_file(tmp_path / "devices.db", clock) as registry:
         for number in range(5):
             if number == 1:
                 await clock.advance(10_000.0)

@@ -22,7 +22,6 @@ from walle.deploy.fleet.registry import (
     KnownDevice,
     UnknownDeviceError,
 )
-from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile
 
 
@@ -267,7 +266,7 @@ class TestSqliteDeviceRegistry(DeviceRegistryContract):
 
     @pytest_asyncio.fixture
     async def registry(self, tmp_path: Path, clock: ManualClock) -> AsyncIterator[DeviceRegistry]:
-        async with SqliteDeviceRegistry(tmp_path / "devices.db", clock, max_devices=50) as registry:
+        async with DeviceRegistry.in_file(tmp_path / "devices.db", clock, max_devices=50) as registry:
             yield registry
 
 
@@ -276,12 +275,11 @@ class TestPostgresDeviceRegistry(DeviceRegistryContract):
 
     @pytest_asyncio.fixture
     async def registry(self, postgres: PostgresServer, clock: ManualClock) -> AsyncIterator[DeviceRegistry]:
-        from walle.deploy.fleet.postgres_registry import PostgresDeviceRegistry
         from walle.store.postgres_database import PostgresDatabase
 
         async with (
             PostgresDatabase(postgres.make_database()) as database,
-            PostgresDeviceRegistry(database, clock, max_devices=50) as registry,
+            DeviceRegistry(database, clock, max_devices=50) as registry,
         ):
             yield registry
 
@@ -289,16 +287,16 @@ class TestPostgresDeviceRegistry(DeviceRegistryContract):
 @pytest.mark.asyncio
 async def test_it_is_kept_over_a_restart_and_a_damaged_file_is_set_aside(tmp_path: Path, clock: ManualClock) -> None:
     path = tmp_path / "devices.db"
-    async with SqliteDeviceRegistry(path, clock) as registry:
+    async with DeviceRegistry.in_file(path, clock) as registry:
         registry.note(header("d1"))
-    async with SqliteDeviceRegistry(path, clock) as registry:
+    async with DeviceRegistry.in_file(path, clock) as registry:
         assert (await registry.get("d1")).device_id == "d1"
     path.write_bytes(b"not a database" * 1000)
-    async with SqliteDeviceRegistry(path, clock) as registry:
+    async with DeviceRegistry.in_file(path, clock) as registry:
         assert (await registry.page(DeviceQuery())).total == 0
         registry.note(header("d2"))
     assert (tmp_path / "devices.damaged").read_bytes().startswith(b"not a database")
-    async with SqliteDeviceRegistry(path, clock) as registry:
+    async with DeviceRegistry.in_file(path, clock) as registry:
         assert (await registry.get("d2")).device_id == "d2"
 
 

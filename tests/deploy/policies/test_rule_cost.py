@@ -11,8 +11,7 @@ import pytest
 
 from walle.base.clock import ManualClock
 from walle.cloud.api.preview_pace import ALLOWANCE_S, MAX_WAITING, PreviewBusyError, PreviewPace
-from walle.deploy.fleet.registry import Reach, ReachBudget
-from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
+from walle.deploy.fleet.registry import DeviceRegistry, Reach, ReachBudget
 from walle.deploy.policies.attribute_schema import MAX_VALUE_CHARS, ColumnType
 from walle.deploy.policies.pattern_size import pattern_size
 from walle.deploy.policies.policy import Policy
@@ -161,7 +160,7 @@ def test_the_case_of_a_preview_that_took_19_s_is_refused() -> None:
 
 async def _reach(folder: Path, budget: ReachBudget) -> Reach:
     clock = ManualClock()
-    async with SqliteDeviceRegistry(folder / "d.db", clock, flush_s=1e9, reach_budget=budget) as registry:
+    async with DeviceRegistry.in_file(folder / "d.db", clock, flush_s=1e9, reach_budget=budget) as registry:
         registry.note({f"d{n}": Profile(f"d{n}", "10.1", {"n": n}, {}).to_header().encode() for n in range(100, 200)})
         rules = ("n % 2 == 0", "n % 3 == 0")
         return await registry.reach([Policy(rule=rule).typed(SCHEMA) for rule in rules], 1e9)

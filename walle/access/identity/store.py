@@ -27,9 +27,9 @@ from walle.access.identity.refusals import KeyRevokedError, UnknownIdentityError
 from walle.base.clock import Clock, SystemClock
 from walle.errors import ConfigError
 from walle.store.errors import StoreError
-from walle.store.postgres_text import storable_text
 from walle.store.sql import Action, BlockingDatabase, Connection, lock
 from walle.store.sqlite_file import SqliteFile
+from walle.store.stored_texts import storable_text
 from walle.store.tables import IDENTITIES, IDENTITY, LEAST_GENERATION, REVOCATIONS, REVOKED, TOKENS
 
 MAX_USES = 100_000
@@ -44,11 +44,9 @@ _RAISE = (
     "INSERT INTO counters AS c VALUES ($1, $2)"
     " ON CONFLICT (name) DO UPDATE SET value = greatest(c.value + 1, excluded.value)"
 )
-# Files of versions before had these numbers elsewhere.
-_COUNTERS_OF_FILES = f"""
+# Files of versions before had this number elsewhere.
+_COUNTER_OF_FILES = f"""
 INSERT INTO counters AS c SELECT '{LEAST_GENERATION}', user_version FROM pragma_user_version WHERE user_version > 0
-    ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value > c.value;
-INSERT INTO counters AS c SELECT '{REVOCATIONS}', seq FROM sqlite_sequence WHERE name = '{REVOKED.local}'
     ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value > c.value;
 """  # noqa: S608 - our own names
 
@@ -88,7 +86,7 @@ class IdentityStore:
     @classmethod
     def in_file(cls, path: Path, *, clock: Clock | None = None) -> Self:
         """Return the store in the file at `path`."""
-        return cls(SqliteFile(path, IDENTITY, upgrade=_COUNTERS_OF_FILES), clock)
+        return cls(SqliteFile(path, IDENTITY, upgrade=_COUNTER_OF_FILES), clock)
 
     def open(self) -> Self:
         """Make what is absent, and remove what nothing needs any more."""

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Header, Query
 from walle.access.access import Identifier
 from walle.access.errors import AccessError
 from walle.cloud.api.releases import identify
+from walle.deploy.fleet.device_tables import MAX_PAGE
 from walle.deploy.fleet.registry import (
     MAX_FAILURES_PAGE,
-    MAX_PAGE,
     AttributeCount,
     DeviceFailure,
     DevicePage,

@@ -12,7 +12,6 @@ from typing import Any
 from walle.base.clock import Clock
 from walle.cloud.folder.folder import CloudHome
 from walle.deploy.fleet.registry import DeviceRegistry
-from walle.deploy.fleet.sqlite_registry import SqliteDeviceRegistry
 from walle.deploy.releases.journal import Journal
 from walle.errors import WalleError
 from walle.store.lease import MONITOR, RELEASES, LeaseKeeper, LeaseState
@@ -50,7 +49,6 @@ async def node_state(
         LeaseLostError: as entering a `LeaseKeeper`.
     """
     if home.database_url:
-        from walle.deploy.fleet.postgres_registry import PostgresDeviceRegistry
         from walle.store.postgres_database import PostgresDatabase
         from walle.store.postgres_leases import PostgresLeases
 
@@ -60,7 +58,7 @@ async def node_state(
         ):
 
             def in_database(*args: Any, **options: Any) -> DeviceRegistry:
-                return PostgresDeviceRegistry(database, *args, grant=keeper.grant, **options)
+                return DeviceRegistry(database, *args, grant=keeper.grant, **options)
 
             yield NodeState(keeper, Journal(database, grant=keeper.grant), in_database, database.hurry)
         return
@@ -71,7 +69,7 @@ async def node_state(
     ):
 
         def in_file(*args: Any, **options: Any) -> DeviceRegistry:
-            return SqliteDeviceRegistry(home.devices_db, *args, **options)
+            return DeviceRegistry.in_file(home.devices_db, *args, **options)
 
         yield NodeState(keeper, journal, in_file, lambda _: None)
 

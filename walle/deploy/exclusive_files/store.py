@@ -18,9 +18,9 @@ from walle.base.clock import Clock, SystemClock
 from walle.errors import DeployError
 from walle.protocol import MAX_EXCLUSIVE_FILES, SealedFile
 from walle.store.errors import StoreError
-from walle.store.postgres_text import is_storable, storable_text
 from walle.store.sql import Action, BlockingDatabase, Connection
 from walle.store.sqlite_file import SqliteFile
+from walle.store.stored_texts import is_storable, storable_text
 from walle.store.tables import EXCLUSIVE, EXCLUSIVE_FILES, GROUP_FILES
 
 _LOG = logging.getLogger(__name__)

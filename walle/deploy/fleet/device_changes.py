@@ -1,14 +1,18 @@
-"""Changes of the registry of devices: by a profile that was sent, and by a report of outcomes."""
+"""Changes of the registry of devices: by a profile that was sent, and by a report of outcomes.
+
+They change rows in memory; the registry reads them before, and writes those that differ.
+"""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
-import sqlite3
-from collections.abc import Collection
+import operator
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError, whole_characters
+from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError
 
 MAX_DEVICE_TASKS = 400  # §7.1 has 348 active tasks; a row has about 100 bytes on the disk
 MAX_SIGHTING_BYTES = 32 << 10  # limit of a profile with all of its tasks, as the gateway passes it on
@@ -16,21 +20,87 @@ MAX_DEVICE_FAILURES = 20
 _MAX_APP_VERSION = 100  # characters
 _MAX_ATTRIBUTES = 2_000  # characters of JSON
 _MAX_TASK = 300  # characters
-# Tasks that may make room for others of their device. Anyone may send profiles: they remove nothing that was reported.
-_REMOVED_BY_PROFILES = "active = '' AND reported_s IS NULL"
-_REMOVED_BY_REPORTS = "(active = '' OR reported_s IS NULL)"
+_MAX_RUNS = 10**15
+
+type Row = tuple[Any, ...]
+type Storable = Callable[[str], str]
+"""`storable(text)` returns a text as the registry's database has it."""
+
+
+@dataclasses.dataclass(slots=True)
+class StoredDevice:
+    """A row of the table `devices`, with its columns in their order."""
+
+    device_id: str
+    profile: bytes
+    app_version: str
+    attributes: str
+    first_seen_s: float
+    last_seen_s: float
+    reported_s: float | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class StoredTask:
+    """A row of the table `device_tasks`, with its columns in their order."""
+
+    device_id: str
+    task: str
+    active: str = ""
+    version: str = ""
+    state: str = ""
+    release: str = ""
+    reported_s: float | None = None
+    ok: int = 0
+    failed: int = 0
+
+
+_row_of_task = operator.attrgetter(*(field.name for field in dataclasses.fields(StoredTask)))
+_row_of_device = operator.attrgetter(*(field.name for field in dataclasses.fields(StoredDevice)))
+
+
+class DeviceRows:
+    """Rows of one device: of its profile, None for none, and of its tasks. `failures` are new ones, without a number.
+
+    `storable` is applied to each text of a device.
+    """
+
+    def __init__(self, device: Row | None, tasks: Sequence[Row], storable: Storable) -> None:
+        self.storable = storable
+        self.device = None if device is None else StoredDevice(*device)
+        self.tasks = {task.task: task for task in (StoredTask(*row) for row in tasks)}
+        self.failures: list[Row] = []
+        self._device_before = device
+        self._tasks_before = {row[1]: row for row in tasks}
+
+    def changed_device(self) -> list[Row]:
+        """Return the row of the device if it differs from the one before."""
+        row = None if self.device is None else _row_of_device(self.device)
+        return [] if row is None or row == self._device_before else [row]
+
+    def changed_tasks(self) -> list[Row]:
+        """Return the rows of tasks that differ from those before."""
+        rows = (_row_of_task(task) for task in self.tasks.values())
+        return [row for row in rows if row != self._tasks_before.get(row[1])]
+
+    def removed_tasks(self) -> list[str]:
+        """Return the tasks that were removed."""
+        return [task for task in self._tasks_before if task not in self.tasks]
 
 
 class Change(Protocol):
-    """A change of what is known of `device_id`, made in the tables of `walle.deploy.fleet.sqlite_registry`."""
+    """A change of what is known of `device_id`."""
 
     @property
     def device_id(self) -> str: ...
 
-    def __call__(self, db: sqlite3.Connection) -> None: ...
+    def reads_tasks(self, device: Row | None) -> bool:
+        """Return whether it needs the tasks of its device, which has this row, None for none."""
+
+    def __call__(self, rows: DeviceRows) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Sighting:
     """A device that sent a profile. One that it sent before is not read again."""
 
@@ -38,40 +108,41 @@ class Sighting:
     header: bytes
     now_s: float
 
-    def __call__(self, db: sqlite3.Connection) -> None:
-        digest = hashlib.blake2b(self.header, digest_size=16).digest()
-        same = "UPDATE devices SET last_seen_s = ? WHERE device_id = ? AND profile = ?"
-        if db.execute(same, (self.now_s, self.device_id, digest)).rowcount:
+    @functools.cached_property
+    def digest(self) -> bytes:
+        return hashlib.blake2b(self.header, digest_size=16).digest()
+
+    def reads_tasks(self, device: Row | None) -> bool:
+        return device is None or device[1] != self.digest  # its profile
+
+    def __call__(self, rows: DeviceRows) -> None:
+        device = rows.device
+        if device is not None and device.profile == self.digest:
+            device.last_seen_s = self.now_s
             return
         try:
             profile = Profile.from_header(self.header.decode(), max_bytes=MAX_SIGHTING_BYTES)
         except (ProtocolError, UnicodeDecodeError):
             return
-        app_version = whole_characters(profile.app_version[:_MAX_APP_VERSION])
-        db.execute(
-            "INSERT INTO devices VALUES (?, ?, ?, ?, ?, ?, NULL) ON CONFLICT (device_id) DO UPDATE SET"
-            " profile = excluded.profile, app_version = excluded.app_version, attributes = excluded.attributes,"
-            " last_seen_s = excluded.last_seen_s",
-            (self.device_id, digest, app_version, _attributes(profile), self.now_s, self.now_s),
-        )
+        device_id = rows.storable(self.device_id)
+        app_version = rows.storable(profile.app_version[:_MAX_APP_VERSION])
+        first_s, reported_s = (self.now_s, None) if device is None else (device.first_seen_s, device.reported_s)
+        attributes = _attributes(profile, rows.storable)
+        rows.device = StoredDevice(device_id, self.digest, app_version, attributes, first_s, self.now_s, reported_s)
         active = {
-            whole_characters(task[:_MAX_TASK]): whole_characters(version[:_MAX_APP_VERSION])
+            rows.storable(task[:_MAX_TASK]): rows.storable(version[:_MAX_APP_VERSION])
             for task, version in profile.tasks.items()
         }
-        known = _known_tasks(db, self.device_id)
-        gone = [(self.device_id, task) for task in known - active.keys()]
-        db.executemany("UPDATE tasks SET active = '' WHERE device_id = ? AND task = ?", gone)
-        _make_room(db, self.device_id, known, active.keys(), by=_REMOVED_BY_PROFILES)
-        rows = []
-        for task, version in active.items():
-            if task in known or len(known) < MAX_DEVICE_TASKS:
-                known.add(task)
-                rows.append((self.device_id, task, version))
-        db.executemany(
-            "INSERT INTO tasks VALUES (?, ?, ?, '', '', '', NULL, 0, 0)"
-            " ON CONFLICT (device_id, task) DO UPDATE SET active = excluded.active WHERE active != excluded.active",
-            rows,
-        )
+        for task in rows.tasks.values():
+            if task.task not in active:
+                task.active = ""
+        # Anyone may send profiles: they remove nothing that was reported.
+        _make_room(rows.tasks, active.keys(), lambda task: not task.active and task.reported_s is None)
+        for name, version in active.items():
+            if name in rows.tasks:
+                rows.tasks[name].active = version
+            elif len(rows.tasks) < MAX_DEVICE_TASKS:
+                rows.tasks[name] = StoredTask(device_id, name, version)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,84 +161,54 @@ class Report:
         """Weight of the change while it waits in memory."""
         return 1 + len(self.batch.outcomes) + 8 * sum(len(_failures(outcome)) for outcome in self.batch.outcomes)
 
-    def __call__(self, db: sqlite3.Connection) -> None:
-        device_id, now_s = self.batch.device_id, self.now_s
-        db.execute(
-            "INSERT INTO devices VALUES (?, x'', '', '{}', ?, ?, ?) ON CONFLICT (device_id) DO UPDATE SET"
-            " last_seen_s = excluded.last_seen_s, reported_s = excluded.reported_s",
-            (device_id, now_s, now_s, now_s),
-        )
-        known = _known_tasks(db, device_id)
-        wanted = {outcome.task[:_MAX_TASK] for outcome in self.batch.outcomes}
-        _make_room(db, device_id, known, wanted, by=_REMOVED_BY_REPORTS)
-        has_failures = False
+    def reads_tasks(self, _: Row | None) -> bool:
+        return True
+
+    def __call__(self, rows: DeviceRows) -> None:
+        device_id, now_s = rows.storable(self.device_id), self.now_s
+        if rows.device is None:
+            rows.device = StoredDevice(device_id, b"", "", "{}", now_s, now_s, now_s)
+        else:
+            rows.device.last_seen_s = rows.device.reported_s = now_s
+
+        def shown(text: str, most: int) -> str:
+            return rows.storable(text[:most])
+
+        wanted = {shown(outcome.task, _MAX_TASK) for outcome in self.batch.outcomes}
+        _make_room(rows.tasks, wanted, lambda task: not task.active or task.reported_s is None)
         for outcome in self.batch.outcomes:
-            task = outcome.task[:_MAX_TASK]
-            if task not in known and len(known) >= MAX_DEVICE_TASKS:
-                continue
-            known.add(task)
-            self._note_standing(db, task, outcome)
+            name, version = shown(outcome.task, _MAX_TASK), shown(outcome.version, _MAX_APP_VERSION)
+            release = shown(outcome.release, _MAX_TASK)
+            if name not in rows.tasks:
+                if len(rows.tasks) >= MAX_DEVICE_TASKS:
+                    continue
+                rows.tasks[name] = StoredTask(device_id, name, version=version, state=outcome.kind.value)
+            self._note_standing(rows.tasks[name], version, release, outcome)
             for failure in _failures(outcome):
-                has_failures = True
-                db.execute(
-                    "INSERT INTO failures (device_id, task, version, release, kind, at_s, failure)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        device_id,
-                        task,
-                        outcome.version[:_MAX_APP_VERSION],
-                        outcome.release[:_MAX_TASK],
-                        outcome.kind.value,
-                        now_s,
-                        json.dumps(dataclasses.asdict(failure)),
-                    ),
-                )
-        if has_failures:
-            db.execute(
-                "DELETE FROM failures WHERE device_id = ? AND number <= (SELECT number FROM failures"
-                " WHERE device_id = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
-                (device_id, device_id, MAX_DEVICE_FAILURES),
-            )
+                text = json.dumps(dataclasses.asdict(failure))
+                rows.failures.append((device_id, name, version, release, outcome.kind.value, now_s, text))
 
-    def _note_standing(self, db: sqlite3.Connection, task: str, outcome: Outcome) -> None:
-        version, is_run = outcome.version[:_MAX_APP_VERSION], outcome.kind is OutcomeKind.RUN
+    def _note_standing(self, task: StoredTask, version: str, release: str, outcome: Outcome) -> None:
+        is_same = task.version == version
         # Counts begin again with another version; a run does not change the state of the version.
-        db.execute(
-            "INSERT INTO tasks VALUES (?, ?, '', ?, ?, ?, ?, ?, ?) ON CONFLICT (device_id, task) DO UPDATE SET"
-            " ok = min(1000000000000000, excluded.ok + (version = excluded.version) * ok),"
-            " failed = min(1000000000000000, excluded.failed + (version = excluded.version) * failed),"
-            " state = CASE WHEN ? AND version = excluded.version THEN state ELSE excluded.state END,"
-            " version = excluded.version, release = excluded.release, reported_s = excluded.reported_s",
-            (
-                self.batch.device_id,
-                task,
-                version,
-                outcome.kind.value,
-                outcome.release[:_MAX_TASK],
-                self.now_s,
-                outcome.ok,
-                outcome.failed,
-                is_run,
-            ),
-        )
+        task.ok = min(_MAX_RUNS, outcome.ok + is_same * task.ok)
+        task.failed = min(_MAX_RUNS, outcome.failed + is_same * task.failed)
+        if not (is_same and outcome.kind is OutcomeKind.RUN):
+            task.state = outcome.kind.value
+        task.version, task.release, task.reported_s = version, release, self.now_s
 
 
-def _known_tasks(db: sqlite3.Connection, device_id: str) -> set[str]:
-    return {task for (task,) in db.execute("SELECT task FROM tasks WHERE device_id = ?", (device_id,)).fetchall()}
-
-
-def _make_room(db: sqlite3.Connection, device_id: str, known: set[str], wanted: Collection[str], *, by: str) -> None:
-    """Remove the device's tasks that `by` allows, where those that are wanted make too many."""
-    excess = len(known.union(wanted)) - MAX_DEVICE_TASKS
+def _make_room(
+    tasks: dict[str, StoredTask], wanted: Collection[str], is_removable: Callable[[StoredTask], bool]
+) -> None:
+    """Remove tasks that may be removed, where those that are wanted make too many."""
+    excess = len(tasks.keys() | set(wanted)) - MAX_DEVICE_TASKS
     if excess <= 0:
         return
-    query = (
-        f"SELECT task FROM tasks WHERE device_id = ? AND {by} ORDER BY reported_s IS NOT NULL, active != '', reported_s"  # noqa: S608 - ours
-    )
-    removable = [task for (task,) in db.execute(query, (device_id,)) if task not in wanted]
+    removable = [task for task in tasks.values() if task.task not in wanted and is_removable(task)]
+    removable.sort(key=lambda task: (task.reported_s is not None, task.active != "", task.reported_s or 0.0, task.task))
     for task in removable[:excess]:
-        db.execute("DELETE FROM tasks WHERE device_id = ? AND task = ?", (device_id, task))
-        known.discard(task)
+        del tasks[task.task]
 
 
 def _failures(outcome: Outcome) -> tuple[Failure, ...]:
@@ -177,16 +218,16 @@ def _failures(outcome: Outcome) -> tuple[Failure, ...]:
     return (Failure(error_type="", error=outcome.error, place=outcome.place, log=outcome.log, count=count),)
 
 
-def _attributes(profile: Profile) -> str:
+def _attributes(profile: Profile, storable: Storable) -> str:
     """Return a profile's attributes as JSON: the first ones that fit, without numbers that JSON lacks."""
     kept: dict[str, Any] = {}
     size = 2
     for name, value in profile.attributes.items():
         if isinstance(value, float) and not math.isfinite(value):
             continue
-        clean = whole_characters(value) if isinstance(value, str) else value
+        clean = storable(value) if isinstance(value, str) else value
         size += len(json.dumps({name: clean}))
         if size > _MAX_ATTRIBUTES:
             break
-        kept[whole_characters(name)] = clean
+        kept[storable(name)] = clean
     return json.dumps(kept)

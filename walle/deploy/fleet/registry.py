@@ -6,10 +6,9 @@ device (`device_changes`). Beyond that, devices that never reported an outcome g
 least recently; they come back when they are heard of again. So do a device's tasks that are not active. A release
 depends on nothing here.
 
-`SqliteDeviceRegistry` keeps it in a file, `PostgresDeviceRegistry` in a database; both pass the same tests.
+It is in a file, which may be lost, and is set aside where it is damaged, or in a database.
 """
 
-import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -17,27 +16,32 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from walle.base.clock import Clock
 from walle.deploy.fleet.device_changes import Change, Report, Sighting
 from walle.deploy.fleet.device_group import TargetedGroups
+from walle.deploy.fleet.device_tables import MAX_PAGE, DeviceTables
 from walle.deploy.policies.policy import Policy
 from walle.deploy.policies.rule_index import PolicyIndex
 from walle.deploy.policies.uploaded_attributes import UploadedAttributes, UploadedTables
 from walle.errors import DeployError
 from walle.protocol import Failure, OutcomeBatch, Profile
+from walle.store.lease import Grant
+from walle.store.sql import Database
+from walle.store.sqlite_database import SqliteDatabase
+from walle.store.tables import COUNTERS, REGISTRY
 
 _LOG = logging.getLogger(__name__)
 
 MAX_DEVICES = 100_000
-MAX_FAILURES = 20_000
-MAX_PAGE = 1_000
 MAX_PAGE_TASKS = 100_000  # tasks on a page, which ends after the device that reaches it
 MAX_FAILURES_PAGE = 100
 _MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _FLUSH_S = 2.0
-MAX_VALUES = 30  # values of an attribute that are counted
+_PART_DEVICES = 250  # tasks of this many devices are read together
+_PART_S = 60.0
 _MAX_COMBINATIONS = 128  # combinations of policies that are counted before they are added up
 
 
@@ -227,8 +231,10 @@ class _Counting:
         return True
 
 
-class DeviceRegistry(abc.ABC):
-    """The registry, within `async with`. Changes wait in memory until `flush`, every `flush_s` and before reads.
+class DeviceRegistry:
+    """The registry in an open database, within `async with`.
+
+    Changes wait in memory until `flush`, every `flush_s` and before reads. `grant` is of the monitor's lease.
 
     Raises, from reads:
         StateError: the registry cannot be read.
@@ -236,8 +242,10 @@ class DeviceRegistry(abc.ABC):
 
     def __init__(
         self,
+        database: Database,
         clock: Clock,
         *,
+        grant: Grant | None = None,
         uploaded: UploadedAttributes | None = None,
         flush_s: float = _FLUSH_S,
         max_devices: int = MAX_DEVICES,
@@ -249,15 +257,28 @@ class DeviceRegistry(abc.ABC):
         self._uploaded = uploaded
         self._flush_s = flush_s
         self._max_devices = max_devices
+        self._tables = DeviceTables(database, max_devices, grant=grant)
+        self._file: SqliteDatabase | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[Change] = []
         self._waiting_weight = 0
         self._storing = asyncio.Lock()
         self._flushing: asyncio.Task[None] | None = None
 
+    @classmethod
+    def in_file(cls, path: Path, clock: Clock, **options: Any) -> Self:
+        """Return the registry in the file at `path`, which entering the registry opens; for options see the class."""
+        file = SqliteDatabase(path, (*REGISTRY, COUNTERS), is_durable=False, replaces_damaged=True)
+        registry = cls(file, clock, **options)
+        registry._file = file
+        return registry
+
     # --- lifetime ---
 
     async def __aenter__(self) -> Self:
-        await self._open()
+        if self._file is not None:
+            await self._file.__aenter__()
+        self._loop = asyncio.get_running_loop()
         self._flushing = asyncio.create_task(self._flush_periodically(), name="device registry")
         return self
 
@@ -271,19 +292,8 @@ class DeviceRegistry(abc.ABC):
         except DeployError as error:
             _LOG.warning("the device registry could not be saved: %s", error)
         finally:
-            await self._close()
-
-    @abc.abstractmethod
-    async def _open(self) -> None:
-        """Open the store; it is made where it is missing."""
-
-    @abc.abstractmethod
-    async def _count(self) -> int:
-        """Return how many devices the store has."""
-
-    @abc.abstractmethod
-    async def _close(self) -> None:
-        """Close the store."""
+            if self._file is not None:
+                await self._file.__aexit__()
 
     # --- what is heard of devices ---
 
@@ -315,7 +325,7 @@ class DeviceRegistry(abc.ABC):
             changes, self._waiting, self._waiting_weight = self._waiting, [], 0
             if not changes:
                 return
-            storing = asyncio.ensure_future(self._store(changes))
+            storing = asyncio.ensure_future(self._tables.store(changes))
             try:
                 self.unlisted += await asyncio.shield(storing)
             except asyncio.CancelledError:  # what was begun is ended
@@ -325,10 +335,6 @@ class DeviceRegistry(abc.ABC):
             except BaseException:
                 self.unlisted += len(changes)
                 raise
-
-    @abc.abstractmethod
-    async def _store(self, changes: Sequence[Change]) -> int:
-        """Make changes in one transaction, and remove what exceeds the bounds; return how many cannot be made."""
 
     async def _flush_periodically(self) -> None:
         while True:
@@ -344,8 +350,19 @@ class DeviceRegistry(abc.ABC):
     async def page(self, query: DeviceQuery) -> DevicePage:
         """Return the devices of a query."""
         await self.flush()
-        page = await self._page(query)
-        return dataclasses.replace(page, is_full=await self._count() >= self._max_devices)
+        limit = max(1, min(query.limit, MAX_PAGE))
+        total, rows = await self._tables.page(query, self._clock.time(), limit + 1)
+        devices: tuple[KnownDevice, ...] = ()
+        for start in range(0, min(limit, len(rows)), _PART_DEVICES):
+            part = rows[start : min(start + _PART_DEVICES, limit)]
+            tasks = await self._tables.tasks([row[0] for row in part])
+            found = (known_device(row, tasks.get(row[0], ()), query.scenarios) for row in part)
+            devices = up_to_enough_tasks((*devices, *found))
+            if len(devices) < start + len(part):
+                break
+        after = devices[-1].device_id if len(rows) > len(devices) else ""
+        is_full = await self._tables.count() >= self._max_devices
+        return DevicePage(devices=devices, after=after, total=total, unlisted=self.unlisted, is_full=is_full)
 
     async def get(self, device_id: str, scenarios: Collection[str] | None = None) -> KnownDevice:
         """Return a device with its tasks of these scenarios, None for all.
@@ -354,8 +371,12 @@ class DeviceRegistry(abc.ABC):
             UnknownDeviceError: it is unknown, or has no task of them.
         """
         await self.flush()
-        device = await self._get(device_id, scenarios)
-        if device is None or (scenarios is not None and not device.tasks):
+        row = await self._tables.device(device_id)
+        if row is None:
+            raise UnknownDeviceError(device_id)
+        tasks = await self._tables.tasks([row[0]])
+        device = known_device(row, tasks.get(row[0], ()), scenarios)
+        if scenarios is not None and not device.tasks:
             raise UnknownDeviceError(device_id)
         return device
 
@@ -374,7 +395,7 @@ class DeviceRegistry(abc.ABC):
             UnknownDeviceError: as `get`.
         """
         await self.get(device_id, scenarios)
-        rows = await self._failures(device_id, task, before)
+        rows = await self._tables.failures(device_id, task, before)
         found = [row for row in rows if may_read(row[2], scenarios)]  # MAX_DEVICE_FAILURES at most
         names = ("number", "at_s", "task", "version", "release", "kind")
         chosen = found[: max(1, min(limit, MAX_FAILURES_PAGE))]
@@ -383,26 +404,10 @@ class DeviceRegistry(abc.ABC):
             for row in chosen
         ]
 
-    @abc.abstractmethod
-    async def _page(self, query: DeviceQuery) -> DevicePage:
-        """Return the devices of a query."""
-
-    @abc.abstractmethod
-    async def _get(self, device_id: str, scenarios: Collection[str] | None) -> KnownDevice | None:
-        """Return a device with its tasks of these scenarios, None where it is unknown."""
-
-    @abc.abstractmethod
-    async def _failures(self, device_id: str, task: str, before: int) -> list[tuple[Any, ...]]:
-        """Return a device's failures, newest first: number, time, task, version, release, kind, and the failure."""
-
-    @abc.abstractmethod
-    def _profile_part(self, after: str) -> list[tuple[str, str, str, float]]:
-        """Return id, app version, attributes and time of the MAX_PAGE devices after an id; blocks, in any thread."""
-
     async def attribute_keys(self) -> list[str]:
         """Return attributes that devices have, the most frequent first: of a sample of the devices."""
         await self.flush()
-        return await self._attribute_keys()
+        return await self._tables.attribute_keys()
 
     async def attribute_counts(self, query: DeviceQuery, key: str) -> list[AttributeCount]:
         """Return how many devices of a query have each value of an attribute, at most MAX_VALUES, most devices first.
@@ -410,21 +415,14 @@ class DeviceRegistry(abc.ABC):
         The key `app_version` is of the profile itself.
         """
         await self.flush()
-        return [AttributeCount(str(value), count) for value, count in await self._attribute_counts(query, key)]
-
-    @abc.abstractmethod
-    async def _attribute_keys(self) -> list[str]:
-        """Return keys as `attribute_keys`."""
-
-    @abc.abstractmethod
-    async def _attribute_counts(self, query: DeviceQuery, key: str) -> list[tuple[str, int]]:
-        """Return values and counts as `attribute_counts`."""
+        counts = await self._tables.attribute_counts(query, self._clock.time(), key)
+        return [AttributeCount(str(value), count) for value, count in counts]
 
     async def versions(self, task: str) -> list[VersionHealth]:
         """Return the versions of a task that devices have or reported last, the one of most devices first."""
         await self.flush()
         counts: dict[str, list[int]] = {}
-        for active, version, devices, failing, ok, failed in await self._versions(task):
+        for active, version, devices, failing, ok, failed in await self._tables.versions(task):
             if active:
                 counts.setdefault(active, [0] * 5)[0] += devices
             if version:
@@ -434,10 +432,6 @@ class DeviceRegistry(abc.ABC):
         names = ("active", "reported", "failing", "ok", "failed")
         found = [VersionHealth(version=one, **dict(zip(names, each, strict=True))) for one, each in counts.items()]
         return sorted(found, key=lambda one: (-one.active, -one.reported, one.version))
-
-    @abc.abstractmethod
-    async def _versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
-        """Return, for each pair of an active and a reported version, devices, failing ones, and runs ok and failed."""
 
     async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         """Return how many of the devices that were seen in these last seconds the policies take, within the budget.
@@ -486,7 +480,9 @@ class DeviceRegistry(abc.ABC):
             tables = self._uploaded.current
         after = ""
         while True:
-            rows = self._profile_part(after)
+            assert self._loop is not None
+            reading = asyncio.run_coroutine_threadsafe(self._tables.profiles(after), self._loop)
+            rows = reading.result(_PART_S)
             for device_id, app_version, attributes, last_seen_s in rows:
                 yield tables.join(Profile(device_id, app_version, json.loads(attributes))), last_seen_s
             if len(rows) < MAX_PAGE:

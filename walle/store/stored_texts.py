@@ -16,7 +16,7 @@ def is_storable(*texts: str) -> bool:
 
 
 class PlainTexts:
-    """Base of databases that store each text."""
+    """Base of databases that store each text that is whole."""
 
     def packed(self, text: str) -> str:
         """Return the value of a column of kind `any` for a text."""
@@ -25,6 +25,10 @@ class PlainTexts:
     def unpacked(self, value: str) -> str:
         """Return the text of a value of a column of kind `any`."""
         return value
+
+    def storable(self, text: str) -> str:
+        """Return a text as the database stores it in other columns: without halves of characters."""
+        return text.encode(errors="replace").decode()
 
 
 class JsonTexts:
@@ -36,3 +40,6 @@ class JsonTexts:
     def unpacked(self, value: str) -> str:
         text: str = json.loads(value)
         return text
+
+    def storable(self, text: str) -> str:
+        return storable_text(text)
