@@ -119,7 +119,7 @@ async def test_two_devices_on_one_folder_are_refused_and_the_first_works_on(tmp_
         second = Device(dataclasses.replace(device.config, ca_pem="of another cloud"))
         with (
             # Of the cloud, which goes on beside the block, also with requests of the first device.
-            no_task_left(besides=("RequestResponseCycle.run_asgi",)),
+            no_task_left(besides=("MonitorService._save_group", "RequestResponseCycle.run_asgi")),
             pytest.raises(StoreLockedError, match="is open elsewhere; stop the other process"),
         ):
             await second.start()

@@ -77,7 +77,7 @@ def test_a_server_gets_a_column_that_a_later_step_adds(postgres: PostgresServer)
             return [tuple(row) for row in await database.read("SELECT * FROM effects")]
 
     assert asyncio.run(run()) == [(1, "r1", "publish", 7, None)]
-    assert LATER.server_step(1) == EFFECTS.server_step(1)  # a step that a database has had stays as it was
+    assert LATER.server_step(1) == EFFECTS.server_step(1)  # a step that a database has had does not change
 
 
 def test_numbers_of_a_file_of_a_version_before_are_not_given_again(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class StoreError(DeployError):
     `retry_after_s`.
     """
 
-    holds: ClassVar[str]  # what is in the store
+    holds: ClassVar[str]  # names the contents of the store
     may_pass = False
     retry_after_s: int | None = None
 

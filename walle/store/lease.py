@@ -7,7 +7,7 @@ another one has taken it, writes nothing.
 
 `LeaseKeeper` acquires a lease, renews it, and says when it is lost::
 
-    async with LeaseKeeper(leases, "releases", clock) as keeper:  # waits as a standby while another one has it
+    async with LeaseKeeper(leases, "releases", clock) as keeper:  # a standby waits here while another node has it
         async with Journal.in_file(path, grant=keeper.grant) as journal:
             ...  # LeaseLostError from a write: stop acting
             await keeper.lost.wait()  # stop, then enter a new keeper: it waits as a standby
@@ -31,11 +31,11 @@ from walle.base.clock import Clock
 from walle.errors import DeployError
 from walle.store.errors import StateError
 
-LIFE_S = 10.0  # after which another one may take the lease of a holder that does not renew it
+LIFE_S = 10.0  # a lease that is not renewed for this time may be taken by another node
 RELEASES = "releases"
 MONITOR = "monitor"
-_RENEWALS = 5  # in the life of a lease: some may fail
-_STANDBY_S = 1.0  # between two attempts of a standby
+_RENEWALS = 5  # renewals in the life of a lease, of which some may fail
+_STANDBY_S = 1.0  # a standby tries again after this time
 _LOG = logging.getLogger(__name__)
 
 
@@ -170,7 +170,9 @@ class LeaseKeeper:
                 began_s += self._clock.monotonic() - asked_s
                 await self._clock.sleep(self._standby_s)
                 continue
-            if self._is_successor and asked_s - began_s > self._life_s + self._standby_s:  # somebody renews it
+            if (
+                self._is_successor and asked_s - began_s > self._life_s + self._standby_s
+            ):  # another node renews the lease
                 raise LeaseLostError(self._name, found.holder if found is not None else "")
             if found is not None and found.holder != other:
                 other = found.holder
@@ -184,7 +186,7 @@ class LeaseKeeper:
         acquiring = asyncio.ensure_future(self._leases.acquire(self._name, holder, self._life_s))
         try:
             return await asyncio.shield(acquiring)
-        except asyncio.CancelledError:  # one that it got must not keep the others waiting
+        except asyncio.CancelledError:  # a lease that was acquired must not keep others waiting
             with contextlib.suppress(DeployError):
                 if (grant := await acquiring) is not None:
                     await self._leases.release(grant)
@@ -211,7 +213,7 @@ class LeaseKeeper:
                 _LOG.error("%s; this node stops acting", error)
                 self.lost.set()
             except (DeployError, TimeoutError) as error:
-                is_logged = getattr(error, "may_pass", False)  # by the database
+                is_logged = getattr(error, "may_pass", False)  # the database has logged its outage
                 _LOG.log(
                     logging.DEBUG if is_logged else logging.WARNING, "lease %r cannot be renewed: %s", self._name, error
                 )

@@ -55,9 +55,9 @@ type Action[T] = Callable[["Connection"], Awaitable[T]]
 CONNECTIONS = 4
 RETRY_S = 15.0
 _CLOSE_S = 1.0
-_RETRY_AFTER_S = 5  # that a client is told to wait
-_WRITES_KEPT = "1 hour"  # far longer than a write is tried
-_FORGET_EVERY = 1000  # writes
+_RETRY_AFTER_S = 5  # a client is told to wait for this time
+_WRITES_KEPT = "1 hour"  # a write is tried for a far shorter time
+_FORGET_EVERY = 1000  # one write of this many removes old keys
 _SETTINGS = {
     "application_name": "walle",
     "search_path": "walle",
@@ -213,7 +213,7 @@ class PostgresDatabase(JsonTexts):
                 query = "SELECT holder, fence FROM walle.leases WHERE name = $1 FOR SHARE"
                 check_grant(await connection.fetchrow(query, grant.name), grant)
             insert = "INSERT INTO walle.writes (key) VALUES ($1) ON CONFLICT DO NOTHING RETURNING TRUE"
-            if not await connection.fetchval(insert, key):  # committed before, and its answer was lost
+            if not await connection.fetchval(insert, key):  # it was committed before, and the answer was lost
                 stored = await connection.fetchval("SELECT result FROM walle.writes WHERE key = $1", key)
                 return cast("T", None if stored is None else json.loads(stored))
             result = await action(connection)
@@ -233,7 +233,7 @@ class PostgresDatabase(JsonTexts):
         """Return what an attempt gives, which takes `limit_s` at most; try it again for `retry_s`."""
         outage, began_s = self._outage, self._clock.monotonic()
         until_s, is_long = began_s + retry_s, limit_s > RETRY_S
-        if (lasted_s := outage.lasts_s()) > 0.0:  # what others have waited for it counts
+        if (lasted_s := outage.lasts_s()) > 0.0:  # time that others have waited counts
             until_s = max(began_s, until_s - lasted_s)
             if until_s <= began_s:
                 if not outage.may_try():

@@ -13,7 +13,7 @@ import asyncpg
 
 from walle.store.tables import STEPS, server_step
 
-_SCHEMA_LOCK = 0x57414C4C  # of an advisory lock, the same as for uploads: several processes may start at once
+_SCHEMA_LOCK = 0x57414C4C  # uploads use the same advisory lock: several processes may start at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Migration:
     sql: str
 
 
-_OTHERS = {  # tables that no file has in this form
+_OTHERS = {  # no file has these tables in this form
     1: """
 CREATE TABLE walle.leases (
     name TEXT PRIMARY KEY, holder TEXT NOT NULL, fence BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL);

@@ -21,7 +21,7 @@ from walle.store.stored_texts import PlainTexts
 from walle.store.tables import Table
 
 _BUSY_S = 5.0
-_RESERVE_SHARE = 8  # of the free space: a smaller disk has better uses for it
+_RESERVE_SHARE = 8  # a reserve is at most an eighth of the free space
 _LOG = logging.getLogger(__name__)
 
 
@@ -113,7 +113,9 @@ class SqliteDatabase(PlainTexts):
         try:
             self._db = self._connect()
         except sqlite3.DatabaseError as error:
-            if not self._replaces_damaged or isinstance(error, sqlite3.OperationalError):  # locked, or disk refuses
+            if not self._replaces_damaged or isinstance(
+                error, sqlite3.OperationalError
+            ):  # the file is locked, or the disk refuses
                 raise
             damaged = self.path.with_suffix(".damaged")
             _LOG.error("%s is damaged (%s), is kept as %s, and begins again", self.path, error, damaged)

@@ -35,13 +35,13 @@ class SqliteFile(PlainTexts):
         self._tables = tables
         self._upgrade = upgrade
         self._pragmas = ("synchronous = FULL", *pragmas)  # what was written survives a power cut
-        self._let_go: Callable[[], object] | None = None  # of what `keep_room` keeps
+        self._let_go: Callable[[], object] | None = None  # ends what `keep_room` keeps
         self._keeping = threading.Lock()  # a node that is closed while it starts does so in another thread
         self._is_closed = False
 
     def open(self) -> None:
         with state_errors(self.path):
-            self.path.touch(mode=0o600)  # before SQLite makes it; its other files get the same permissions
+            self.path.touch(mode=0o600)  # SQLite's other files get the permissions of this one
         with self._connection() as db:
             db.execute("PRAGMA journal_mode = WAL")
             make_tables(db, self._tables)
@@ -99,7 +99,7 @@ def make_tables(db: sqlite3.Connection, tables: Sequence[Table]) -> None:
     """Make the tables that a file lacks, and add columns that later steps gave to those that it has."""
     db.executescript(file_schema(tables))
     for table in tables:
-        if table.counter:  # files of versions before have no such counter
+        if table.counter:  # files of former versions have no such counter
             db.execute(_COUNTER, (table.counter, table.local))
     if not any(column.since for table in tables for column in table.columns):
         return
@@ -124,7 +124,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # a full disk has ended it
+        if db.in_transaction:  # on a full disk, SQLite has rolled back already
             db.execute("ROLLBACK")
         raise
 
@@ -136,7 +136,7 @@ def reserve(db: sqlite3.Connection, path: Path, size_bytes: int) -> None:
         sqlite3.Error: another one than that of a full disk, which is logged.
     """
     try:
-        db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # makes the log and its index
+        db.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # any read makes the log and its index
         db.execute("CREATE TABLE IF NOT EXISTS reserve (bytes BLOB NOT NULL) STRICT")
         db.execute("INSERT INTO reserve VALUES (zeroblob(?))", (size_bytes,))
         db.execute("DROP TABLE reserve")

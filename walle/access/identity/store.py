@@ -36,8 +36,8 @@ MAX_USES = 100_000
 MAX_LIFE_S = 366 * 86_400.0
 MAX_PAGE = 1_000
 _RESERVE_BYTES = 256 << 10  # a revocation takes about 20 KiB
-_ID_LOCK = 0x57414944  # with the id
-_TOKENS_LOCK = 0x5741544B  # held while several tokens are removed: no two wait for each other
+_ID_LOCK = 0x57414944  # of an id, which is the lock's key
+_TOKENS_LOCK = 0x5741544B  # whoever removes several tokens holds it: no two wait for each other
 _STORED = ", ".join(STORED_FIELDS)
 _DRAW = "INSERT INTO counters AS c VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET value = c.value + 1 RETURNING value"
 _RAISE = (
@@ -223,7 +223,7 @@ class IdentityStore:
             least = await _least_generation(connection)
             change = revoke_key(known, least, device_id=device_id, reason=storable_text(reason), now_s=now_s)
             if change is None:
-                assert known is not None  # it is revoked already
+                assert known is not None  # the identity is revoked already
                 return known.record.to_plain()
             await _apply(connection, change)
             return change.identity.record.to_plain()
@@ -252,7 +252,7 @@ class IdentityStore:
             await lock(connection, _TOKENS_LOCK)
             await connection.execute("DELETE FROM enrolment_tokens")
             await connection.execute(_RAISE, LEAST_GENERATION, int(now_s // 60))
-            await connection.execute(_RAISE, REVOCATIONS, int(now_s))  # above those that gateways have seen
+            await connection.execute(_RAISE, REVOCATIONS, int(now_s))  # gateways have seen lower versions only
 
         self._write(work)
 
@@ -260,7 +260,7 @@ class IdentityStore:
 
     def records(self, *, after: str = "", limit: int = MAX_PAGE, search: str = "") -> list[IdentityRecord]:
         """Return devices in the order of their ids, after the id `after`, of ids with the part `search`."""
-        if not search.isprintable():  # no id has it
+        if not search.isprintable():  # no id has such a text
             return []
         rows = self._rows(
             f"SELECT {', '.join(RECORD_FIELDS)} FROM identities"  # noqa: S608 - our own names

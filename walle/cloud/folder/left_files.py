@@ -22,9 +22,9 @@ from walle.store.postgres_database import Connection
 from walle.store.sync_database import SyncDatabase
 from walle.store.tables import FILES
 
-_FILLED = {"identities.db": "identities", "exclusive.db": "exclusive_serials"}  # a table of each that has rows
+_FILLED = {"identities.db": "identities", "exclusive.db": "exclusive_serials"}  # the first table of each that gets rows
 LEFT_FILES = tuple(_FILLED)
-_WITHDRAWN = "moved_"  # begins the names of tables
+_WITHDRAWN = "moved_"  # such names have the tables while they are moved
 _LOCK = 0x57414C46  # key of an advisory lock
 _WAIT_S = 600  # longest wait for another process that moves files
 _COPY_S = 3600.0  # time for the one transaction, and for its wait for another process

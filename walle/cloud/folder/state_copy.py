@@ -55,7 +55,7 @@ def rows_of(path: Path, *, prefix: str = "") -> list[Rows]:
         if "sqlite_sequence" in known:
             used = dict(db.execute("SELECT name, seq FROM sqlite_sequence").fetchall())
         counters: dict[str, int] = {}
-        if path.name == "identities.db":  # of versions before, which had no counters there
+        if path.name == "identities.db":  # former versions had no counters there
             counters[LEAST_GENERATION] = db.execute("PRAGMA user_version").fetchone()[0]
         for table in FILES[path.name]:
             if (name := prefix + table.local) not in known:

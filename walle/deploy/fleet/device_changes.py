@@ -17,9 +17,9 @@ from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile,
 MAX_DEVICE_TASKS = 400  # §7.1 has 348 active tasks; a row has about 100 bytes on the disk
 MAX_SIGHTING_BYTES = 32 << 10  # limit of a profile with all of its tasks, as the gateway passes it on
 MAX_DEVICE_FAILURES = 20
-_MAX_APP_VERSION = 100  # characters
-_MAX_ATTRIBUTES = 2_000  # characters of JSON
-_MAX_TASK = 300  # characters
+_MAX_APP_VERSION = 100  # in characters
+_MAX_ATTRIBUTES = 2_000  # in characters of JSON
+_MAX_TASK = 300  # in characters
 _MAX_RUNS = 10**15
 
 type Row = tuple[Any, ...]
@@ -113,7 +113,7 @@ class Sighting:
         return hashlib.blake2b(self.header, digest_size=16).digest()
 
     def reads_tasks(self, device: Row | None) -> bool:
-        return device is None or device[1] != self.digest  # its profile
+        return device is None or device[1] != self.digest  # the second column is the profile
 
     def __call__(self, rows: DeviceRows) -> None:
         device = rows.device

@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 MAX_DEVICES = 100_000
 MAX_PAGE_TASKS = 100_000  # tasks on a page, which ends after the device that reaches it
 MAX_FAILURES_PAGE = 100
-_MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
+_MAX_WAITING = 20_000  # the changes in memory between two writes weigh less, at 0.5 to 1 KB a unit
 _FLUSH_S = 2.0
 _PART_DEVICES = 250  # tasks of this many devices are read together
 _PART_S = 60.0
@@ -328,7 +328,7 @@ class DeviceRegistry:
             storing = asyncio.ensure_future(self._tables.store(changes))
             try:
                 self.unlisted += await asyncio.shield(storing)
-            except asyncio.CancelledError:  # what was begun is ended
+            except asyncio.CancelledError:  # a write that has begun is ended
                 with contextlib.suppress(DeployError):
                     self.unlisted += await storing
                 raise
@@ -342,7 +342,7 @@ class DeviceRegistry:
             try:
                 await self.flush()
             except DeployError as error:
-                if not getattr(error, "may_pass", False):  # else its database has logged it
+                if not getattr(error, "may_pass", False):  # the database has logged an outage
                     _LOG.warning("the device registry could not be saved: %s", error)
 
     # --- reads ---
