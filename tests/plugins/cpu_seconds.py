@@ -33,7 +33,7 @@ def _slowdown() -> float:
 
 
 class _Spent:
-    """What the tests of all workers took, in the process that prints the summary."""
+    """CPU seconds of the tests of all workers, in the process that prints the summary."""
 
     def __init__(self, limit: float | None, report: Path | None) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""What tests must not depend on: the user's home and caches, signals that the caller ignores, the machine's speed.
+"""Surroundings that tests do not depend on: the user's home and caches, ignored signals, the speed of the machine.
 
 A shell that starts a job in the background, and `nohup`, ignore signals, which programs inherit through exec. A handler
 does not go through exec: with one here, the programs that tests start have the signals as a terminal's programs do.
