@@ -76,6 +76,29 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("tenant", "write `work_context`"),
 )
 
+# A comment at the end of a line of code reads alone. With one of these words first it continues the sentence that the
+# line's name begins (`CHUNK_BYTES = 64  # which it must have`).
+_CONTINUING = re.compile(
+    r"(?:of|which|that|whose|whom|who|than|as|so|and|or|but|nor|by|to|from|with|without|in|into|on|at|between|is|are|was"
+    r"|were|has|have|had|does|do|did|may|must|can|cannot|could|would|not|also|then|it|its|they|them|their"
+    r"|for (?:it|its|them|their|which|whom))\b",
+    re.IGNORECASE,
+)
+# These do so too, unless a main clause follows: "where it is full, the oldest is removed".
+_SUBORDINATE = re.compile(
+    r"(?:when|whenever|where|wherever|if|unless|until|because|since|while|though|although|after|before|during|whether)\b"
+    r"(?!.*, (?!(?:in|at|by|of|for|from|to|with|without|which|whose|whom|that|who|as|so|and|or|but)\b))",
+    re.IGNORECASE,
+)
+# "For" does so behind a number: `CLOSE_S = 2.0  # for the last bytes to leave`.
+_NUMBER = re.compile(r"(?<![=!<>+*-])=\s*[\d._]+\s*$")
+# Phrases that say enough: a shape, a unit, a bound, and the key of a mapping or list.
+_UNITS = "seconds|minutes|hours|days|s|ms|milliseconds|us|microseconds|ns|nanoseconds|bits|bytes|KiB|MiB|GiB|elements"
+_UNITS += "|pixels|points|samples|characters|frames|items|rows|values|nats|percent|radians|degrees"
+_ALONE = re.compile(rf"of shape\b|at (?:most|least) \S|in (?:\w+ )?(?:{_UNITS})\b|by (?:way|default)\b", re.IGNORECASE)
+_MAPPING = re.compile(r"dict|map|counter|vector|list\[|\[\]", re.IGNORECASE)
+_ALONE_ADVICE = "a comment at the end of a line reads alone: begin with a noun or a verb"
+
 _OPENING = re.compile(r"(?:What|Who|Whose|Where|Whether|How)\b")
 _OPENING_ADVICE = "begin a module's docstring with a noun phrase, a function's with a verb"
 
@@ -88,7 +111,7 @@ EXCEPTIONS: tuple[tuple[str, str, str], ...] = (
 
 def findings(path: str, text: str) -> list[Finding]:
     """Return what the rules refuse in a file's text, sorted by line; `path` is relative to the checkout."""
-    found = [*_phrases(path, text), *_names(path, text), *_openings(path, text)]
+    found = [*_phrases(path, text), *_names(path, text), *_openings(path, text), *_fragments(path, text)]
     return sorted(one for one in found if not _excepted(one))
 
 
@@ -123,6 +146,9 @@ def _phrases(path: str, text: str) -> Iterator[Finding]:
 
 # A comment, a raw string, a string, a character.
 _CPP_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+
+# Text of a line of TOML before its comment.
+_TOML_CODE = re.compile(r"""(?:[^"'#]|"(?:\\.|[^"\\])*"|'[^']*')*""")
 
 
 def _identifiers(path: str, text: str) -> Iterator[tuple[int, str]]:
@@ -162,6 +188,34 @@ def _openings(path: str, text: str) -> Iterator[Finding]:
         opening = _OPENING.match(text.removeprefix("//").lstrip())
         if opening:
             yield Finding(path, 1, opening[0], _OPENING_ADVICE)
+
+
+def _line_comments(path: str, text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the comments after code in a line: the line's number, the code before the comment, the comment's words."""
+    if path.endswith(".py"):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.line[: token.start[1]], token.string.lstrip("# ")
+    elif path.endswith((".h", ".cpp", ".inc")):
+        for match in _CPP_TEXT.finditer(text):
+            if match[0].startswith("//"):
+                begin = text.rfind("\n", 0, match.start()) + 1
+                yield text.count("\n", 0, begin) + 1, text[begin : match.start()], match[0].lstrip("/ ")
+    elif path.endswith(".toml"):
+        for number, line in enumerate(text.splitlines(), start=1):
+            code = _TOML_CODE.match(line)
+            if code and line[code.end() :].startswith("#"):
+                yield number, code[0], line[code.end() :].lstrip("# ")
+
+
+def _fragments(path: str, text: str) -> Iterator[Finding]:
+    """Yield the comments at the ends of lines that continue a sentence."""
+    for number, code, words in _line_comments(path, text):
+        first = _CONTINUING.match(words) or _SUBORDINATE.match(words)
+        is_continued = bool(first) or (words.startswith("for ") and _NUMBER.search(code))
+        is_key = words.startswith("by ") and _MAPPING.search(code)
+        if code.strip() and is_continued and not is_key and not _ALONE.match(words):
+            yield Finding(path, number, words, _ALONE_ADVICE)
 
 
 def tracked(paths: list[str]) -> list[str]:

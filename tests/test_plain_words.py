@@ -83,6 +83,61 @@ def test_docstrings_that_begin_with_a_question_word(word: str) -> None:
     assert found("a.py", f'"""{word}ever."""\n') == []
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "line", "phrase"),
+    [
+        ("a.py", "X = 1\nCHUNK_BYTES = 64  # which it must have\n", 2, "which it must have"),
+        ("a.py", "x = f(  # Of the device's key\n    1,\n)\n", 1, "Of the device's key"),
+        ("a.py", "close()  # its handshake has ended\n", 1, "its handshake has ended"),
+        ("a.py", "LOOK_S = 5  # between two looks at the file\n", 1, "between two looks at the file"),
+        ("a.py", "CLOSE_S = 2.0  # for the last bytes to leave\n", 1, "for the last bytes to leave"),
+        ("a.py", "x.sort()  # by age\n", 1, "by age"),
+        ("a.py", "gone = 1  # at most\n", 1, "at most"),
+        (
+            "a.py",
+            "size_bytes = 0  # while it is cached, with the decision\n",
+            1,
+            "while it is cached, with the decision",
+        ),
+        (
+            "a.py",
+            "RECENT_S = 60  # since its last use, in which it stays\n",
+            1,
+            "since its last use, in which it stays",
+        ),
+        ("a.cpp", "int x;\nint y;  // in scratch\n", 2, "in scratch"),
+        ("a.h", 'const char* x = "//";  // not this\n', 1, "not this"),
+        ("a.toml", '[a]\nx = "#"  # where another is missing\n', 2, "where another is missing"),
+    ],
+)
+def test_a_comment_at_the_end_of_a_line_that_continues_a_sentence(path: str, text: str, line: int, phrase: str) -> None:
+    assert found(path, text) == [(line, phrase)]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a.py", "CHUNK_BYTES = 64  # smallest chunk; smaller ones cost more than they carry\n"),
+        ("a.py", "x = 1  # a device of which nothing is known\n"),
+        ("a.py", "# which begins here\nx = '# of text'\n# and goes on\n"),
+        ("a.py", "tasks: dict[str, int] = {}  # by device, those that are written\n"),
+        ("a.py", "age = 5  # in seconds\nsize = 1  # in whole pixels\nx = f()  # of shape (N, C)\n"),
+        ("a.py", "gaps: list[int] = []  # at most MAX_GAPS\n"),
+        ("a.py", "x = f()  # for tests\nassert x == 1  # for everyone\n"),
+        ("a.py", "x = 1  # where it is full, the oldest is removed\n"),
+        ("a.py", "import a  # noqa: F401\nx = 1  # toward zero\ny = 2  # iteration\n"),
+        (
+            "a.cpp",
+            "// of a cell\nint x;  // number of a cell\nstd::vector<int> ends;  // by row\n}  // namespace walle\n",
+        ),
+        ("a.toml", "# of a task\nx = 1  # one of a task\ny = 'of # a'\n"),
+        ("a.md", "x = 1  # of a page\n"),
+    ],
+)
+def test_comments_that_read_alone_pass(path: str, text: str) -> None:
+    assert found(path, text) == []
+
+
 def test_an_exception_is_for_its_path_and_phrase() -> None:
     text = "It hangs on a lock.\n"
     assert found("docs/a.md", text) == [(1, "hangs on")]
