@@ -39,11 +39,11 @@ from walle.errors import ConfigError
 from walle.store.toml_file import read_section
 
 ANY_SCENARIO = "*"
-_GROUP_END = "/*"  # of GROUP/*: all scenarios of a group
+_GROUP_END = "/*"  # end of GROUP/*: all scenarios of a group
 TOKEN_PREFIX = "walle_"  # noqa: S105 - not a token: by which scanners of repositories and logs know a token
 MAX_TOKENS = 10_000
 _MAX_BRANCH_PATTERNS = 100
-_FIRST_NAME = "admin"  # of the token that `walle cloud up` makes for a new folder
+_FIRST_NAME = "admin"  # name of the token that `walle cloud up` makes for a new folder
 
 
 class Role(enum.IntEnum):
@@ -61,7 +61,7 @@ class Role(enum.IntEnum):
 
 
 _ROLES = {str(role): role for role in Role if role}
-_EARLIER_ROLES = {"read": Role.READER, "write": Role.AUTHOR, "release": Role.RELEASER}  # before roles had these names
+_EARLIER_ROLES = {"read": Role.READER, "write": Role.AUTHOR, "release": Role.RELEASER}  # earlier names of roles
 _EVERYWHERE = (Role.METRICS, Role.ADMIN)
 
 

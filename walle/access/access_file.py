@@ -21,9 +21,9 @@ from walle.store.disk_space import DiskFullError, is_full
 from walle.store.toml_file import file_lock, file_state
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 0.5  # between two looks at the file: a revocation acts within this time
+_LOOK_S = 0.5  # interval between two looks at the file: a revocation acts within this time
 _USE_S = 60.0  # how exact the time of the last use is
-_HASH_CHARS = 16  # of a token's hash, by which its use is kept
+_HASH_CHARS = 16  # characters of a token's hash under which its use is kept
 _SPARE_BYTES = 64 << 10  # beyond the size of the file, for a revocation on a full disk
 
 
@@ -175,7 +175,7 @@ class AccessFile:
             text = json.dumps({key: at_s for key, at_s in kept.items() if key in known})
             write_file(self._use_path, text, mode=0o600)
         for key, at_s in used.items():
-            if self._used_s.get(key) == at_s:  # it was not used meanwhile
+            if self._used_s.get(key) == at_s:  # the token was not used meanwhile
                 del self._used_s[key]
 
     # --- state --------------------------------------------------------------------------------------------------------

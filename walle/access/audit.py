@@ -34,7 +34,7 @@ from walle.trust.signing import key_id
 
 HEAD_DOMAIN = b"walle audit head 1\0"
 HEAD_EVERY = 10  # records between two signed heads in the folder
-MAX_TEXT_CHARS = 500  # of each text in a record
+MAX_TEXT_CHARS = 500  # limit of each text in a record
 MAX_DETAILS_BYTES = 16 << 10
 MAX_OWED = 1_000
 FIRST = "0" * 64  # the hash before the first record
@@ -42,7 +42,7 @@ HEAD_FILE = "head.json"
 _SEGMENT = "[0-9]" * 12 + ".jsonl"
 _LOG = logging.getLogger(__name__)
 
-THREADS = StoreThreads("audit log")  # for its calls that block
+THREADS = StoreThreads("audit log")  # threads for calls that block
 type SignHead = Callable[[bytes], tuple[bytes, bytes]]
 """`sign(data)` returns the Ed25519 signature of `data` and the raw public key."""
 
@@ -336,7 +336,7 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
         except AuditError as error:
             faults.append(AuditFault(HEAD_FILE, 0, str(error)))
     wanted = {head.number for _, head in named}
-    hashes: dict[int, str] = {}  # of the records that heads name
+    hashes: dict[int, str] = {}  # hashes of the records that heads name
     records = 0
     removed: dict[int, str] = {}  # last number of a removed segment → its hash
     number, before = 0, ""

@@ -32,7 +32,7 @@ from walle.base.clock import Clock
 from walle.base.durable_file import make_folders, sync_folder, write_all, write_file
 
 SEGMENT_BYTES = 4 << 20
-MAX_SEGMENTS = 64  # with SEGMENT_BYTES: 256 MiB
+MAX_SEGMENTS = 64  # 256 MiB with SEGMENT_BYTES
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,9 +57,9 @@ class AuditLog(OwingLog):
         self._sign = sign
         self._segment_bytes = segment_bytes
         self._max_segments = max_segments
-        self._number, self._hash = 0, FIRST  # of the last record
+        self._number, self._hash = 0, FIRST  # number and hash of the last record
         self._segment: Path | None = None
-        self._size_bytes = 0  # of that segment, as far as this process has read it
+        self._size_bytes = 0  # size of that segment, as far as this process has read it
         self._is_head_due = False
 
     def append(self, action: str, **fields: Unpack[AuditFields]) -> AuditRecord:
@@ -146,7 +146,7 @@ class AuditLog(OwingLog):
         data = os.pread(handle, size_bytes, 0)
         whole, _, torn = data.rpartition(b"\n")
         lines = whole.split(b"\n") if whole else []
-        if torn:  # of a process that was killed before its record was durable, and which did not act
+        if torn:  # a process was killed before its record was durable, and did not act
             _LOG.warning("%s: %d bytes of a record that was not finished are removed", path, len(torn))
             os.ftruncate(handle, len(data) - len(torn))
             os.fsync(handle)

@@ -17,9 +17,9 @@ from walle.errors import ConfigError
 from walle.store.disk_space import DiskFullError, is_full
 from walle.store.toml_file import FileState, file_lock, file_state
 
-SESSION_S = 12 * 3600.0  # from the login of a person
+SESSION_S = 12 * 3600.0  # time from the login of a person
 MAX_EACH = 100  # ended sessions that a token has by name
-_LOOK_S = 0.5  # between two looks at the file: a logout at another gateway acts within this time
+_LOOK_S = 0.5  # interval between two looks at the file: a logout at another gateway acts within this time
 _LOG = logging.getLogger(__name__)
 
 

@@ -29,8 +29,8 @@ from walle.store.postgres_database import Connection
 from walle.store.sync_database import SyncDatabase
 
 MAX_RECORDS = 400_000  # about as many as the segments of a folder have
-_REMOVED = 10_000  # at once
-_LOCK = 0x57415544  # of an advisory lock
+_REMOVED = 10_000  # records removed at once
+_LOCK = 0x57415544  # key of an advisory lock
 _PART = 10_000  # records of a copy that are read at once
 
 
@@ -52,7 +52,7 @@ class PostgresAuditLog(OwingLog):
     ) -> None:
         super().__init__()
         self.place = place
-        self._appending = threading.Lock()  # of what is owed
+        self._appending = threading.Lock()  # held while owed records are appended
         self._database = database
         self._clock = clock
         self._sign = sign

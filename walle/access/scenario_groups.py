@@ -23,7 +23,7 @@ from walle.store.disk_space import DiskFullError, is_full
 from walle.store.toml_file import FileState, file_lock, file_state, read_section
 
 MAX_GROUPED = 10_000  # scenarios in groups
-_LOOK_S = 0.5  # between two looks at the file: a change acts in other gateways within this time
+_LOOK_S = 0.5  # interval between two looks at the file: a change acts in other gateways within this time
 _LOG = logging.getLogger(__name__)
 
 
@@ -110,7 +110,7 @@ class GroupFile:
         self._clock = clock or SystemClock()
         self.error = ""
         self._groups = NO_GROUPS
-        self._state: FileState | None = None  # of a missing file, as NO_GROUPS is its content
+        self._state: FileState | None = None  # None for a missing file, whose content is NO_GROUPS
         self._looked_s = self._clock.monotonic() - _LOOK_S
 
     def current(self) -> ScenarioGroups:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import paho.mqtt.client as paho
     from paho.mqtt.properties import Properties
 
-_TIMEOUT_S = 10.0  # of each answer
+_TIMEOUT_S = 10.0  # timeout of each answer
 _PORT, _TLS_PORT = 1883, 8883
 _CONNECT = 0  # number of the answer to CONNECT; those of packets begin at 1
 _BYTES_AHEAD = 4 << 20  # payloads of received messages at which reading pauses
@@ -105,7 +105,7 @@ class MqttConnection:
         self._answers: dict[int, asyncio.Future[Any]] = {}  # reason codes by packet identifier; None: none will come
         self._received: deque[_Message] = deque()
         self._received_bytes = 0
-        self._arrival = asyncio.Event()  # of a message, or of the end
+        self._arrival = asyncio.Event()  # set when a message has come, or the end
 
     async def __aenter__(self) -> Self:
         """Connect.

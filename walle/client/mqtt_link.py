@@ -84,7 +84,7 @@ class MqttLink:
             self._is_paused = False
             self._read_s = self._loop.time()
             self._loop.add_reader(self._file, self._read)
-            if self._has_decrypted():  # of which the event loop does not know
+            if self._has_decrypted():  # the event loop does not know of decrypted bytes
                 self._loop.call_soon(self._read)
 
     async def close(self) -> None:

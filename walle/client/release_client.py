@@ -13,7 +13,7 @@ from walle.client.cloud_client import CloudClient, CloudRefusedError, CloudUnrea
 _PATH = "/v1/releases"
 _SILENCE_S = 60.0  # the cloud sends a ping every 15 s
 _RECONNECT_S = 0.5
-_RECONNECTS = 20  # in a row
+_RECONNECTS = 20  # attempts in a row
 
 
 class PolicyJson(TypedDict):

@@ -31,11 +31,11 @@ from walle.base.clock import Clock
 from walle.errors import DeployError
 from walle.store.errors import StateError
 
-LIFE_S = 10.0  # a lease that is not renewed for this time may be taken by another node
+LIFE_S = 10.0  # life of a lease: another holder may take it after that, if it is not renewed
 RELEASES = "releases"
 MONITOR = "monitor"
-_RENEWALS = 5  # renewals in the life of a lease, of which some may fail
-_STANDBY_S = 1.0  # a standby tries again after this time
+_RENEWALS = 5  # renewals in the life of a lease: some may fail
+_STANDBY_S = 1.0  # pause between two attempts of a standby
 _LOG = logging.getLogger(__name__)
 
 
@@ -213,7 +213,7 @@ class LeaseKeeper:
                 _LOG.error("%s; this node stops acting", error)
                 self.lost.set()
             except (DeployError, TimeoutError) as error:
-                is_logged = getattr(error, "may_pass", False)  # the database has logged its outage
+                is_logged = getattr(error, "may_pass", False)  # a fault of the database was logged there
                 _LOG.log(
                     logging.DEBUG if is_logged else logging.WARNING, "lease %r cannot be renewed: %s", self._name, error
                 )

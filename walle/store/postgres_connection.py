@@ -18,9 +18,9 @@ import asyncpg
 type Pool = "asyncpg.Pool[asyncpg.Record]"
 type PooledConnection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
-CONNECT_S = 4.0  # to one host
-TRY_S = 5.0  # for an attempt at a server that has been away for long
-TRY_AGAIN_S = 1.0  # from a failure to the next such attempt
+CONNECT_S = 4.0  # timeout of a connection to one host
+TRY_S = 5.0  # time for an attempt at a server that has been away for long
+TRY_AGAIN_S = 1.0  # pause from a failure to the next such attempt
 _LOGGED_S = 0.5
 _FULL_S = 60.0
 OLDEST = 130000  # server_version_num
@@ -36,8 +36,8 @@ _TRANSIENT_CLASSES = {
     "58",  # system error
 }
 _TRANSIENT = {READ_ONLY, "25P03"}  # 25P03: the transaction was idle for too long
-_LOOKS = 5  # of a check for a pooler: another client may take the session between two
-_SECRETS = {"password", "sslpassword"}  # of a URL's query
+_LOOKS = 5  # looks of a check for a pooler: another client may take the session between two
+_SECRETS = {"password", "sslpassword"}  # parameters of a URL's query
 _PROTOCOL = "08P01"  # what a pooler refuses
 _AWAY_CLASSES = {"08", "57", "58"}
 _AWAY = {READ_ONLY, "53300"}  # 53300: too many connections
@@ -239,7 +239,7 @@ async def lent(pool: Pool, limit_s: float) -> AsyncIterator[PooledConnection]:
     try:
         connection = await pool.acquire(timeout=limit_s)
     except TimeoutError as late:
-        if str(late):  # of the connector
+        if str(late):  # the connector's own timeout has a text
             raise
         raise NoConnectionError(f"no connection is free within {limit_s:.3g} s") from late
     is_late = False
@@ -277,7 +277,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _terminate(connection: PooledConnection) -> None:
-    with contextlib.suppress(asyncpg.InterfaceError):  # it went back to its pool already
+    with contextlib.suppress(asyncpg.InterfaceError):  # the pool has it back already
         connection.terminate()
 
 
@@ -317,7 +317,7 @@ async def check_pooling(dsn: str) -> None:
         except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError) as error:
             raise ServerError(_POOLED_BY_TRANSACTION) from error
         except ERRORS as error:
-            if "pooling mode" in str(error):  # of pgbouncer, which ends the connection
+            if "pooling mode" in str(error):  # pgbouncer says so, and ends the connection
                 raise ServerError(_POOLED_BY_TRANSACTION) from error
             raise
 

@@ -55,9 +55,9 @@ type Action[T] = Callable[["Connection"], Awaitable[T]]
 CONNECTIONS = 4
 RETRY_S = 15.0
 _CLOSE_S = 1.0
-_RETRY_AFTER_S = 5  # a client is told to wait for this time
-_WRITES_KEPT = "1 hour"  # a write is tried for a far shorter time
-_FORGET_EVERY = 1000  # one write of this many removes old keys
+_RETRY_AFTER_S = 5  # seconds that a client is told to wait
+_WRITES_KEPT = "1 hour"  # far longer than a write is tried
+_FORGET_EVERY = 1000  # writes
 _SETTINGS = {
     "application_name": "walle",
     "search_path": "walle",

@@ -16,7 +16,7 @@ from walle.store.postgres_database import (
 )
 from walle.store.stored_texts import JsonTexts
 
-_END_S = 1.0  # a call under way ends in this time when the database is closed
+_END_S = 1.0  # time for calls under way when it is closed
 
 
 class SyncDatabase(JsonTexts):

@@ -32,7 +32,7 @@ class IdentityRecord:
     generation: int
     enrolled_s: float
     expires_s: float
-    seen_s: float  # when it last asked for a certificate or a session
+    seen_s: float  # time of its last request for a certificate or a session
     revoked_s: float | None
     reason: str
 

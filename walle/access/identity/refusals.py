@@ -4,7 +4,7 @@ from walle.access.errors import AccessError
 from walle.errors import ConfigError
 from walle.protocol import MAX_ID_CHARS
 
-RENEWAL_GRACE_S = 180 * 86_400.0  # after the end of its certificate, in which a device may still renew it
+RENEWAL_GRACE_S = 180 * 86_400.0  # time after the end of its certificate in which a device may still renew it
 
 
 class IdentityRefusedError(AccessError):

@@ -25,7 +25,7 @@ from walle.base.device_identity import DeviceIdentity
 from walle.protocol import session_proof
 from walle.store.threads import StoreThreads
 
-MAX_REQUEST_BYTES = 4096  # of a certificate signing request
+MAX_REQUEST_BYTES = 4096  # limit of a certificate signing request
 _CHALLENGE_S = 60.0
 
 

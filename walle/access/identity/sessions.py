@@ -27,7 +27,7 @@ from walle.trust.ed25519_keys import checked_key
 SESSION_LIFE_S = 12 * 3600.0
 MAX_TOKEN_BYTES = 4096  # an id of 256 characters takes up to 12 bytes of JSON for each
 _DOMAIN = b"walle device session 1\0"
-_ENTRY_BYTES = 500  # of a token that is kept, beside its own
+_ENTRY_BYTES = 500  # size of a kept entry beside its token
 _HOW = f"the app adds device.request_headers() to its requests, with {DEVICE_HEADER}"
 
 

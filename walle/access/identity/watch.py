@@ -15,7 +15,7 @@ from walle.metrics.table import counter, gauge_of
 _LOG = logging.getLogger(__name__)
 
 _ASK_S = 1.0
-_LATE_S = 30.0  # without an answer: /healthz says so
+_LATE_S = 30.0  # time without an answer after which /healthz says so
 
 
 class IdentityWatch:

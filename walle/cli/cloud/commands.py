@@ -26,7 +26,7 @@ from walle.errors import ConfigError
 
 DEFAULT_HTTP_PORT = 8470
 DEFAULT_TUNNEL_PORT = 8471
-_IN_FILE = "file"  # as --uploads: a file in the folder
+_IN_FILE = "file"  # value of --uploads: a file in the folder
 
 
 def up(

@@ -206,7 +206,7 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 def _toml_lines(values: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> Iterator[str]:
     for section, keys in values.items():
-        yield f"\\[{section}]"  # as text, not as a style of the terminal
+        yield f"\\[{section}]"  # escaped, because rich takes it for a style
         for key, value in keys.items():
             text = json.dumps(value).replace("[", "\\[")
             yield f"{key} = {text}" if SECTIONS[section][key] in given else f"{key} = {text}  # default"

@@ -17,7 +17,7 @@ from walle.client.cloud_client import CloudRefusedError, CloudUnreachableError
 from walle.errors import ConfigError
 
 _LOOK_S = 0.5
-_AWAY_S = 60.0  # that the gateway may be, while it is moved or started again
+_AWAY_S = 60.0  # time that the gateway may be away, while it is moved or started again
 _UNAVAILABLE = 503
 
 

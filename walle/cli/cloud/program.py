@@ -210,7 +210,7 @@ def _announce(
         trusted_keys=home.trusted_keys,
     )
     path = config.folder / JOIN_FILE
-    join.save(path)  # at once: the token of the one before admits nobody any more
+    join.save(path)  # saved at once: the token before admits nobody any more
     said: dict[str, Any] = {
         "url": join.url,
         "tunnel": f"{bracketed}:{address.tunnel_port}",

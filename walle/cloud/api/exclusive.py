@@ -140,7 +140,7 @@ def exclusive_router(
         policy = await _group(device, rule, app_version)
         listed = await asyncio.to_thread(_listed, repos, scenario, task, name)
         if policy is None:
-            await key_of(device)  # before a body for nobody is read
+            await key_of(device)  # checked before a body for nobody is read
         data = await _body(request, min(listed.max_bytes, MAX_EXCLUSIVE_BYTES))
         full = f"{scenario}/{task}"
         await asyncio.to_thread(space.check)
@@ -150,7 +150,7 @@ def exclusive_router(
             await audit.record("file.put", who=identity.name, subject=full, details=details)
             await _THREADS.run(groups.put, full, name, policy, data, by=identity.name)
             return
-        key = await key_of(device)  # which may have changed since: a body may take minutes
+        key = await key_of(device)  # asked again: a body may take minutes, and the key may have changed
         await audit.record("file.put", who=identity.name, subject=full, details=details)
 
         def work() -> None:
@@ -291,7 +291,7 @@ def _listed(repos: TaskRepos, scenario: str, task: str, name: str) -> ExclusiveF
     for version in reversed(versions):
         try:
             config = TaskConfig.parse(repos.read_file(scenario, task, version, CONFIG_FILE), CONFIG_FILE)
-        except (RepoError, TaskConfigError) as error:  # of an older walle
+        except (RepoError, TaskConfigError) as error:  # an older walle made it
             unread = unread or f"; {version} cannot be read: {error}"
             continue
         for file in config.exclusive:

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_READERS = 4  # pages that are read at once: one read may have 32 MiB of payloads
 _RETRY_AFTER_S = 5
 _LINES_AT_ONCE = 64
-_BYTES_AT_ONCE = 256 << 10  # of payloads
+_BYTES_AT_ONCE = 256 << 10  # payload bytes
 
 type Uploads = Callable[[], UploadStore]
 """The gateway's store of uploads, which is open while it serves."""

@@ -18,7 +18,7 @@ from walle.deploy.releases.table import ReleaseTable
 from walle.protocol import OutcomeBatch
 
 if TYPE_CHECKING:
-    from walle.cloud.inference.request import PhaseRequest  # its package imports this module
+    from walle.cloud.inference.request import PhaseRequest  # the request's package imports this module
 
 
 class GatewayPeer(Protocol):

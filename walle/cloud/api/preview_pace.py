@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator
 from walle.base.clock import Clock
 from walle.errors import DeployError
 
-ALLOWANCE_S = 10.0  # of CPU time that a caller may use at once, and
+ALLOWANCE_S = 10.0  # CPU time that a caller may use at once
 REFILL = 0.2  # seconds of it that come back in a second
 MAX_WAITING = 8  # callers, beside the one whose preview runs
-_MAX_CALLERS = 1_000  # with an allowance that is not whole; above, those with most of it left are forgotten
+_MAX_CALLERS = 1_000  # callers with an allowance that is not whole; above, those with most of it left are forgotten
 _BUSY_RETRY_S = 5
-_COMPILE_S = 0.1  # of the longest rule, about
+_COMPILE_S = 0.1  # time for the longest rule, about
 
 
 class PreviewBusyError(DeployError):
@@ -50,7 +50,7 @@ class PreviewPace:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running = asyncio.Lock()
-        self._callers: set[str] = set()  # with a preview that runs or waits
+        self._callers: set[str] = set()  # callers with a preview that runs or waits
         self._used: dict[str, tuple[float, float]] = {}  # CPU seconds used, as of a time
 
     @contextlib.asynccontextmanager

@@ -52,7 +52,7 @@ from walle.store.disk_space import DiskFullError
 from walle.store.errors import StateError
 
 STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
-MAX_TEXT_CHARS = 16_000  # of a reason, a traceback or a log in an answer
+MAX_TEXT_CHARS = 16_000  # limit of a reason, a traceback or a log in an answer
 
 
 class Releases(Protocol):
@@ -325,7 +325,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         )
         page = await releases.page(query)
         found = list(page.releases)
-        while page.before and not limit:  # as before there were pages
+        while page.before and not limit:  # clients without pages get all
             page = await releases.page(dataclasses.replace(query, before=page.before))
             found += page.releases
         response.headers["X-Walle-Before"] = str(page.before)

@@ -16,7 +16,7 @@ _BODIES = (  # every other path of Walle has no body
     BodyRule(re.compile(r"/git/.*"), MAX_REQUEST_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
-    BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # of new devices
+    BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # for enrolment
     BodyRule(re.compile(r"/v1/exclusive/.*"), MAX_EXCLUSIVE_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/attributes/.*"), MAX_TABLE_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
@@ -28,6 +28,6 @@ REQUEST_RULES = RequestRules(
     _BODIES,
     new_work=re.compile(
         r"/v1/releases(/[^/]*/(start|resume))?|/dashboard/releases/[^/]*/(start|resume)"
-    ),  # not a rollback
+    ),  # rollbacks are never new work
     streams=re.compile(r"/v1/releases/[^/]*/stream|/dashboard(/.*)?/live"),
 )

@@ -38,9 +38,9 @@ class Caller(enum.Enum):
     ANYONE = "anyone"
     DEVICE = "a device"
     PERSON = "a token"
-    FILE_ADDRESS = "a file address"  # of a directive: it is its own permission
-    SESSION = "a person at the dashboard"  # who has logged in with a token
-    LINK = "a read-only link"  # it is its own permission
+    FILE_ADDRESS = "a file address"  # address in a directive, which is the permission
+    SESSION = "a person at the dashboard"  # logged in with a token
+    LINK = "a read-only link"  # the link is the permission
     BUSINESS = "the business app's own check"
 
 
@@ -374,7 +374,7 @@ def _with_fields(send: Send, fields: Sequence[tuple[bytes, bytes]]) -> Send:
 
 def _authorization(scope: Scope) -> str:
     found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-    return found[0].decode("latin-1") if len(found) == 1 else ""  # of two, others may read the other one
+    return found[0].decode("latin-1") if len(found) == 1 else ""  # two headers: others may read the other one
 
 
 async def _send_to_login(scope: Scope, send: Send) -> None:

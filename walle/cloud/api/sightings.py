@@ -16,7 +16,7 @@ from walle.deploy.push.answerer import Answerer
 from walle.errors import DeployError
 from walle.metrics.table import counter
 
-MAX_SIGHTINGS = 500  # of one request
+MAX_SIGHTINGS = 500  # limit of one request
 _AT_ONCE = 16  # sessions to verify, 0.1 ms each, before other requests have a turn
 
 

@@ -24,7 +24,7 @@ from walle.protocol import MAX_ID_CHARS, Profile, printable
 
 WEEK_S = 7 * 86_400.0
 MAX_MET = 200  # releases that a preview counts, the newest
-MAX_TERMS = 50  # of a rule that a preview counts
+MAX_TERMS = 50  # terms of a rule that a preview counts
 
 
 class TargetedDevices(Protocol):

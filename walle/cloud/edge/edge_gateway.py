@@ -41,8 +41,8 @@ from walle.protocol import DEVICE_HEADER
 from walle.store.background import in_background
 
 _DEVICE = DEVICE_HEADER.lower().encode()
-_LOOK_S = 0.02  # whether the last connection has ended
-_WAIT_S = 20.0  # for the gateway's first table
+_LOOK_S = 0.02  # interval between two checks that the last connection has ended
+_WAIT_S = 20.0  # longest wait for the gateway's first table
 _RETRY_S = 0.1
 
 
@@ -176,7 +176,7 @@ class EdgeGateway:
         config = self._config
         if not config.https:
             return None
-        own = config.folder / "authority" / "server.pem"  # which the gateway renews
+        own = config.folder / "authority" / "server.pem"  # the gateway renews it
         files = CertificateFiles(config.tls_cert or own, config.tls_key or own)
         follow = functools.partial(files.follow, self._clock)
         await undo.enter_async_context(in_background("renewal of HTTP's certificate", follow, self._clock))

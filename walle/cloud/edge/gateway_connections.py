@@ -22,11 +22,11 @@ import h11
 import httpcore
 
 _READ_BYTES = 64 << 10
-_MOST_HEADER_BYTES = 100 << 10  # of an answer
+_MOST_HEADER_BYTES = 100 << 10  # limit of an answer
 _IDLE_CONNECTIONS = 64
 _IDLE_S = 2.0  # less than after what the gateway ends an idle connection
 _CONNECT_S = 3.0
-_ROOM_S = 10.0  # that a request waits where all connections are in use
+_ROOM_S = 10.0  # time that a request waits where all connections are in use
 # A gateway whose machine is gone says nothing: the kernel ends such a connection after half a minute.
 _SOCKET_OPTIONS: list[tuple[int, int, int]] = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -39,13 +39,13 @@ class PushGatewayConfig:
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
     http_port: int = 0
-    certificate: CertificateFiles | None = None  # of HTTPS; read again when its files change
+    certificate: CertificateFiles | None = None  # HTTPS; read again when its files change
     trusted_proxies: tuple[str, ...] = ()
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
     business_app: str = ""
     pulls_s: float = 0.0
-    pull_mb_s: float = 0.0  # of the versions of these pulls, as far as the cloud tells their sizes
-    metrics_token: str = ""  # of who may read /metrics, beside `token`
+    pull_mb_s: float = 0.0  # rate of the versions of these pulls, as far as the cloud tells their sizes
+    metrics_token: str = ""  # a second token for /metrics, beside `token`
 
 
 @contextlib.asynccontextmanager

@@ -26,12 +26,12 @@ from walle.store.background import in_background
 _LOG = logging.getLogger(__name__)
 
 GATHER_S = 0.01
-CALLS = 2  # at once: one gathers in the monitor while another is journalled
+CALLS = 2  # calls at once: one gathers in the monitor while another is journalled
 MAX_WAITING = 8192  # reports, with those of the calls under way
 MAX_WAITING_BYTES = 32 << 20
 MAX_CALL = 256  # reports, some 20 ms of the monitor's time
 MAX_CALL_BYTES = 4 << 20
-ANSWER_S = 30.0  # for a call: the monitor may be started again meanwhile
+ANSWER_S = 30.0  # time for a call: the monitor may be started again meanwhile
 
 
 class ReportsWaitError(DeployError):
@@ -62,12 +62,12 @@ class ReportQueue:
         self._monitor = monitor
         self._clock = clock
         self._queue: collections.deque[_Waiting] = collections.deque()
-        self._count = 0  # with the calls under way
+        self._count = 0  # reports, those of the calls under way included
         self._size_bytes = 0
         self._has_any = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._error = ""
-        self._interval_s = 0  # that devices are told, 0 for nothing
+        self._interval_s = 0  # interval that devices are told, 0 for nothing
 
     async def take(self, batch: OutcomeBatch, size_bytes: int) -> int | None:
         """Return once a report, of a body of `size_bytes`, counts: what its device is told, as `MonitorService.take`.

@@ -31,11 +31,11 @@ from walle.metrics.table import counter, gauge_of
 _LOG = logging.getLogger(__name__)
 
 HOLD_S = 20.0
-KEPT_BYTES = 1 << 20  # of a request's body, to send it again
-ALL_KEPT_BYTES = 128 << 20  # of all bodies; beyond it a request is not sent again
+KEPT_BYTES = 1 << 20  # bytes kept of a request's body, to send it again
+ALL_KEPT_BYTES = 128 << 20  # limit of all bodies; above, a request is not sent again
 MAX_HELD = 512  # requests that wait at once
 _FIRST_PAUSE_S = 0.05
-_MAX_PAUSE_S = 0.5  # until the next look for a gateway that cannot be reached
+_MAX_PAUSE_S = 0.5  # longest pause before the next look for a gateway that cannot be reached
 _MAX_ANSWERED_PAUSE_S = 4.0  # beyond what a gateway asked for that answered 503
 _RETRY = ((b"retry-after", b"2"),)
 _RANDOM = random.Random()
@@ -310,7 +310,7 @@ def _first(headers: list[Field], name: bytes) -> str | None:
 async def _send_back(answer: Answer, send: Send) -> None:
     fields = [(name.lower(), value) for name, value in answer.headers]
     named = {one.strip().lower() for name, value in fields if name == b"connection" for one in value.split(b",")}
-    left_out = (named - _NEVER_BY_NAME) | _HOP_BY_HOP | {b"date"}  # which the server adds
+    left_out = (named - _NEVER_BY_NAME) | _HOP_BY_HOP | {b"date"}  # the server adds a date
     headers = [field for field in fields if field[0] not in left_out]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     async for part in answer.parts():

@@ -121,7 +121,7 @@ async def _take_from(path: Path) -> socket.socket | None:
                     loop.remove_reader(caller)
                 _, descriptors, _, _ = socket.recv_fds(caller, 1, 1)
         except ConnectionRefusedError:
-            await asyncio.to_thread(path.unlink, missing_ok=True)  # its process has ended
+            await asyncio.to_thread(path.unlink, missing_ok=True)  # the process has ended
             return None
         except (OSError, TimeoutError) as error:
             why = str(error) or f"it does not answer within {_TIMEOUT_S:g} s"

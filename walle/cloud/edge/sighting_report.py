@@ -35,7 +35,7 @@ class SightingReport:
         self._cloud = cloud
         self._answerer = answerer
         self._clock = clock
-        self._sessions: dict[str, bytes] = {}  # of devices since the last report
+        self._sessions: dict[str, bytes] = {}  # sessions of devices since the last report
         self._reported: collections.OrderedDict[str, tuple[int, float]] = collections.OrderedDict()
         self._error = ""
 

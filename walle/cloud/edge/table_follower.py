@@ -19,8 +19,8 @@ from walle.trust.ed25519_keys import KeyRefusedError
 
 _LOG = logging.getLogger(__name__)
 
-LATE_S = 30.0  # without an answer of the other gateway: /healthz says so
-_MARGIN_S = 5.0  # for an answer, beyond the time that it may wait
+LATE_S = 30.0  # time without an answer of the other gateway after which /healthz says so
+_MARGIN_S = 5.0  # time for an answer, beyond the time that it may wait
 _RETRY_S = 0.2
 _MAX_RETRY_S = 2.0
 

@@ -11,7 +11,7 @@ from walle.pipeline.ingest.store.topic_check import DeviceTask
 from walle.protocol import Profile
 from walle.task.run.runner import PhasePlaceError
 
-RESTORED_S = 30 * 86_400.0  # since the restore of a cloud, in which devices may have tasks that it does not know of
+RESTORED_S = 30 * 86_400.0  # time after the restore of a cloud in which devices may have tasks that it does not know of
 
 
 class DeviceRequests:

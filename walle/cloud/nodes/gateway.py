@@ -109,9 +109,9 @@ from walle.store.disk_space import DiskSpace
 _LOG = logging.getLogger(__name__)
 
 _DRAWN = ("tunnel", "http")  # parts of which the dashboard draws metrics
-_NOTE_S = 2.0  # between two times that the devices that were seen are listed
-_RENEW_S = 86_400.0  # between two looks at the certificate
-_LOOK_S = 1.0  # at whether tunnel servers report
+_NOTE_S = 2.0  # interval between two lists of the devices that were seen
+_RENEW_S = 86_400.0  # interval between two looks at the certificate
+_LOOK_S = 1.0  # interval between two checks that tunnel servers report
 _MOVE_S = 1.0  # over which devices go to their tunnel servers
 
 

@@ -58,7 +58,7 @@ class InferenceNode:
         if self._local is not None:
             await asyncio.to_thread(
                 shutil.rmtree, self._home.inference_folder, ignore_errors=True
-            )  # of a process before
+            )  # an earlier process may have left it
             await self._local.start()
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from walle.deploy.monitor.service import MonitorService
 from walle.store.background import in_background
 from walle.store.lease import MONITOR
 
-_GROUP_S = 0.01  # that a report waits for others with which it is journalled
+_GROUP_S = 0.01  # time that a report waits for others with which it is journalled
 
 
 class MonitorNode:

@@ -14,7 +14,7 @@ from walle.base.durable_file import write_file
 from walle.errors import ConfigError, DeployError
 
 PLAN_FILE = "nodes.json"
-ID_CHARS = 8  # of a node's id, in the name of a process that belongs to it
+ID_CHARS = 8  # characters of a node's id, in the name of a process that belongs to it
 _TURNS = ("identities", "monitor", "releases", "gateway")
 
 
@@ -224,7 +224,7 @@ def in_turn(plan: Plan, kinds: Sequence[NodeKind], processes: Sequence[Process])
         if one.kind not in counts:
             continue
         siblings = [other for other in processes if (other.kind, other.node) == (one.kind, one.node)]
-        if len(siblings) > counts[one.kind]:  # its successor runs already
+        if len(siblings) > counts[one.kind]:  # a successor runs already
             found.append(Leave(one.name, 0.0))
         else:
             names = {other.name for other in siblings}

@@ -45,7 +45,7 @@ class Cloud:
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self.home.close)
             for node in (self._identity_node, self._monitor_node, self._release_node):
-                undo.push_async_callback(node.close)  # does nothing where it was never started
+                undo.push_async_callback(node.close)  # a node that was never started ignores it
             undo.callback(self._hurry)
             for other in (self.inference, self.gateway):
                 undo.push_async_callback(other.close)

@@ -42,7 +42,7 @@ from walle.task.format.config import TaskConfig
 from walle.task.format.large_file import LargeFile
 
 _LOG = logging.getLogger(__name__)
-_CLOUD_CAUSE = "cloud"  # of a pause for a fault of the cloud's own, not of the version
+_CLOUD_CAUSE = "cloud"  # cause of a pause for a fault of the cloud itself, not of the version
 
 
 class ReleaseNode:

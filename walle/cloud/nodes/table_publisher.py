@@ -11,7 +11,7 @@ from walle.base.clock import Clock
 from walle.cloud.api.interfaces import InferencePeer
 from walle.deploy.releases.table import ReleaseTable
 
-HOLD_S = 30.0  # for a version to be loaded; devices get it then all the same
+HOLD_S = 30.0  # time for a version to be loaded; devices get it then all the same
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class TablePublisher:
         inference = self._inference
         new = [one for one in table.candidates if one not in self._let_out and one not in self._loading]
         cold = await inference.cold(new) if inference is not None and new else frozenset[str]()
-        if table.generation < self._table.generation:  # also one that came meanwhile, such as a rollback
+        if table.generation < self._table.generation:  # another table came meanwhile, such as a rollback
             return
         self._table = table
         if inference is not None:

@@ -18,7 +18,7 @@ from walle.trust.metadata import RELEASE, TIMESTAMP, Root, Scenarios
 
 _LOG = logging.getLogger(__name__)
 
-_WATCH_S = 2.0  # between two looks for new metadata
+_WATCH_S = 2.0  # interval between two looks for new metadata
 
 
 class OnlineRoles:
@@ -105,7 +105,7 @@ class OnlineRoles:
             return
         try:
             self._root, self._scenarios = self._load()
-        except (ConfigError, OSError) as error:  # also while files are being copied: looked at again
+        except (ConfigError, OSError) as error:  # files may be half copied: looked at again
             _LOG.error("new metadata are not used: %s", error)
             return
         self._names = names

@@ -36,8 +36,8 @@ from walle.store.background import in_background
 _LOG = logging.getLogger(__name__)
 
 REPORT_S = 0.5
-_ASK_S = 5.0  # for the gateway's answer to a report
-_HEARD_S = 2 * REPORT_S  # from leaving the ring until the other servers know
+_ASK_S = 5.0  # time for the gateway's answer to a report
+_HEARD_S = 2 * REPORT_S  # time from leaving the ring until the other servers know
 _MOVES_S = 500  # devices that a server sends to others in a second, when the ring changes
 _RENEW_S = 86_400.0
 
@@ -129,7 +129,7 @@ class TunnelNode:
             )
             await self._revoke(self._identity.revocations)
             await undo.enter_async_context(self._service)
-            undo.callback(self._service.server.ring.leave)  # at the end devices go to the others
+            undo.callback(self._service.server.ring.leave)  # devices go to the others when it ends
             self.member = RingMember(self._name, self._host, self._public_port or self._service.port)
             Ring(members=[self.member])  # a report of another text than an address would be in the way of every server
             works: dict[str, Callable[[], Awaitable[None]]] = {

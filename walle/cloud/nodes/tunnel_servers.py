@@ -51,7 +51,7 @@ class TunnelServers:
         self.ring = Ring()
         self.lost = 0  # servers that did not report any more, without leaving
         self._clock = clock
-        self._settles_s = clock.monotonic()  # when a ring may be made
+        self._settles_s = clock.monotonic()  # earliest time of a ring
         self._followed = 0  # the highest generation of a ring that a server follows
         self._servers: dict[str, _Server] = {}
         self._ended: list[TunnelState] = []
@@ -60,7 +60,7 @@ class TunnelServers:
     def take(self, report: TunnelReport) -> Ring | None:
         """Take note of a report; return the ring that its server is to follow, None if none is known yet."""
         name = report.member.name
-        if not self.ring.generation and not self._servers and report.generation:  # of the gateway before this one
+        if not self.ring.generation and not self._servers and report.generation:  # the ring of an earlier gateway
             self._settles_s = self._clock.monotonic() + _SETTLE_S
         known = self._servers.get(name)
         if known is not None and known.report.state.pid != report.state.pid:  # a further process

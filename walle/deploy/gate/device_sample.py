@@ -23,8 +23,8 @@ class Observation:
 
     runs: int
     failed: float
-    refused: bool = False  # it refused the version, or left it
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of the runs that ended well
+    refused: bool = False  # the device refused the version, or left it
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  # metrics of the runs that ended well
 
     @property
     def broken(self) -> bool:
@@ -38,7 +38,7 @@ class _Waiting:
     ok: float = 0.0
     failed: float = 0.0
     given: int = 0  # runs that count already, in a trial
-    since_s: float | None = None  # of its first runs
+    since_s: float | None = None  # time of its first runs
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
     metrics: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)  # name → runs, mean
 
@@ -59,7 +59,7 @@ class DeviceSample:
     """
 
     def __init__(self) -> None:
-        self.runs: dict[tuple[int, int], int] = {}  # as a `Sample`
+        self.runs: dict[tuple[int, int], int] = {}  # see `Sample`
         self.groups: dict[Group, list[int]] = {}  # → devices that are not broken, and that are
         self.broken = 0
         self.devices = 0  # observations: in a trial, a device gives several
@@ -268,7 +268,7 @@ class DeviceSample:
         silent = [one for one, device in sample._waiting.items() if device.since_s is None and not device.given]
         sample._silent = collections.OrderedDict.fromkeys(silent)
         sample._done = set(plain["done"])
-        hindered = plain.get("hindered", {})  # not in evidence of before
+        hindered = plain.get("hindered", {})  # older evidence lacks it
         sample._hindered = {one: FailureClass(what) for one, what in hindered.items()}
         return sample
 

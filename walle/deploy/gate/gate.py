@@ -7,7 +7,7 @@ from typing import Any
 from walle.deploy.gate.guard import Guard, GuardError, parse_guards
 from walle.errors import DeployError
 
-MAX_DEVICES = 4_000  # of a step, and of the control: a step that they do not decide is inconclusive
+MAX_DEVICES = 4_000  # limit of a step, and of the control: a step that they do not decide is inconclusive
 MAX_DEVICE_RUNS = 100
 MAX_TRIAL_RUNS = 10_000
 

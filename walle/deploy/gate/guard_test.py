@@ -28,7 +28,7 @@ from walle.deploy.gate.mean_bets import MeanBets, best_stakes
 from walle.protocol import LATENCY_MS
 
 HOSTILE = 0.01  # share of the devices of each version that may say anything
-HALFWAY = 0.5  # of the way from an equal value to a relative bound
+HALFWAY = 0.5  # part of the way from an equal value to a relative bound
 PARTNERS = 3
 MIN_CHOICE = 24  # devices of one version that wait before one of them is chosen
 MAX_WAITING = 256  # devices of each version that wait for a partner; beyond it the oldest is dropped
@@ -45,8 +45,8 @@ class GuardTest:
         self.guard = guard
         self.compared = 0
         self.reported = 0  # devices with the new version that reported the metric
-        self.reported_before = 0  # and with the one before
-        self.worse = 0.0  # of those compared, each by the share of its comparisons
+        self.reported_before = 0  # devices with the version before that did
+        self.worse = 0.0  # worse ones of those compared, each by the share of its comparisons
         self._reset()
 
     def _reset(self) -> None:

@@ -9,7 +9,7 @@ from walle.deploy.gate.step import Step
 
 _ENOUGH = 30  # devices with the version before: if none of them reports a metric, it has none
 _FEW = 2 * HOSTILE  # share of these that may report a metric which the version before does not have
-_OF_DEVICES = 10  # with the new version that count, at least one must report a metric, or else nobody does
+_OF_DEVICES = 10  # devices with the new version that count: at least one must report a metric, or else nobody does
 
 
 @dataclasses.dataclass(frozen=True)

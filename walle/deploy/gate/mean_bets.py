@@ -10,7 +10,7 @@ far above it.
 import math
 from collections.abc import Sequence
 
-_BOLDNESS = 0.98  # of the stake that could lose everything at one observation
+_BOLDNESS = 0.98  # part of the stake that could lose everything at one observation
 
 
 class MeanBets:

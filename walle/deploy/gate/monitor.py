@@ -45,7 +45,7 @@ from walle.trust.audience import share
 MAX_GROUPS = 50
 MAX_GROUPS_OF_KEY = 30
 MAX_HELD = 1_000  # devices of a step that count, until which it is held for a suspicion
-_PAUSING_TESTS = MAX_GROUPS + MAX_GUARDS + 4  # with those of three classes of failure, and of silent devices
+_PAUSING_TESTS = MAX_GROUPS + MAX_GUARDS + 4  # three classes of failure, and silent devices, add four
 _SUSPICION = math.log(5)  # evidence at which a step is not accepted
 _P_BROKEN = 0.05  # share of broken devices of a bad version
 _HOSTILE = 0.01  # share of devices whose failures are disregarded
@@ -91,13 +91,13 @@ class Monitor:
         self.join: Join = as_reported
         self.step = step
         self.verdict = Verdict.CONTINUE
-        self.reason = ""  # of a rejection or a pause, as a sentence
-        self.cause = ""  # of a pause, as a key
-        self._new = [DeviceSample()]  # of each step so far
+        self.reason = ""  # sentence for a rejection or a pause
+        self.cause = ""  # key of the cause of a pause
+        self._new = [DeviceSample()]  # samples of each step so far
         self._old = DeviceSample()
         self._heard_s: float | None = None  # time of the last tick at which devices were added
         self._counted = 0  # devices at that tick
-        self._groups: list[tuple[str, str]] = []  # in the order in which they were first seen; bounded
+        self._groups: list[tuple[str, str]] = []  # sorted by the time when they were first seen; bounded
         self._began_s: float | None = None  # time at which the step was first looked at
         self._now_s = 0.0
         self._is_held = False  # accepted, but for the time that the step lasts
@@ -115,7 +115,7 @@ class Monitor:
         self._reject_at = spread + math.log(4)
         self._pause_at = spread + math.log(2 * _PAUSING_TESTS)
         self._accept_at = math.log(1 / gate.beta)
-        self._pause_once_at = math.log(2 * _PAUSING_TESTS / gate.alpha)  # of a test with one bet over all steps
+        self._pause_once_at = math.log(2 * _PAUSING_TESTS / gate.alpha)  # bound of a test with one bet over all steps
         self._silent.wait_s = gate.device_silence_s
         for sample in (self._new[-1], self._old):
             sample.metrics = self._guards.names
@@ -152,7 +152,7 @@ class Monitor:
         self._set_tests()
         if not same:
             if step.gate.trial_runs:
-                for device_id in earlier:  # they count again, and confirm no installation again
+                for device_id in earlier:  # earlier devices count again, and confirm no installation again
                     self._new[-1].admit(device_id, MAX_DEVICES)
             self._reset_verdict()
         elif overruled and self.verdict is Verdict.PAUSE:
@@ -220,7 +220,7 @@ class Monitor:
 
     def _take_new(self, device_id: str, outcome: Outcome, groups: Mapping[str, str], now_s: float) -> None:
         sample, runs = self._new[-1], self._block_runs
-        if self.step.bakes and outcome.kind is OutcomeKind.RUN:  # it confirmed the installation in a step before
+        if self.step.bakes and outcome.kind is OutcomeKind.RUN:  # the installation was confirmed in a step before
             sample.admit(device_id, int(MAX_DEVICES * self._baked()))
         match outcome.kind:
             case OutcomeKind.INSTALLED:
@@ -330,7 +330,7 @@ class Monitor:
             self.verdict = Verdict.ACCEPT
 
     def _pause_or_accept(self) -> None:
-        self._is_held = False  # until `_accept`: later devices may have changed what was found before
+        self._is_held = False  # later devices may have changed what was found before; `_accept` sets it
         for what in _HINDERED if self._new[-1].hindered else ():
             cause = f"{what} at {self.step.stage}"
             if cause not in self.step.overruled and self._is_hindered(what):
@@ -351,7 +351,7 @@ class Monitor:
         waits = f"guard {guards.open.guard}" if guards.open and not self.step.is_census else ""
         if not waits and not self.step.is_census and self._floor_log >= self._accept_at:
             waits = self._suspicion()
-        if not (waits and guards.unreported is None) and self._accepts():  # which takes longer
+        if not (waits and guards.unreported is None) and self._accepts():  # `_accepts` takes longer
             if not waits:
                 self._accept()
                 return
@@ -467,7 +467,7 @@ class Monitor:
         tests = []
         for group in self._groups:
             broken = sum(one.groups.get(group, (0, 0))[1] for one in self._new)
-            most = math.log(self.step.steps) - broken * math.log(_GROUPS.floor)  # that any bets on them can win
+            most = math.log(self.step.steps) - broken * math.log(_GROUPS.floor)  # most that any bets on them can win
             if not broken or (not exact and most < at):
                 continue
             new = [one.by_group(group) for one in self._new]
@@ -486,10 +486,10 @@ class Monitor:
         exact: bool,
     ) -> float:
         """Return the logarithm of the sum of the wealths of bets that began with each step."""
-        below = boundary - math.log(self.step.steps)  # with every bet under it, the sum is under the boundary
+        below = boundary - math.log(self.step.steps)  # the sum stays under the boundary if every bet is under this
         values: list[float] = []
         steps = new
-        if self.step.bakes:  # its devices have counted before, so it is judged apart from the steps
+        if self.step.bakes:  # the devices have counted before: the step is judged apart from the others
             values.append(test.reject_log(new[-1], old, below=-math.inf if exact else below))
             steps = new[:-1]
         since: dict[tuple[int, int], int] = {}
@@ -593,7 +593,7 @@ class Monitor:
         step["gate"] = Gate(**step["gate"])
         step["overruled"] = tuple(step["overruled"])
         step["policy"] = Policy.from_plain(step.get("policy", {}))
-        step.pop("has_control", None)  # of evidence from before there were control versions
+        step.pop("has_control", None)  # evidence from before there were control versions has it
         for field in _SETS:
             step[field] = frozenset(step.get(field, ()))
         monitor = cls(Step(**step))
@@ -605,7 +605,7 @@ class Monitor:
         monitor._groups = [(key, value) for key, value in plain["groups"]]
         monitor._hindrances = dict(plain.get("hindrances", {}))
         monitor._began_s, monitor._is_held = plain.get("began_s"), plain.get("is_held", False)
-        if "guards" in plain:  # not in evidence of before, here and below
+        if "guards" in plain:  # older evidence lacks it, and the fields below
             monitor._guards.restore(plain["guards"])
         if "silent_devices" in plain:
             monitor._silent.restore(plain["silent_devices"])

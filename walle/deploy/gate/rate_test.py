@@ -28,14 +28,14 @@ type Sample = Mapping[tuple[int, int], int]
 
 type Parts = tuple[float, ...]
 
-UNITS = 100  # of a failure: of a long report, only a part counts
+UNITS = 100  # parts of a failure: only some of a long report count
 _GRID = 192
 _TOP = 0.9  # greatest rate of the grid
 _UNKNOWN_TOP = 0.1  # greatest rate assumed of a version before that has reported nothing yet
 _IDLE_REJECT = 0.02  # share of the wealth that is not bet on the version before
 _IDLE_ACCEPT = 0.8
 _NEARLY_ALL = 0.98
-_BOLDNESS = 0.95  # of the bet that would lose everything at one observation
+_BOLDNESS = 0.95  # part of the bet that would lose everything at one observation
 
 
 def cap(n: int) -> int:

@@ -22,14 +22,14 @@ from walle.deploy.gate.mean_bets import MeanBets, best_stakes
 
 ALLOWED = 0.01
 MAX_WATCHED = 2_000  # devices of a release with the new version, and as many partners
-_GRACE = 1 / 4  # of the time: what is heard in it is of the first start
-_TOGETHER = 1 / 8  # of the time: in which the partner must report
+_GRACE = 1 / 4  # part of the time: reports in it come from the first start
+_TOGETHER = 1 / 8  # part of the time in which the partner must report
 _ALONE = 0.5  # share of devices without a partner that may be silent
 _STAKES = (
     1.9,
     1.0,
     0.4,
-)  # on differences that are most often 0: for few, more and many silent devices in both versions
+)  # bets on differences that are most often 0: for few, more and many silent devices in both versions
 
 
 @dataclasses.dataclass
@@ -49,7 +49,7 @@ class SilentDevices:
 
     def __init__(self) -> None:
         self.wait_s = 0.0
-        self.pairs = 0  # whose time is over
+        self.pairs = 0  # pairs whose time is over
         self.silent = 0  # devices of these with the new version
         self.silent_before = 0  # partners of these
         self.alone = 0  # devices without a partner whose time is over
@@ -104,7 +104,7 @@ class SilentDevices:
             if leaves(old.device_id):
                 self._forget(new)
                 self._forget(old)
-                self._known.discard(old.device_id)  # it may be watched with the new version
+                self._known.discard(old.device_id)  # the device may be watched with the new version
             else:
                 kept.append((new, old))
         self._couples = kept

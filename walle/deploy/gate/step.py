@@ -88,7 +88,7 @@ def _reported_profile(device_id: str, groups: Mapping[str, str], policy: Policy)
     for name, kind in policy.columns:
         attributes.pop(name, None)
         text = groups.get(name)
-        if text is None or len(text) >= most:  # it may be cut
+        if text is None or len(text) >= most:  # long texts may be cut
             continue
         if kind is ColumnType.STRING:
             attributes[name] = text

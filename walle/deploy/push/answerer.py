@@ -56,12 +56,12 @@ _ERROR = ERROR_HEADER.lower().encode()
 # No shared cache may give one device's answer to another.
 _VARY = (b"vary", f"{PROFILE_HEADER}, {DEVICE_HEADER}".encode())
 _ENTRY_OVERHEAD_BYTES = 1500
-_FRAME_BYTES = 20  # of a full profile: ,"t":{},"x":}
+_FRAME_BYTES = 20  # rest of a full profile: ,"t":{},"x":}
 MAX_DECIDED = 1 << 18  # decisions on parts and on whole profiles, and the directives in them, for all groups of devices
-_DIRECTIVE_BYTES = 120  # of a directive in a decision
+_DIRECTIVE_BYTES = 120  # size of a directive in a decision
 _NO_TASKS = TaskPart()
 MAX_SEEN = 16_384  # devices between two calls of `Answerer.take_seen`
-MAX_SEEN_BYTES = 32 << 20  # of their profiles: of 2,700 devices with 348 tasks
+MAX_SEEN_BYTES = 32 << 20  # size of their profiles: 2,700 devices with 348 tasks
 _MAX_ERROR_CHARS = 300
 
 
@@ -73,11 +73,11 @@ class _Sent:
 
     profile: Profile | None = None
     decision = NOTHING
-    policies = -1  # for which `decision` was made
+    policies = -1  # policies for which `decision` was made
     sender: str | None = None  # the one device that has sent it, since then; None for several
     parts: tuple[str, ...] = ()
     place = ""
-    size_bytes = 0  # while it is cached, with the decision
+    size_bytes = 0  # size in the cache, with the decision
 
     def __init__(self, raw: bytes, app_version: str, attributes: Mapping[str, Attribute], matching: int) -> None:
         self.raw = raw
@@ -140,8 +140,8 @@ class Answerer:
         self._cache_bytes = cache_bytes
         self._parts = KnownParts(parts_bytes)
         self._groups: dict[tuple[int, int], _Group] = {}  # by policies and count of parts
-        self._decided = 0  # in all groups, and joined
-        self._joined: dict[tuple[int, tuple[str, ...]], _Decided] = {}  # the same for all parts of a profile
+        self._decided = 0  # decisions in all groups, and joined ones
+        self._joined: dict[tuple[int, tuple[str, ...]], _Decided] = {}  # joined decisions for all parts of a profile
         self._max_answer_bytes = max_answer_bytes
         self._encoded: dict[tuple[int, ...], Headers] = {}  # identities of the table's directives → their encoding
         self._texts: dict[int, str] = {}  # identity of a directive → its JSON
@@ -285,7 +285,7 @@ class Answerer:
                 unknown.append(number)
                 continue
             if known.sender != sender and known.sender is not None:
-                self._parts.get(digest, sender)  # which is kept longer now
+                self._parts.get(digest, sender)  # the part is kept longer now
                 decided[digest] = _Decided(known.decision, None)
             if known.decision is not NOTHING:
                 found.append(known.decision)
@@ -455,7 +455,7 @@ class Answerer:
         """
         seen, self._seen, self._seen_bytes = self._seen, {}, 0
         self._has_seen.clear()
-        texts: dict[str, str] = {}  # of parts: thousands of devices have a few of them, each device a list of its own
+        texts: dict[str, str] = {}  # texts of parts: thousands of devices share a few, in lists that differ
         found: dict[str, bytes] = {}
         size_bytes = 0
         for device_id, sent in seen.items():

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, Self
 
 from walle.protocol import Directive
 
-MAX_DUES = 4  # that a decision keeps for what draws may say
+MAX_DUES = 4  # lists of due directives that a decision keeps for outcomes of draws
 
 
 class Due(NamedTuple):

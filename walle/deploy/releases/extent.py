@@ -28,7 +28,7 @@ def reaches(release: Release, profile: Profile, *, has_version: bool) -> bool:
         return False
     try:
         return _is_of_policy(policy, profile, only_known=has_version)
-    except RuleError:  # of a rule that is not valid any more: it takes no device
+    except RuleError:  # a rule that is not valid any more takes no device
         return False
 
 

@@ -15,7 +15,7 @@ from walle.deploy.shared_files.store import FileStoreError, FileStoreUnavailable
 from walle.errors import DeployError
 from walle.protocol import Envelope, Manifest, ProtocolError
 
-KEEP_VERSIONS = 5  # of each task
+KEEP_VERSIONS = 5  # versions kept of each task
 
 
 class ManifestError(DeployError):

@@ -38,7 +38,7 @@ MAX_BETA_DEVICES = 1000
 MAX_STEPS = 100
 MAX_REASON_CHARS = 500
 
-_PARTICIPLES = {  # of the events that people cause
+_PARTICIPLES = {  # participles of the events that people cause
     "Start": "started",
     "Pause": "paused",
     "Resume": "resumed",
@@ -147,10 +147,10 @@ class SimulationPassed:
     manifest: str
     size_bytes: int
     reads: tuple[str, ...] = ()  # topics of other tasks
-    groups: tuple[GroupResult, ...] = ()  # of devices on which it was simulated
-    other_groups: int = 0  # on which it was not
+    groups: tuple[GroupResult, ...] = ()  # groups of devices on which it was simulated
+    other_groups: int = 0  # groups on which it was not simulated
     state_bytes: int = 0  # the largest that the task's state was on a simulated device; 0 without state or events
-    state_max_bytes: int = 0  # its bound
+    state_max_bytes: int = 0  # bound of the state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,14 +353,14 @@ class Release:
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
-    groups: tuple[GroupResult, ...] = ()  # of devices that the release is for, on which it was simulated
+    groups: tuple[GroupResult, ...] = ()  # groups of devices that the release is for, on which it was simulated
     other_groups: int = 0  # too small or too many for that
     state_max_bytes: int | None = None  # bound of the task's state, 0 without one; None before it is built
     resumes: ReleaseState | None = None  # the state that a paused release returns to
     bakes: bool = False  # full, and still judged
     retries: str = ""  # id of the release that it is another attempt of
     reason: str = ""  # why it was rolled back, paused or failed, what its simulation waits for, or what its bake found
-    cause: str = ""  # of a pause by the gate
+    cause: str = ""  # cause of a pause by the gate
     overruled: tuple[str, ...] = ()  # causes of pauses that a person has overruled by resuming
     revision: int = 0
 

@@ -67,8 +67,8 @@ from walle.task.format.bundle import Bundle, TaskVersion
 from walle.task.format.large_file import LargeFile
 
 _LOG = logging.getLogger(__name__)
-_WHO = "release service"  # in the audit log
-_VERSIONS_OF_DEVICES = 3  # of a task, to which differences are made
+_WHO = "release service"  # name in the audit log
+_VERSIONS_OF_DEVICES = 3  # versions of a task to which differences are made
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
 MIN_KEEP_VERSIONS = 2  # the one in force, and one to go back to
 _RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated

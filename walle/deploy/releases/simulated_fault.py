@@ -10,10 +10,10 @@ from typing import Any, Self
 import walle
 from walle.protocol import Attribute, Failure, Manifest, printable
 
-MAX_FAULTS = 10  # of a simulation, which ends after as many failures
-MAX_KEPT = 3  # of a release, whose journal keeps them
+MAX_FAULTS = 10  # faults of a simulation, which ends after as many failures
+MAX_KEPT = 3  # faults of a release, whose journal keeps them
 _MAX_DEVICES = 8
-_MAX_TEXT_CHARS = 300  # of an event's contents, and of a source line
+_MAX_TEXT_CHARS = 300  # limit of an event's contents, and of a source line
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)')
 _PLACE = re.compile(r"(.*):(\d+) in ")
 _RUNTIME = str(Path(walle.__file__).parent) + "/"

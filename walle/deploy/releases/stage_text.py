@@ -20,5 +20,5 @@ def stage_text(stage: str) -> str:
         return state_text(stage)
     try:
         return f"{100 * float(share):.6g} % step"
-    except ValueError:  # of a newer cloud
+    except ValueError:  # a newer cloud has other stages
         return stage

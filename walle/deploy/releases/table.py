@@ -35,7 +35,7 @@ from walle.protocol import Audience, Directive, Profile, part_number
 from walle.trust.audience import admitted
 
 MAX_WITHDRAWN = 16  # versions of a task that a row knows to be rolled back
-MAX_KNOWN_VERSIONS = 32  # of a task in a group of devices: what they get is computed once
+MAX_KNOWN_VERSIONS = 32  # versions of a task in a group of devices: what they get is computed once
 MAX_GROUPS = 256  # groups of devices whose plans a table caches, and of those that a row tells apart
 
 
@@ -97,7 +97,7 @@ class TaskRow:
     """All answers about one task that a device may get."""
 
     task: str
-    entries: tuple[RowEntry, ...]  # in the order in which they go
+    entries: tuple[RowEntry, ...]  # sorted in the order in which they go
     removal: Directive
     withdrawn: frozenset[str] = frozenset()  # versions that were rolled back, the latest ones
     contested: frozenset[str] = frozenset()  # versions of which one release was rolled back, and another goes on
@@ -192,7 +192,7 @@ class RowPlan:
     """An unsigned row, computed from a task's releases by `plan_row`."""
 
     task: str
-    entries: tuple[PlannedEntry, ...]  # in the order in which they go
+    entries: tuple[PlannedEntry, ...]  # sorted in the order in which they go
     url: str
     withdrawn: frozenset[str] = frozenset()
     contested: frozenset[str] = frozenset()
@@ -371,7 +371,7 @@ class _Target:
         self._row = row
         self._candidates = candidates
         self._full = full
-        self.known: dict[str, Open] = {}  # for devices that refuse nothing, by their version; bounded
+        self.known: dict[str, Open] = {}  # plans for devices that refuse nothing, by their version; bounded
 
     def answer(self, have: str) -> Directive | None:
         if self._full is None:

@@ -26,7 +26,7 @@ class TableKeeper:
         cdn_url: Callable[[], str],
         lifetime_s: float,
     ) -> None:
-        self.generation = 0  # of the table that was published last
+        self.generation = 0  # generation of the table that was published last
         self._journal = journal
         self._world = world
         self._clock = clock

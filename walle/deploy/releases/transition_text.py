@@ -5,7 +5,7 @@ from typing import Any
 
 from walle.deploy.releases.stage_text import state_text
 
-_SHOWN_DEVICES = 10  # of a beta; the API has all of them
+_SHOWN_DEVICES = 10  # devices shown of a beta; the API has all of them
 _EVENTS = {
     "": "Created",
     "Create": "Created",
