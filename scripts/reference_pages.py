@@ -315,7 +315,7 @@ def main() -> None:
         if not path.exists() or path.read_text() != text:  # Sphinx reads what changed
             new = path.with_suffix(f".{os.getpid()}")
             new.write_text(text)
-            new.replace(path)  # in one step: another build may read it now
+            new.replace(path)  # atomic: another build may read the page now
 
 
 if __name__ == "__main__":

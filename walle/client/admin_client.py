@@ -18,7 +18,7 @@ class TokenJson(TypedDict):
     expires_s: float | None
     made_s: float | None
     made_by: str
-    used_s: NotRequired[float | None]  # not in the answer of `whoami`
+    used_s: NotRequired[float | None]  # absent in the answer of `whoami`
 
 
 class NewTokenJson(TypedDict):

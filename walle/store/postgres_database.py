@@ -213,7 +213,7 @@ class PostgresDatabase(JsonTexts):
                 query = "SELECT holder, fence FROM walle.leases WHERE name = $1 FOR SHARE"
                 check_grant(await connection.fetchrow(query, grant.name), grant)
             insert = "INSERT INTO walle.writes (key) VALUES ($1) ON CONFLICT DO NOTHING RETURNING TRUE"
-            if not await connection.fetchval(insert, key):  # it was committed before, and the answer was lost
+            if not await connection.fetchval(insert, key):  # an attempt before was committed, and its answer was lost
                 stored = await connection.fetchval("SELECT result FROM walle.writes WHERE key = $1", key)
                 return cast("T", None if stored is None else json.loads(stored))
             result = await action(connection)

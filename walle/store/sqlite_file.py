@@ -124,7 +124,7 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         yield
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # on a full disk, SQLite has rolled back already
+        if db.in_transaction:  # false on a full disk: SQLite has rolled back already
             db.execute("ROLLBACK")
         raise
 

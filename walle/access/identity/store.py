@@ -36,7 +36,7 @@ MAX_USES = 100_000
 MAX_LIFE_S = 366 * 86_400.0
 MAX_PAGE = 1_000
 _RESERVE_BYTES = 256 << 10  # a revocation takes about 20 KiB
-_ID_LOCK = 0x57414944  # of an id, which is the lock's key
+_ID_LOCK = 0x57414944  # first part of a lock's key; the id is the second
 _TOKENS_LOCK = 0x5741544B  # whoever removes several tokens holds it: no two wait for each other
 _STORED = ", ".join(STORED_FIELDS)
 _DRAW = "INSERT INTO counters AS c VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET value = c.value + 1 RETURNING value"
