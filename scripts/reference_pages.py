@@ -14,7 +14,8 @@ from fastapi import FastAPI
 from scripts import cv_page, np_page
 from walle.access.access import Role
 from walle.cli import app
-from walle.cli.cloud.config import SECTIONS, up_parameters
+from walle.cli.cloud.config import up_parameters
+from walle.cli.cloud.options import SECTIONS
 from walle.cloud.api.attributes import attribute_router
 from walle.cloud.api.devices import registry_router
 from walle.cloud.api.exclusive import cen_router, exclusive_router

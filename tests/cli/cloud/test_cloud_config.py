@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from tests.sim.program import Programs
 from walle.cli import app
-from walle.cli.cloud.config import NOT_IN_FILE, SECTIONS, CloudConfigError, read_config, up_parameters
+from walle.cli.cloud.config import NOT_IN_FILE, CloudConfigError, read_config, up_parameters
+from walle.cli.cloud.options import SECTIONS
 
 
 def test_every_option_has_one_key() -> None:

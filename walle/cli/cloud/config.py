@@ -8,88 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from walle.cli.cloud.options import PATHS, SECTIONS
 from walle.cli.output import JsonFlag, emit
 from walle.errors import ConfigError
 
-SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "gateways": {
-        "host": "host",
-        "port": "http_port",
-        "on_each_node": "gateways",
-        "inner_port": "gateway_port",
-        "labels": "gateway_label",
-        "resources": "gateway_resource",
-        "plain_http": "plain_http",
-        "tls_cert": "tls_cert",
-        "tls_key": "tls_key",
-        "trust_proxy": "trust_proxy",
-        "names": "name",
-        "business_app": "business_app",
-        "pulls_per_s": "pulls_per_s",
-        "pull_mb_s": "pull_mb_s",
-        "reports_per_s": "reports_per_s",
-        "timestamp_life": "timestamp_life",
-        "accel_redirect": "accel_redirect",
-    },
-    "tunnel": {
-        "port": "tunnel_port",
-        "processes": "tunnel_processes",
-        "servers": "tunnel_servers",
-        "server_port": "tunnel_server_port",
-        "server_labels": "tunnel_server_label",
-        "server_resources": "tunnel_server_resource",
-        "drain": "drain",
-        "drain_to": "drain_to",
-    },
-    "uploads": {
-        "place": "uploads",
-        "retain": "retain",
-        "device_quota": "device_quota",
-        "features": "features",
-    },
-    "inference": {
-        "processes": "inference_processes",
-        "vms": "inference_vms",
-        "mb": "inference_mb",
-    },
-    "files": {
-        "place": "files",
-        "s3_endpoint": "s3_endpoint",
-        "s3_region": "s3_region",
-        "s3_public": "s3_public",
-        "scrub_mb_s": "scrub_mb_s",
-        "large_files_gb": "large_files_gb",
-        "git_gb": "git_gb",
-        "git_token_gb": "git_token_gb",
-    },
-    "services": {
-        "database": "database",
-        "scenarios": "scenario",
-        "python": "python",
-        "untrusted_authors": "untrusted_authors",
-        "join_devices": "join_devices",
-    },
-    "traces": {
-        "receiver": "traces",
-        "ratio": "trace_ratio",
-    },
-    "cluster": {
-        "shared_folder": "shared_folder",
-        "service_labels": "service_label",
-        "service_resources": "service_resource",
-        "detach": "detach",
-    },
-    "placement": {
-        "ray": "ray",
-        "address": "address",
-        "resources": "inference_resource",
-        "labels": "inference_label",
-    },
-}
-"""Keys by section, each with the name of the option's parameter in `walle.cli.cloud.commands.up`."""
-
 NOT_IN_FILE = frozenset({"folder", "config", "as_json", "help"})
-_PATHS = frozenset({"tls_cert", "tls_key"})  # relative to the file
 
 
 class CloudConfigError(ConfigError):
@@ -135,7 +58,7 @@ def read_config(path: Path, parameters: Mapping[str, Any]) -> dict[str, Any]:
             why = _fault(value, parameters[name])
             if why:
                 raise CloudConfigError(path, line, f"{key} in [{section}] {why}")
-            if name not in _PATHS:
+            if name not in PATHS:  # a path in the file is relative to it
                 found[name] = value
             elif value:
                 found[name] = str(path.parent / value)
@@ -168,7 +91,7 @@ def up_parameters() -> dict[str, Any]:
     """Return the parameters of `walle cloud up` by name."""
     import typer.main
 
-    from walle.cli.cloud.commands import up
+    from walle.cli.cloud.up import up
 
     alone = typer.Typer(add_completion=False)
     alone.command()(up)
