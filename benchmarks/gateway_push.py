@@ -33,7 +33,8 @@ from walle.cloud.api.request_rules import REQUEST_RULES
 from walle.cloud.http.limits import HttpLimits
 from walle.cloud.http.server import HttpFront, serving
 from walle.deploy.policies.policy import Policy
-from walle.deploy.push.answerer import Answerer, WallePush
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.push.middleware import WallePush
 from walle.deploy.releases.table import ReleaseTable
 from walle.protocol import (
     DEVICE_HEADER,

@@ -86,8 +86,8 @@ def measure(devices: int, tasks: int, under_way: int, case: str = "uniform, 12 r
     figures |= {
         "headers, different": len(set(headers)),
         "lists, different": len(known),
-        "parts known": len(answerer._parts),
-        "MB of parts": round(answerer._parts.size_bytes / 1e6, 2),
+        "parts known": len(answerer.parts),
+        "MB of parts": round(answerer.parts.size_bytes / 1e6, 2),
         "MB grown": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - memory_mb),
         "bytes of a profile": round(statistics.mean(map(len, headers))),
     }

@@ -30,7 +30,8 @@ from walle.base.asgi import ASGIApp
 from walle.base.clock import SystemClock
 from walle.cloud.telemetry.tracing import Tracer, exporter
 from walle.deploy.policies.policy import Policy
-from walle.deploy.push.answerer import Answerer, WallePush
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.push.middleware import WallePush
 from walle.deploy.releases.table import ReleaseTable
 from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 from walle.pipeline.tunnel.received import Received

@@ -146,12 +146,12 @@ async def test_a_profile_of_another_device_gets_no_directives_and_is_not_noted(t
             return TASKS_HEADER in (await shop.http.get("/", headers=own)).headers
 
         await until(is_answered)
-        shop.cloud.gateway._answerer.take_seen()
+        shop.cloud.gateway._answerer.devices.take()
         for headers in ({}, session_headers(shop.cloud.home, "thief")):
             answer = await shop.http.get("/", headers={**profile, **headers})
             assert TASKS_HEADER not in answer.headers
             assert answer.headers["x-walle-error"]
-        assert shop.cloud.gateway._answerer.take_seen() == {}
+        assert shop.cloud.gateway._answerer.devices.take() == {}
         assert (await shop.http.post("/v1/checkin", headers=profile)).status_code == 401
 
 

@@ -19,7 +19,8 @@ from walle.access.errors import AccessError
 from walle.base.clock import SystemClock
 from walle.cloud.api.outcomes import device_router
 from walle.cloud.api.releases import error_status, install_error_handlers, release_router, watch_router
-from walle.deploy.push.answerer import Answerer, WallePush
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.push.middleware import WallePush
 from walle.deploy.releases.journal import Journal
 from walle.errors import ConfigError, EngineError
 from walle.protocol import (

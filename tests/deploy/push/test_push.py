@@ -12,7 +12,9 @@ from starlette.routing import Route
 
 from tests.sim.release_world import table_of
 from walle.deploy.policies.policy import Policy
-from walle.deploy.push.answerer import ERROR_HEADER, MAX_SEEN, MAX_SEEN_BYTES, Answerer, Headers, WallePush
+from walle.deploy.push.answerer import ERROR_HEADER, Answerer
+from walle.deploy.push.directive_texts import Headers
+from walle.deploy.push.middleware import WallePush
 from walle.deploy.releases.table import ReleaseTable
 from walle.errors import DeployError
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, TASKS_HEADER, TRUST_HEADER, Profile, directives_from_header
@@ -159,12 +161,12 @@ def test_a_profile_of_another_device_is_refused_and_leaves_nothing(is_known: boo
     raw = _profile("d1", ipv="v1")
     if is_known:
         assert answerer.headers(raw, "d1")[0][0] == TASKS_HEADER.lower().encode()
-        answerer.take_seen()
+        answerer.devices.take()
     ((name, value),) = answerer.headers(raw, "d2")
     assert name == ERROR_HEADER.lower().encode()
     assert b"'d1'" in value
     assert b"'d2'" in value
-    assert answerer.take_seen() == {}
+    assert answerer.devices.take() == {}
     assert answerer.recent(10, Policy()) == (("d1",) if is_known else ())
     assert answerer.foreign == 1
 
@@ -189,19 +191,12 @@ def test_the_cache_is_bounded() -> None:
     answerer = Answerer(table_of(ipv="v1"), cache_bytes=50_000, recent_devices=10)
     for number in range(1000):
         _ask(answerer, _profile(f"device-{number}"))
-    assert 20 < len(answerer._cache) < 100
-    assert answerer._cached_bytes <= 50_000
-    assert len(answerer._encoded) == 1
+    assert 20 < len(answerer.profiles) < 100
+    assert answerer.profiles.size_bytes <= 50_000
+    assert len(answerer.texts) == 1
     assert answerer.recent(100, Policy()) == tuple(f"device-{number}" for number in range(999, 989, -1))
     assert answerer.recent(2, Policy()) == ("device-999", "device-998")
     assert answerer.recent(2, Policy(">=11")) == ()
-
-
-def test_a_device_comes_once_among_the_recent_ones() -> None:
-    answerer = Answerer(table_of(ipv="v1"))
-    for raw in (_profile("a"), _profile("b"), _profile("a", ipv="v1")):
-        _ask(answerer, raw)
-    assert answerer.recent(10, Policy()) == ("a", "b")
 
 
 def test_a_long_answer_comes_in_parts() -> None:
@@ -221,30 +216,6 @@ def test_a_long_answer_comes_in_parts() -> None:
 def test_one_directive_goes_out_however_long() -> None:
     answerer = Answerer(table_of(ipv="v1", cv="v1"), max_answer_bytes=10)
     assert len(json.loads(_ask(answerer, _profile())[0][1])) == 1
-
-
-@pytest.mark.asyncio
-async def test_the_devices_that_sent_profiles_are_handed_over_once_within_bounds() -> None:
-    answerer = Answerer()
-    raws = {f"d{number}": Profile(f"d{number}", "10").to_header().encode() for number in range(3)}
-    for _ in range(2):  # the second time from the cache
-        for raw in raws.values():
-            _ask(answerer, raw)
-        async with asyncio.timeout(5):
-            await answerer.wait_seen()
-        assert answerer.take_seen() == raws
-        assert answerer.take_seen() == {}
-    changed = Profile("d0", "11").to_header().encode()
-    _ask(answerer, raws["d0"])
-    _ask(answerer, changed)
-    _ask(answerer, b"broken")
-    assert answerer.take_seen() == {"d0": changed}
-    for number in range(MAX_SEEN + 100):
-        _ask(answerer, Profile(f"e{number}", "10").to_header().encode())
-    assert (len(answerer.take_seen()), answerer.unseen) == (MAX_SEEN, 100)
-    for number in range(3000):
-        _ask(answerer, Profile(f"f{number}", "1" * 8000).to_header().encode())
-    assert sum(map(len, answerer.take_seen().values())) <= MAX_SEEN_BYTES
 
 
 @pytest.mark.asyncio

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.release_world import table_of
-from walle.deploy.fleet.device_changes import MAX_SIGHTING_BYTES
-from walle.deploy.push.answerer import ERROR_HEADER, MAX_DECIDED, Answerer, Headers
+from walle.deploy.push.answerer import ERROR_HEADER, Answerer
+from walle.deploy.push.directive_texts import Headers
+from walle.deploy.push.part_decisions import MAX_DECIDED
 from walle.protocol import (
     MAX_PARTS,
     TASKS_HEADER,
@@ -142,7 +143,7 @@ def test_made_up_parts_remove_no_part_of_many_devices() -> None:
         attacker.stuck = frozenset(attacker.tasks)
         attacker.ask(answerer)
         attacker.ask(answerer)
-    assert answerer._parts.size_bytes <= 60_000
+    assert answerer.parts.size_bytes <= 60_000
     answerer.swap(table_of(2, **dict.fromkeys(NAMES[:11], "v1")))
     asked = answerer.asked
     _Device("d2", dict(tasks)).ask(answerer)
@@ -158,8 +159,8 @@ def test_long_names_count_with_their_length() -> None:
         have = parts_to_header([part]).encode()
         assert len(have) < 500
         answerer.headers(header, "d0", have)
-    assert len(answerer._parts) <= 3
-    assert answerer._parts.size_bytes <= 1 << 20
+    assert len(answerer.parts) <= 3
+    assert answerer.parts.size_bytes <= 1 << 20
 
 
 def test_decisions_count_with_their_directives() -> None:
@@ -170,15 +171,13 @@ def test_decisions_count_with_their_directives() -> None:
         header = ShortProfile("10", {}, [part_digest(part)]).to_header().encode()
         answerer.headers(header, "d0", parts_to_header([part]).encode())
         answerer.headers(Profile("d0", "10", {"n": number}).to_header().encode(), "d0")
-    cached = answerer._cache.values()
+    cached = answerer.profiles.values()
     held = {id(one): one for one in (sent.decision for sent in cached)}
-    decided = [
-        *answerer._joined.values(),
-        *(one for group in answerer._groups.values() for part in group for one in part.values()),
-    ]
-    assert sum(len(one.decision.settled.ordinary) for one in decided) <= MAX_DECIDED
+    assert (
+        sum(len(one.decision.settled.ordinary) for one in answerer.decisions) <= answerer.decisions.size <= MAX_DECIDED
+    )
     assert sum(one.size * 8 for one in held.values()) <= 1 << 20
-    assert answerer._cached_bytes == sum(sent.size_bytes for sent in cached) <= 1 << 20
+    assert answerer.profiles.size_bytes == sum(sent.size_bytes for sent in cached) <= 1 << 20
 
 
 def test_digests_alone_leave_nothing_but_the_header() -> None:
@@ -186,9 +185,9 @@ def test_digests_alone_leave_nothing_but_the_header() -> None:
     for number in range(2_000):
         header = ShortProfile("10", {}, [f"made-up-{number:08}"]).to_header().encode()
         assert _answer(answerer.headers(header, "d0")).unknown == (0,)
-    assert len(answerer._parts) == 0
-    assert answerer._decided == 0
-    assert answerer._cached_bytes <= 100_000
+    assert len(answerer.parts) == 0
+    assert answerer.decisions.size == 0
+    assert answerer.profiles.size_bytes <= 100_000
 
 
 def test_a_part_of_another_digest_than_named_is_not_taken() -> None:
@@ -196,7 +195,7 @@ def test_a_part_of_another_digest_than_named_is_not_taken() -> None:
     honest, other = TaskPart({"shop/ipv": "v1"}).to_bytes(), TaskPart({"shop/ipv": "v9"}).to_bytes()
     profile = ShortProfile("10", {}, [part_digest(honest)]).to_header().encode()
     assert _answer(answerer.headers(profile, "d0", parts_to_header([other]).encode())).unknown == (0,)
-    assert len(answerer._parts) == 0
+    assert len(answerer.parts) == 0
     assert answerer.headers(profile, "d0", parts_to_header([honest]).encode()) == ()
     assert answerer.headers(profile, "d1") == ()
 
@@ -221,43 +220,6 @@ def test_broken_short_profiles_are_refused_with_the_reason(profile: bytes, have:
     assert name == ERROR_HEADER.lower().encode()
     assert why in value.decode()
     assert answerer.broken == 1
-
-
-def test_a_device_that_was_seen_is_listed_with_its_tasks() -> None:
-    answerer = Answerer(table_of(1, **dict.fromkeys(NAMES, "v1")))
-    device = _Device("d0", {f"shop/{name}": "v1" for name in NAMES})
-    device.settle(answerer)
-    (header,) = answerer.take_seen().values()
-    profile = Profile.from_header(header.decode(), max_bytes=MAX_SIGHTING_BYTES)
-    assert (profile.device_id, profile.app_version, profile.attributes) == ("d0", "10.0", {"os": "android"})
-    assert profile.tasks == device.tasks
-
-
-@pytest.mark.parametrize("said", ["x" * 3_000, "\u0448" * 1_500, "\u0448" * 1_900])
-def test_a_device_of_long_attributes_is_listed_with_the_tasks_that_fit(said: str) -> None:
-    answerer = Answerer(table_of(1, ipv="v1"))
-    parts = parts_of({f"shop/{name}": "v1" for name in NAMES}, {})
-    raw = ShortProfile("10.0", {"said": said}, [part_digest(part) for part in parts]).to_header().encode()
-    raw = raw.decode("unicode_escape").encode()  # other clients escape so
-    answerer.headers(raw, "d0", parts_to_header(parts).encode())
-    (header,) = answerer.take_seen().values()
-    profile = Profile.from_header(header.decode(), max_bytes=MAX_SIGHTING_BYTES)
-    assert profile.attributes == {"said": said}
-    assert len(profile.tasks) == len(NAMES)
-
-
-def test_of_a_device_with_long_names_the_tasks_are_listed_that_fit() -> None:
-    names = [f"{name}_{'x' * 150}" for name in NAMES]
-    answerer = Answerer(table_of(1, ipv="v1"))
-    parts = parts_of({f"shop/{name}": "v1" for name in names}, {})
-    answerer.headers(
-        ShortProfile("10.0", {}, [part_digest(part) for part in parts]).to_header().encode(),
-        "d0",
-        parts_to_header(parts).encode(),
-    )
-    (header,) = answerer.take_seen().values()
-    profile = Profile.from_header(header.decode(), max_bytes=MAX_SIGHTING_BYTES)
-    assert 150 < len(profile.tasks) < len(names)
 
 
 @given(

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from walle.access.errors import AccessError
 from walle.base.asgi import Receive, Scope, Send
 from walle.cloud.api.releases import Outcomes, error_answer
-from walle.deploy.push.answerer import IdentifyDevice
+from walle.deploy.push.middleware import IdentifyDevice
 from walle.errors import WalleError
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, REPORT_INTERVAL_HEADER, OutcomeBatch, ProtocolError
 

@@ -20,7 +20,8 @@ from walle.cloud.api.release_metrics import push_metrics
 from walle.cloud.api.releases import Scrape, WatchedPart
 from walle.cloud.edge.sighting_report import SightingReport
 from walle.cloud.edge.table_follower import TableFollower
-from walle.deploy.push.answerer import Answerer, WallePush
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.push.middleware import WallePush
 from walle.deploy.push.pull_budget import PullBudget, PullRate
 from walle.metrics.table import gauge_of
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER

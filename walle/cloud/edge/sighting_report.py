@@ -13,7 +13,9 @@ from prometheus_client.core import Metric
 from walle.base.clock import Clock
 from walle.client.cloud_client import CloudClient, CloudClientError
 from walle.cloud.api.sightings import MAX_SIGHTINGS
-from walle.deploy.push.answerer import MAX_SEEN, Answerer, IdentifyDevice
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.push.middleware import IdentifyDevice
+from walle.deploy.push.seen_devices import MAX_SEEN
 from walle.metrics.table import counter
 
 _LOG = logging.getLogger(__name__)
@@ -53,13 +55,13 @@ class SightingReport:
     async def run(self) -> None:
         """Report again and again, until cancelled."""
         while True:
-            await self._answerer.wait_seen()
+            await self._answerer.devices.wait()
             await self._clock.sleep(REPORT_S)
             await self.report()
 
     async def report(self) -> None:
         """Send what was seen since the last report."""
-        seen, sessions, self._sessions = self._answerer.take_seen(), self._sessions, {}
+        seen, sessions, self._sessions = self._answerer.devices.take(), self._sessions, {}
         batch: dict[str, tuple[str, str]] = {}
         size_bytes = 0
         now_s = self._clock.monotonic()
@@ -105,7 +107,7 @@ class SightingReport:
     def health(self) -> dict[str, int | bool | str]:
         """Return the counts; devices are answered whether they can be reported or not."""
         late = {"why": self._error} if self._error else {}
-        counts = {"reported": self.reported, "refused": self.refused, "lost": self.lost + self._answerer.unseen}
+        counts = {"reported": self.reported, "refused": self.refused, "lost": self.lost + self._answerer.devices.unseen}
         return {"ok": True, **counts, **late}
 
     def metrics(self) -> list[Metric]:

@@ -84,7 +84,8 @@ from walle.deploy.git.git_http import git_app
 from walle.deploy.git.git_process import check_git
 from walle.deploy.git.task_history import TaskHistory
 from walle.deploy.policies.policy import Policy
-from walle.deploy.push.answerer import Answerer, WallePush
+from walle.deploy.push.answerer import Answerer
+from walle.deploy.push.middleware import WallePush
 from walle.deploy.push.pull_budget import PullBudget, PullRate
 from walle.deploy.push.pull_sizes import PullSizes
 from walle.deploy.push.table_feed import TableFeed, feed_router
@@ -155,7 +156,7 @@ class GatewayNode:
         self._tracer: Tracer | None = None
         ratio = config.trace_ratio if config.traces else 0.0
         self._answerer = Answerer(budget=self._pulls, trace_ratio=ratio)
-        self._requests = DeviceRequests(self._answerer.recent_profile, self._answerer.join_uploaded, self._clock)
+        self._requests = DeviceRequests(self._answerer.devices.profile, self._answerer.join_uploaded, self._clock)
         self._feed = TableFeed(self._answerer, lambda: self._sizes.known)
         self._has_table = asyncio.Event()
         self._tables = TablePublisher(self._feed, self._clock)
@@ -553,9 +554,9 @@ class GatewayNode:
     async def _note_devices(self, monitor: MonitorPeer) -> None:
         """Pass on which devices sent profiles, until cancelled."""
         while True:
-            await self._answerer.wait_seen()
+            await self._answerer.devices.wait()
             await self._clock.sleep(_NOTE_S)
-            await monitor.note_profiles(self._answerer.take_seen())
+            await monitor.note_profiles(self._answerer.devices.take())
 
     async def _learn_sizes(self) -> None:
         """Tell other gateways how large versions are, after each table; a rollback does not wait for it."""
