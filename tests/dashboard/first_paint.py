@@ -79,7 +79,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with shop_cloud(Path(folder), outlived=True) as shop, chromium() as browser:
             await fill(shop)
-            begun = shop.cloud.gateway._sessions.begin(shop.cloud.home.admin_token)
+            begun = shop.cloud.gateway._callers.sessions.begin(shop.cloud.home.admin_token)
             assert begun is not None
             figures: dict[str, Any] = {"gzipped_bytes": sizes(), "first_paint_ms": {}}
             paths = ["", "?show=paused", "/releases/count-v1-1", "/devices", "/devices?by=model", "/tasks/shop/count"]

@@ -31,13 +31,13 @@ async def draw(folder: Path) -> None:
             ids = await play(shop)
             gateway = shop.cloud.gateway
             token = gateway._home.access.add("anna", {"*": Role.ADMIN})
-            begun = gateway._sessions.begin(token)
+            begun = gateway._callers.sessions.begin(token)
             assert begun is not None
             for number in range(1, 61):
                 now_ms = int(time.time() * 1000)
                 payload = plain.encode({"page_id": "home", "clicks": number % 7, "dwell_ms": 137 * number})
                 feature = Received(f"phone-000{number % 3}", "e", number, TASK, payload, now_ms - 12, now_ms)
-                await gateway._uploads.accept([feature])
+                await gateway._uploads.store.accept([feature])
                 families = [one for part in gateway._parts.values() for one in part.metrics()]
                 gateway._series.note(time.time() - 610 + 10 * number, families)  # spread over part of an hour
             pages = {

@@ -43,7 +43,7 @@ class World(NamedTuple):
         self, name: str, *, size: tuple[int, int] = (1280, 900), dark: bool = False
     ) -> AsyncIterator[Page]:
         """Open a page of a person who is logged in; at its end nothing was complained of."""
-        begun = self.shop.cloud.gateway._sessions.begin(self.token(name))
+        begun = self.shop.cloud.gateway._callers.sessions.begin(self.token(name))
         assert begun is not None
         async with self.browser.page(size=size, dark=dark) as page:
             await page.call(

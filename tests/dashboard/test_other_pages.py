@@ -101,7 +101,7 @@ async def test_devices_are_found_by_attribute_task_and_failure_and_one_tells_its
     assert [one["device_id"] for one in answer.json()["devices"]] == ["0"]
     lost = Loss("an earlier epoch", 5, None, LossCause.DAMAGED)
     report = Received("0", "another epoch", 1, LOSS_TOPIC, lost.encode(), 1, 2)
-    await world.shop.cloud.gateway._uploads.accept([report])
+    await world.shop.cloud.gateway._uploads.store.accept([report])
     story = await world.reader.get("/dashboard/device/0")
     assert "<img" not in story
     text = words_of(story)

@@ -146,12 +146,12 @@ async def test_a_profile_of_another_device_gets_no_directives_and_is_not_noted(t
             return TASKS_HEADER in (await shop.http.get("/", headers=own)).headers
 
         await until(is_answered)
-        shop.cloud.gateway._answerer.devices.take()
+        shop.cloud.gateway._answers.answerer.devices.take()
         for headers in ({}, session_headers(shop.cloud.home, "thief")):
             answer = await shop.http.get("/", headers={**profile, **headers})
             assert TASKS_HEADER not in answer.headers
             assert answer.headers["x-walle-error"]
-        assert shop.cloud.gateway._answerer.devices.take() == {}
+        assert shop.cloud.gateway._answers.answerer.devices.take() == {}
         assert (await shop.http.post("/v1/checkin", headers=profile)).status_code == 401
 
 
@@ -512,7 +512,7 @@ async def test_a_revocation_survives_a_restart_and_a_token_for_the_id_admits_a_n
 async def test_a_gateway_that_hears_nothing_of_revocations_says_so_and_forgets_none(tmp_path: Path) -> None:
     async with attacked(tmp_path) as attacker:
         _, headers = await attacker.enrolled("a")
-        identity = attacker.cloud.gateway._identity
+        identity = attacker.cloud.gateway._callers.identity
         attacker.cloud.home.identities().revoke("a", "")
         await identity._ask()
         identity._asked_s -= 60.0

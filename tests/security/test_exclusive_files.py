@@ -159,7 +159,7 @@ async def test_a_device_of_hundreds_of_tasks_gets_its_groups_files(
 async def test_a_question_for_files_of_groups_is_not_answered_as_a_check_in(tmp_path: Path) -> None:
     """It names no tasks, so that all would be due, and charged to the pull budget."""
     async with enrolled(tmp_path, "mine") as shop:
-        answerer = shop.cloud.gateway._answerer
+        answerer = shop.cloud.gateway._answers.answerer
         answerer.swap(table_of(10**6, count="v1"))
         headers = {**session_headers(shop.cloud.home, "mine"), PROFILE_HEADER: Profile("mine", "10.1").to_header()}
         assert TASKS_HEADER in (await shop.http.post("/v1/checkin", headers=headers)).headers

@@ -45,7 +45,7 @@ async def refusal(device: Device, body: bytes) -> str:
 
 async def published(shop: ShopCloud, version: str) -> None:
     """Return once devices are answered with a release of the version."""
-    answerer = shop.cloud.gateway._answerer
+    answerer = shop.cloud.gateway._answers.answerer
 
     def is_published() -> bool:
         row = answerer.table.rows.get("shop/count")
@@ -108,7 +108,7 @@ async def test_a_device_that_sends_refused_requests_without_end_is_read_slowly_a
         await until(lambda: honest.tunnel.connected and hostile.tunnel.connected)
         await shop.release("v1", beta=["a"])
         await published(shop, "v1")
-        server = shop.cloud.gateway._tunnel.server  # type: ignore[union-attr]
+        server = shop.cloud.gateway._tunnel.service.server  # type: ignore[union-attr]
         loop = asyncio.get_running_loop()
         before, began_s = server.counts.requests, loop.time()
 

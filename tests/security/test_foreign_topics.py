@@ -29,7 +29,7 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 async def released(shop: ShopCloud, **body: Any) -> str:
     """Release v1, and return the release's id once devices are answered with it."""
     release_id = await shop.release("v1", **body)
-    await until(lambda: "shop/count" in shop.cloud.gateway._answerer.table.rows)
+    await until(lambda: "shop/count" in shop.cloud.gateway._answers.answerer.table.rows)
     return release_id
 
 
@@ -41,11 +41,11 @@ async def sent(device: Device, *topics: str) -> None:
 
 
 async def stored(shop: ShopCloud) -> list[tuple[str, str]]:
-    return [(row.device_id, row.topic) for _, row in await shop.cloud.gateway._uploads.query(limit=1000)]
+    return [(row.device_id, row.topic) for _, row in await shop.cloud.gateway._uploads.store.query(limit=1000)]
 
 
 def _counts(shop: ShopCloud, name: str) -> int:
-    tunnel = shop.cloud.gateway._tunnel
+    tunnel = shop.cloud.gateway._tunnel.service
     states = tunnel.states() if isinstance(tunnel, TunnelProcesses) else [tunnel.state()]
     return sum(state.counts[name] for state in states)
 
@@ -61,10 +61,10 @@ async def test_features_of_a_task_that_a_device_never_had_are_refused_and_counte
             sent(outside, "shop/count", "shop/count/clicks", "own", "shop/count"),
         )
         assert sorted(await stored(shop)) == [("a", "shop/count"), ("a", "shop/count/clicks"), ("b", "own")]
-        losses = [recorded.loss for recorded in await shop.cloud.gateway._uploads.losses("b")]
+        losses = [recorded.loss for recorded in await shop.cloud.gateway._uploads.store.losses("b")]
         assert {loss.cause for loss in losses} == {LossCause.REFUSED}
         assert sum(loss.count for loss in losses) == 3
-        assert not await shop.cloud.gateway._uploads.losses("a")
+        assert not await shop.cloud.gateway._uploads.store.losses("a")
         await until(lambda: _counts(shop, "foreign_uploads") == 3)  # a tunnel process reports twice a second
         metrics = (await shop.http.get("/metrics")).text
         assert "walle_tunnel_foreign_uploads_total 3.0" in metrics
@@ -79,17 +79,17 @@ async def test_a_release_that_reaches_a_device_has_its_features_taken(tmp_path: 
         await shop.push("v1", main=MAIN, config=TASK_CONFIG)
         await sent(device, "shop/count")  # nothing is known of a task without a release
         first = await released(shop, beta=["a"])
-        shop.cloud.gateway._tunnel.pump._topics._known.clear()  # type: ignore[union-attr] # as after KNOWN_S
+        shop.cloud.gateway._tunnel.service.pump._topics._known.clear()  # type: ignore[union-attr] # as after KNOWN_S
         await sent(device, "shop/count")
         assert await stored(shop) == [("b", "shop/count")]
         await shop.releases.rollback(first)
         await shop.push("v2", main=MAIN, config=TASK_CONFIG)
         await shop.release("v2", beta=0, steps=[1.0])
-        shop.cloud.gateway._tunnel.pump._topics._foreign.clear()  # type: ignore[union-attr] # as after AGAIN_S
+        shop.cloud.gateway._tunnel.service.pump._topics._foreign.clear()  # type: ignore[union-attr] # as after AGAIN_S
 
         async def is_taken() -> bool:
             await sent(device, "shop/count")
-            shop.cloud.gateway._tunnel.pump._topics._foreign.clear()  # type: ignore[union-attr]
+            shop.cloud.gateway._tunnel.service.pump._topics._foreign.clear()  # type: ignore[union-attr]
             return len(await stored(shop)) > 1
 
         await until(is_taken)

@@ -44,7 +44,7 @@ class Asked:
         self.tokens = {name: access.add(name, roles) for name, roles in ROLES.items() if name != "admin"}
         self.tokens["admin"] = shop.cloud.home.admin_token
         self.tokens["forger"] = "walle_" + "A" * 43
-        self.sessions = shop.cloud.gateway._sessions
+        self.sessions = shop.cloud.gateway._callers.sessions
         self.http = httpx.AsyncClient(base_url=shop.cloud.address.url, timeout=LIMIT_S)
 
     async def status(self, caller: str, method: str, path: str, **more: Any) -> int:
@@ -169,7 +169,7 @@ async def test_each_route_of_the_gateway_has_its_own_entry_and_one_without_is_cl
             super().__init__(*arguments, **options)
             made.append(self)
 
-    monkeypatch.setattr("walle.cloud.nodes.gateway.RouteGuard", Kept)
+    monkeypatch.setattr("walle.cloud.nodes.gateway_http.RouteGuard", Kept)
     async with shop_cloud(tmp_path) as shop:
         (guard,) = made
         app: Any = guard._app

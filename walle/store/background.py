@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from walle.base.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
 _RETRY_S = 5.0
+
+type Works = Mapping[str, Callable[[], Awaitable[None]]]
+"""Background works by their names."""
 
 
 @contextlib.asynccontextmanager

@@ -159,7 +159,7 @@ async def test_a_gateway_reports_its_devices_and_its_metrics_and_keeps_to_its_by
 
             for device_id in ("d0", "d1"):
                 await until(lambda device_id=device_id: knows(device_id))  # type: ignore[misc]
-            assert set(shop.cloud.gateway._answerer.recent(9, Policy())) == {"d0", "d1"}
+            assert set(shop.cloud.gateway._answers.answerer.recent(9, Policy())) == {"d0", "d1"}
 
             assert (await http.get(f"{url}/metrics")).status_code == 401
             wrong = {"Authorization": "Bearer for-prometheus"}
@@ -192,7 +192,7 @@ async def test_who_reports_devices_proves_each_of_them(tmp_path: Path) -> None:
         ]
         answer = await http.post("/v1/push-sightings", json={"seen": seen}, headers=headers)
         assert answer.json() == {"taken": 1, "refused": 5}
-        assert shop.cloud.gateway._answerer.recent(9, Policy()) == ("d0",)
+        assert shop.cloud.gateway._answers.answerer.recent(9, Policy()) == ("d0",)
         many = {"seen": [(session, profile)] * 501}
         assert (await http.post("/v1/push-sightings", json=many, headers=headers)).status_code in (413, 422)
         one = {"Authorization": f"Bearer {access.add('one', {'shop': Role.RELEASER})}"}

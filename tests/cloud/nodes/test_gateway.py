@@ -128,6 +128,50 @@ async def test_a_port_that_is_taken_is_named_and_nothing_is_left(tmp_path: Path,
         assert str(port) in f"{cloud.address.url} {cloud.address.tunnel_port}"
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "step",
+    [
+        "check_git",
+        "GatewayCallers.start",
+        "gateway_app",
+        "GatewayUploads.opened",
+        "GatewayTunnel.serving",
+        "GatewayAnswers.read_uploaded",
+        "GatewayWatches",
+        "in_background",
+        "guarded",
+        "http_front",
+        "watch_router",
+        "check_routes",
+        "serving_http",
+        "public_url",
+    ],
+)
+async def test_a_step_of_the_start_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(step)
+
+    ports: dict[str, Any] = {"http_port": _free_port(), "tunnel_port": _free_port()}
+    config = CloudConfig(folder=tmp_path, **ports)
+    with monkeypatch.context() as patch, no_task_left():
+        patch.setattr(f"walle.cloud.nodes.gateway.{step}", fail)
+        with pytest.raises(RuntimeError, match=step):
+            async with Cloud(config):
+                raise AssertionError
+    for port in ports.values():
+        with socket.create_server(("127.0.0.1", port), reuse_port=False):
+            pass
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
 async def _certificate_shown(port: int) -> bytes | None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -226,7 +270,7 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
             patch.setattr("walle.cloud.http.server._FAREWELL_S", 0.2)
             patch.setattr("walle.pipeline.ingest.service._FAREWELL_S", 0.2)
             await user.visit()
-            tunnel = shop.cloud.gateway._tunnel
+            tunnel = shop.cloud.gateway._tunnel.service
             assert isinstance(tunnel, TunnelService)
             await until(lambda: tunnel.server.counts.uploads > received)
             async with asyncio.timeout(LIMIT_S):
@@ -248,7 +292,7 @@ async def test_uploads_that_can_never_be_stored_are_told_at_once(
         async def broken(*_: object) -> None:
             raise IngestError(tmp_path, "is damaged")
 
-        monkeypatch.setattr(shop.cloud.gateway._uploads, "accept", broken)
+        monkeypatch.setattr(shop.cloud.gateway._uploads.store, "accept", broken)
         await device.tunnel.send("topic", 1)
         await until(lambda: "uploads are not stored" in caplog.text)
         assert "is damaged" in caplog.text
@@ -305,5 +349,5 @@ async def test_the_first_answer_knows_what_was_uploaded(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(UploadedAttributes, "follow", never)
     async with shop_cloud(tmp_path) as shop:
-        joined = shop.cloud.gateway._answerer._uploaded.join(Profile("d0", "10.1"))
+        joined = shop.cloud.gateway._answers.answerer._uploaded.join(Profile("d0", "10.1"))
         assert attributes_of(joined)[1] == {"uploaded.is_member": True}

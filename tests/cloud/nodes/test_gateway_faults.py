@@ -89,7 +89,7 @@ async def _metric(http: httpx.AsyncClient, name: str) -> float:
 
 async def _check_nothing_lost(cloud: Cloud, fleet: Fleet) -> None:
     """Every upload that was made is stored once, in order."""
-    rows = await cloud.gateway._uploads.query(limit=10**6)
+    rows = await cloud.gateway._uploads.store.query(limit=10**6)
     for number in range(_DEVICES):
         seqs = [row.seq for _, row in rows if row.device_id == f"device-{number}"]
         assert seqs == list(range(1, fleet.made + 1))
@@ -180,7 +180,7 @@ async def test_a_damaged_file_is_opened_again_once_it_is_restored(tmp_path: Path
 async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_that_connects(tmp_path: Path) -> None:
     async with Cloud(CloudConfig(folder=tmp_path)) as cloud, _admin(cloud) as http:
         await _health(http, ok=True)
-        await cloud.gateway._uploads.close()
+        await cloud.gateway._uploads.store.close()
         fleet = Fleet(cloud)
         fleet.make(3)
         async with running(fleet.clients[0]):
@@ -205,7 +205,7 @@ async def test_a_device_that_fills_the_disk_is_refused_and_others_go_on(tmp_path
         for outbox in fleet.outboxes[1:]:
             fill(outbox, 50, size=2_000, seed=8)
         await asyncio.gather(*(client.drained() for client in fleet.clients[1:]))
-        rows = await cloud.gateway._uploads.query(limit=10**6)
+        rows = await cloud.gateway._uploads.store.query(limit=10**6)
         assert sum(len(row.payload) for _, row in rows if row.device_id == "device-0") < 20_000_000
         assert all(sum(row.device_id == f"device-{number}" for _, row in rows) == 100 for number in (1, 2, 3))
         seqs = [row.seq for _, row in rows if row.device_id == "device-0"]

@@ -31,7 +31,7 @@ async def test_a_device_uploads_with_the_dictionary_of_its_active_version(tmp_pa
         await user.until(lambda: numbers() == {digest: 1})
         await user.visit()
         await device.settled()
-        tunnel = shop.cloud.gateway._tunnel
+        tunnel = shop.cloud.gateway._tunnel.service
         if isinstance(tunnel, TunnelService):  # other processes do not show their connections
             (connection,) = tunnel.server._connections
             assert {number: known.digest for number, known in connection._decoder.dictionaries.items()} == {1: digest}

@@ -132,7 +132,7 @@ def client_of(shop: ShopCloud, outbox: KeepingOutbox, number: int) -> TunnelClie
 
 
 def devices_by_server(shop: ShopCloud) -> dict[str, int]:
-    return {one["name"]: one["connections"] for one in shop.cloud.gateway._servers.rows()}
+    return {one["name"]: one["connections"] for one in shop.cloud.gateway._tunnel.servers.rows()}
 
 
 @pytest.mark.night
@@ -169,7 +169,7 @@ async def test_devices_are_divided_and_a_server_that_drains_or_is_lost_loses_not
         await nodes["y"].close()  # a closed node says nothing to the gateway, like one that is killed
         await asyncio.gather(*(client.drained() for client in clients))
         for number, outbox in enumerate(outboxes):
-            rows = await shop.cloud.gateway._uploads.query(device_id=f"device-{number}", limit=10_000)
+            rows = await shop.cloud.gateway._uploads.store.query(device_id=f"device-{number}", limit=10_000)
             assert [(row.seq, row.topic, row.payload) for _, row in rows] == outbox.sent
         await until(lambda: devices_by_server(shop) == {"z": 12})
         assert await shop.received() == 3600
@@ -210,7 +210,7 @@ async def test_a_request_is_answered_by_the_gateways_inference_and_cancelled_wit
             uploads = await shop.cloud.gateway.uploads("shop/count", 0, 10)
             assert {plain.decode(upload.payload)["answer"] for _, upload in uploads} == {50}
             assert node._service.server.counts.requests >= 1
-            assert shop.cloud.gateway._tunnel.state().counts["requests"] == 0  # type: ignore[union-attr]
+            assert shop.cloud.gateway._tunnel.service.state().counts["requests"] == 0  # type: ignore[union-attr]
 
         started, stopped = asyncio.Event(), asyncio.Event()
 
@@ -244,7 +244,7 @@ async def test_a_server_asks_the_gateway_whose_tasks_topics_are(tmp_path: Path) 
         await until(lambda: len(node.ring.members) == 1)
         await shop.push("v1", main=MAIN, config=AUTO)
         await shop.release("v1", beta=["device-1"])
-        await until(lambda: "shop/count" in shop.cloud.gateway._answerer.table.rows)
+        await until(lambda: "shop/count" in shop.cloud.gateway._answers.answerer.table.rows)
         for number in (1, 2):
             outbox = KeepingOutbox()
             client = client_of(shop, outbox, number)
@@ -252,7 +252,7 @@ async def test_a_server_asks_the_gateway_whose_tasks_topics_are(tmp_path: Path) 
                 await client.send("shop/count", b"x")
                 await client.send("own", b"y")
                 await until(functools.partial(_is_empty, outbox))
-        rows = await shop.cloud.gateway._uploads.query(limit=100)
+        rows = await shop.cloud.gateway._uploads.store.query(limit=100)
         found = sorted((row.device_id, row.topic) for _, row in rows)
         assert found == [("device-1", "own"), ("device-1", "shop/count"), ("device-2", "own")]
         assert node._service.pump.status.refused == 1
@@ -308,4 +308,4 @@ async def test_a_folder_without_a_cloud_and_an_address_that_is_none_are_refused(
         wrong = node_of(shop, "a", public_port=70_000)  # a port as a label may state it
         with pytest.raises(RingError, match="port 70000"):
             await wrong.start()
-        assert not shop.cloud.gateway._servers.count
+        assert not shop.cloud.gateway._tunnel.servers.count

@@ -53,7 +53,7 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
         assert {plain.decode(upload.payload)["answer"] for _, upload in found_uploads} == {50}  # the gateway answered
         answered = len(found_uploads)
 
-        tunnel = shop.cloud.gateway._tunnel
+        tunnel = shop.cloud.gateway._tunnel.service
         assert isinstance(tunnel, TunnelProcesses)
         async with asyncio.timeout(LIMIT_S):
             while (health := (await shop.http.get("/healthz")).json())["tunnel"]["stored"] < 1:  # noqa: ASYNC110
@@ -107,14 +107,14 @@ async def test_uploads_go_to_postgresql_and_consumers_and_retention_are_watched(
             batch = await anext(consumer)
             assert [plain.decode(upload.payload) for upload in batch.uploads] == [0, 1, 2]
             await batch.commit()
-        watch = shop.cloud.gateway._uploads_watch
+        watch = shop.cloud.gateway._uploads.watch
         await watch.refresh()
         found = await _metrics(shop.http)
         assert found['walle_consumer_lag_uploads{group="ranker"}'] == 2
         assert found['walle_consumer_lag_seconds{group="ranker"}'] > 0
         assert found['walle_uploads_stored{topic="numbers"}'] == 5
         await asyncio.sleep(0.4)
-        await shop.cloud.gateway._retention.apply()
+        await shop.cloud.gateway._uploads.retention.apply()
         found = await _metrics(shop.http)
         assert found['walle_uploads_deleted_total{topic="numbers"}'] == 3  # two are not consumed
         part = (await shop.http.get("/healthz")).json()["uploads"]

@@ -112,7 +112,7 @@ async def test_without_traces_nothing_is_asked_of_devices_nor_reported(tmp_path:
         await user.until(lambda: bool(device.tasks))
         answers = await device._requests.checkin()
         assert answers[2] == ""
-        assert shop.cloud.gateway._answerer.on_directives is None
+        assert shop.cloud.gateway._answers.answerer.on_directives is None
         assert not device.agent.traces.follows_run("shop/count", 1.0)
         await device.settled()
 

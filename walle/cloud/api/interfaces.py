@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from walle.cloud.inference.request import PhaseRequest  # the request's package imports this module
 
 
+type WatchedParts = Mapping[str, WatchedPart]
+"""Parts of a gateway by their names in /healthz."""
+
+
 class GatewayPeer(Protocol):
     """Methods of a gateway that the release node calls."""
 
