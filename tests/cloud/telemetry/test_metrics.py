@@ -14,7 +14,7 @@ from tests.sim.shop_cloud import User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle.cloud.api.release_metrics import release_metrics
 from walle.deploy.gate.gate_course import GateTest
-from walle.deploy.monitor.service import Totals
+from walle.deploy.monitor.release_evidence import Totals
 from walle.deploy.releases.release import Release, ReleaseOverview, ReleaseRequest, ReleaseState
 from walle.metrics.table import (
     DATABASE,

@@ -12,7 +12,8 @@ from walle.base.clock import ManualClock, SystemClock
 from walle.deploy.gate.gate import Gate, Verdict
 from walle.deploy.gate.monitor import Monitor
 from walle.deploy.gate.step import Step
-from walle.deploy.monitor.service import MonitorService, ReportsTaken, Totals
+from walle.deploy.monitor.release_evidence import Totals
+from walle.deploy.monitor.service import MonitorService, ReportsTaken
 from walle.deploy.releases.journal import Journal
 from walle.protocol import Metric, Outcome, OutcomeBatch, OutcomeKind
 from walle.store.errors import StateError

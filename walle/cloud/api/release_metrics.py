@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
-from walle.deploy.monitor.service import Totals
+from walle.deploy.monitor.release_evidence import Totals
 from walle.deploy.push.answerer import Answerer
 from walle.deploy.releases.release import Release, ReleaseOverview, ReleaseState
 from walle.metrics.table import counter, counter_of, gauge, gauge_of

@@ -27,7 +27,7 @@ from walle.deploy.fleet.registry import UnknownDeviceError
 from walle.deploy.gate.gate import Gate
 from walle.deploy.gate.guard import MAX_GUARDS
 from walle.deploy.monitor.failure_groups import FailureGroup
-from walle.deploy.monitor.service import Totals
+from walle.deploy.monitor.release_evidence import Totals
 from walle.deploy.policies.policy import MAX_POLICY_DEVICES, Policy
 from walle.deploy.policies.rule import MAX_RULE_CHARS
 from walle.deploy.push.answerer import Answerer
