@@ -13,20 +13,20 @@ import dataclasses
 import functools
 import logging
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from walle.engine_ext._core import PageVisit
-from walle.errors import PipelineError, VMError
+from walle.errors import PipelineError
 from walle.pipeline.events.event import Event
 from walle.pipeline.events.event_journal import EventJournal, EventJournalError
 from walle.pipeline.events.ticks import Tick
 from walle.pipeline.events.transient_events import SIMPLE_TYPES, RecordedEvent, TransientEvent, transient
 from walle.pipeline.features.database import StoreError
-from walle.pipeline.features.store import FeatureStore, OutboxFullError, Put, StoreClosedError
+from walle.pipeline.features.store import FeatureStore, OutboxFullError, StoreClosedError
 from walle.pipeline.features.store_schema import ReplayState
-from walle.pipeline.features.task_states import TaskState
 from walle.pipeline.trigger.deferred_triggers import TriggerReader
+from walle.pipeline.trigger.run_outputs import OnOutcome, Runner, RunResult, TaskRuns
 from walle.pipeline.trigger.stream_counts import LossKind, StreamCounts
 from walle.pipeline.trigger.stream_time import (
     SNAPSHOT_TASK,
@@ -41,7 +41,7 @@ from walle.pipeline.trigger.task_queue import DeferredTrigger, QueuedTrigger, Ta
 from walle.pipeline.trigger.task_queues import TaskQueues
 from walle.pipeline.trigger.task_results import TaskResults
 from walle.pipeline.trigger.trie import EventStream, TriggerError
-from walle.protocol import Destination, FullPolicy, QueuePolicy, TriggerCondition
+from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,8 +70,6 @@ class TakenEvent(NamedTuple):
     tasks: tuple[str, ...]
 
 
-type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]
-type OnOutcome = Callable[[str, bool, Exception | None], None]
 type OnPut = Callable[[str, Trigger], None]
 type OnLoss = Callable[[str, LossKind, int], None]
 
@@ -111,8 +109,7 @@ class StreamEngine:
         self.events = EventStream() if events is None else events
         self.counts = StreamCounts()
         self._store = store
-        self._runner = runner
-        self._on_outcome = on_outcome
+        self._runs = TaskRuns(store, runner, on_outcome, self.counts)
         self._on_put = on_put
         self._on_loss = on_loss
         self.results = TaskResults()
@@ -542,7 +539,7 @@ class StreamEngine:
                     continue
                 async with self._run_turn(queue.task):
                     queued = queue.triggers[0]
-                    await self._put(queue, queued, await self._run(queue.task, queued.trigger))
+                    await self._put(queue, queued, await self._runs.run(queue.task, queued.trigger))
             if self._queues.remove_empty(queue):  # the queue's last triggers were dropped
                 self._advance()
             self._pulse()
@@ -586,7 +583,7 @@ class StreamEngine:
         await self._wait_for_retry()
         queue.waits_to_retry = False
 
-    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, result: "_Result") -> None:
+    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, result: RunResult) -> None:
         """Put the outputs and the state of a run and remove its trigger, in one step. Waits for room by the policy."""
         store, position, drops = self._store, queued.position, queue.policy.outbox_full is FullPolicy.DROP_NEWEST
         puts, state = result.puts, result.state
@@ -619,7 +616,7 @@ class StreamEngine:
                     self._count_loss(queue.task, LossKind.ENTRIES, result.evicted)
                 return
 
-    def _remove_first(self, queue: TaskQueue, result: "_Result") -> None:
+    def _remove_first(self, queue: TaskQueue, result: RunResult) -> None:
         """Take note that the first trigger's outputs are in the store's buffer."""
         queue.error = None
         first = queue.remove_first()
@@ -642,55 +639,3 @@ class StreamEngine:
     def _pulse(self) -> None:
         self._progress.set()
         self._progress = asyncio.Event()
-
-    async def _run(self, task: str, trigger: Trigger) -> "_Result":
-        """Run the task; return its outputs, and its state if that has changed. A run that fails has neither."""
-        self.counts.triggers += 1
-        states = self._store.task_states
-        state_before = states.active(task)
-        try:
-            output = await self._runner(task, trigger)
-            version = output.version
-            puts = [self._store.encode(topic, payload, version=version) for topic, payload in output.puts]
-            puts += [self._store.encode(topic, payload, upload=False) for topic, payload in output.local]
-            if output.output is not None and output.destination is not Destination.APP:
-                uploads = output.uploads_output
-                puts.append(self._store.encode(task, output.output, upload=uploads, version=version))
-            state, evicted = None, 0
-            if output.state is not None and states.active(task) is state_before:
-                state, evicted = states.changed(task, output.state, output.state_policy, trigger.ts_ms)
-        except asyncio.CancelledError as error:
-            current = asyncio.current_task()
-            if current is None or current.cancelling():
-                raise
-            return self._failed(task, PipelineError(f"task {task!r} cancelled itself: {error!r}"))
-        except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
-            return self._failed(task, error)
-        self._tell_outcome(task, True, None)
-        return _Result(puts, state_before, state, output.output, cpu_s=output.cpu_s, evicted=evicted)
-
-    def _failed(self, task: str, error: Exception) -> "_Result":
-        self.counts.failures += 1
-        self._tell_outcome(task, False, error)
-        return _Result([], None, None, error=error, cpu_s=error.cpu_s if isinstance(error, VMError) else None)
-
-    def _tell_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
-        try:
-            self._on_outcome(task, ok, error)
-        except Exception:  # noqa: BLE001 - a fault of the caller must not end the task's queue
-            _LOG.exception("the outcome of a run of task %s could not be counted", task)
-
-
-class _Result(NamedTuple):
-    """Outputs of a run, and its task's state after it, None if that is not to be stored; its error if it failed.
-
-    `state_before` is the state that the run began with: only its successor may replace it.
-    """
-
-    puts: list[Put]
-    state_before: TaskState | None
-    state: TaskState | None
-    output: Any = None
-    error: Exception | None = None
-    cpu_s: float | None = None
-    evicted: int = 0  # entries of the state
