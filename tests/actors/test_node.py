@@ -3,6 +3,9 @@
 import asyncio
 import copy
 import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -88,6 +91,18 @@ async def test_a_node_that_is_not_there_yet_is_an_error_and_not_a_crash(
     assert isinstance(answer, Raised)
     assert answer.kind is AttributeError
     assert await actor.close() is None
+
+
+@pytest.mark.parametrize("method", ["retire", "get"])  # one that is repeated after a lost call, and one that is not
+@pytest.mark.asyncio
+async def test_positional_and_keyword_arguments_reach_the_other_process(tmp_path: Path, method: str) -> None:
+    async def called(*args: object, **named: object) -> tuple[object, object]:
+        return args, named
+
+    actor = NodeActor(CloudConfig(folder=tmp_path))
+    actor._node = SimpleNamespace(retire=called, get=called)
+    handle: Any = SimpleNamespace(call=SimpleNamespace(remote=actor.call))
+    assert await getattr(Remote(handle), method)("shop", dry_run=True) == (("shop",), {"dry_run": True})
 
 
 def test_a_handle_can_be_copied_and_pickled() -> None:

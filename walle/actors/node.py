@@ -85,22 +85,22 @@ def returns_errors[**P, T](method: Callable[P, Awaitable[T]]) -> Callable[P, Cor
     return wrapper
 
 
-async def ask(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
+async def ask(actor: ActorHandle[Any], method: str, *args: Any, **named: Any) -> Any:
     """Return what a `returns_errors` method of an actor gives, or raise what it raised.
 
     Raises:
         NodeLostError: the actor's process ended.
     """
     try:
-        answer = await getattr(actor, method).remote(*args)
+        answer = await getattr(actor, method).remote(*args, **named)
     except ray.exceptions.RayActorError as error:
         raise _lost(method, args, error) from error
     return _opened(answer)
 
 
-async def ask_until_cancelled(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
+async def ask_until_cancelled(actor: ActorHandle[Any], method: str, *args: Any, **named: Any) -> Any:
     """Return what `ask` returns; where this is cancelled, the call is cancelled in the actor too."""
-    reference = getattr(actor, method).remote(*args)
+    reference = getattr(actor, method).remote(*args, **named)
     try:
         return _opened(await reference)
     except ray.exceptions.RayActorError as error:
@@ -111,7 +111,7 @@ async def ask_until_cancelled(actor: ActorHandle[Any], method: str, *args: Any) 
 
 
 async def ask_again(
-    actor: ActorHandle[Any], method: str, *args: Any, find: Callable[[], ActorHandle[Any]] | None = None
+    actor: ActorHandle[Any], method: str, *args: Any, find: Callable[[], ActorHandle[Any]] | None = None, **named: Any
 ) -> Any:
     """Return what `ask` returns; where the process is gone, ask the one that comes in its place, for WAIT_S.
 
@@ -124,7 +124,7 @@ async def ask_again(
     began_s = loop.time()
     while True:
         try:
-            answer = await getattr(actor, method).remote(*args)
+            answer = await getattr(actor, method).remote(*args, **named)
         except ray.exceptions.RayActorError as error:
             is_dead = isinstance(error, ray.exceptions.ActorDiedError)  # Ray shows it too while an actor is restarted
             if loop.time() - began_s >= (_DEAD_S if is_dead else WAIT_S):
@@ -156,9 +156,9 @@ class NodeActor:
         self._node: Any = None
 
     @returns_errors
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Return what `method` of the node gives."""
-        return await getattr(self._node, method)(*args)
+        return await getattr(self._node, method)(*args, **named)
 
     @returns_errors
     async def version(self) -> str:
@@ -193,20 +193,20 @@ class Remote:
             return functools.partial(self._ask_again, method)
         return functools.partial(self._ask, method)
 
-    async def _ask(self, method: str, *args: Any) -> Any:
+    async def _ask(self, method: str, *args: Any, **named: Any) -> Any:
         how = ask_until_cancelled if method in _CANCELLED else ask
         try:
-            return await how(self._actor, "call", method, *args)
+            return await how(self._actor, "call", method, *args, **named)
         except NodeLostError:
             await self._find_again()
             raise
 
-    async def _ask_again(self, method: str, *args: Any) -> Any:
+    async def _ask_again(self, method: str, *args: Any, **named: Any) -> Any:
         try:
-            return await ask(self._actor, "call", method, *args)
+            return await ask(self._actor, "call", method, *args, **named)
         except NodeLostError:
             await self._find_again()
-        return await ask_again(self._actor, "call", method, *args, find=self._find)
+        return await ask_again(self._actor, "call", method, *args, find=self._find, **named)
 
     async def _touch(self) -> None:
         try:

@@ -175,10 +175,10 @@ class ServiceActor(NodeActor):
                 return
 
     @returns_errors
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Return what `method` of the node gives, once it is open. Raises NodeLostError if it is not in WAIT_S."""
         await self._until(self._has_node if method in self.early else self._is_open, method)
-        return await getattr(self._node, method)(*args)
+        return await getattr(self._node, method)(*args, **named)
 
     @returns_errors
     async def ready(self) -> None:
