@@ -158,7 +158,8 @@ def _cell(text: str) -> str:
 
 
 def _paragraphs(text: str | None) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
+    parts = (text or "").split("\n\n")
+    return "\n\n".join(part if part.startswith("- ") else " ".join(part.split()) for part in parts)
 
 
 def findings_page() -> str:
@@ -219,16 +220,17 @@ def _body_lines(route: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterato
         return
     schema = content["schema"]
     schema = next((one for one in schema.get("anyOf", ()) if "$ref" in one), schema)
-    yield from _schema_lines(schema["$ref"].rpartition("/")[2], schemas, "body")
+    yield from _schema_lines(schema, schemas, "body")
 
 
-def _schema_lines(name: str, schemas: Mapping[str, Any], title: str) -> Iterator[str]:
-    schema = schemas[name]
+def _schema_lines(schema: Mapping[str, Any], schemas: Mapping[str, Any], title: str) -> Iterator[str]:
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
     yield f"| key of the {title} | type | default | meaning |\n| --- | --- | --- | --- |"
     nested = []
     for key, one in schema["properties"].items():
-        if "$ref" in one:
-            nested.append((one["$ref"].rpartition("/")[2], key))
+        if "$ref" in one or "properties" in one:
+            nested.append((one, key))
         required = "required" if key in schema.get("required", ()) else ""
         default = f"`{one['default']}`" if "default" in one and "$ref" not in one and one["default"] != "" else required
         yield f"| `{key}` | {_type(one, schemas)} | {default} | {_cell(one.get('description', ''))} |"

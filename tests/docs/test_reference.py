@@ -4,6 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
+from walle.deploy.gate.gate import GATE_OPTIONS
 from walle.pipeline.stream.context import Context, Log, Store
 from walle.protocol import (
     PHASES,
@@ -38,6 +39,9 @@ def test_a_page_of_each_kind_is_made_from_the_code() -> None:
     }
     assert pages.keys() == parts.keys()
     assert [name for name, part in parts.items() if part not in pages[name]] == []
+    for key, one in GATE_OPTIONS.items():
+        assert f"- {key}: {one.help}\n" in pages["cli.md"]
+        assert f"| {one.meaning}; {one.form} |" in pages["http.md"]
 
 
 def test_every_key_of_task_toml_has_a_row() -> None:

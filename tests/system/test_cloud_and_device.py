@@ -107,7 +107,7 @@ def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, st
         assert program.wait_for(lambda line: line["state"] == "waiting for a task")["tasks"] == {}
 
     reached = {"WALLE_URL": up["url"], "WALLE_TOKEN": token}
-    gate = ["--gate-p-good=0.05", "--gate-p-bad=0.5", "--trial-runs=1000"]
+    gate = ["--gate=p_good=0.05", "--gate=p_bad=0.5", "--gate=trial_runs=1000"]
     stages = ["--beta-device=device-a", "--step=1", "--app-version=>=10"]
     release = start("release", "start", "shop", "dwell", "v1", *stages, *gate, "--watch", "--json", **reached)
 

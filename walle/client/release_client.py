@@ -34,7 +34,7 @@ class RequestJson(TypedDict):
     policy: PolicyJson
     beta: int | list[str]
     steps: list[float]
-    gate: dict[str, float]
+    gate: dict[str, Any]
 
 
 class TransitionJson(TypedDict):
@@ -198,7 +198,7 @@ class ReleaseClient(CloudClient):
         policy: PolicyJson | None = None,
         beta: int | Sequence[str] | None = None,
         steps: Sequence[float] | None = None,
-        gate: Mapping[str, float] | None = None,
+        gate: Mapping[str, Any] | None = None,
     ) -> ReleaseJson:
         """Make a release, not yet started; the cloud chooses what is None."""
         body: dict[str, Any] = {"scenario": scenario, "task": task, "version": version}

@@ -96,7 +96,7 @@ async def _beta_devices(person: Person, release_id: str) -> list[str]:
 
 
 def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Person) -> None:
-    options = ["--beta-device=a", "--beta-device=b", "--step=0.1", "--step=1", "--app-version=>=10", "--gate-alpha=0.2"]
+    options = ["--beta-device=a", "--beta-device=b", "--step=0.1", "--step=1", "--app-version=>=10", "--gate=alpha=0.2"]
     release = person.json("start", "shop", "good", "v1", *options)
     name = release["id"]
     request = release["request"]
@@ -149,6 +149,13 @@ def test_a_release_shows_what_its_version_reads_of_other_tasks(person: Person) -
     person.json("rollback", name)
     assert person.json("start", "shop", "good", "v1", "--beta-device=a")["reads"] == []
     person.json("rollback", person.json("status")[0]["id"])
+
+
+def test_a_wrong_option_of_the_gate_is_refused_before_anything_is_sent() -> None:
+    command = ["release", "start", "shop", "good", "v1", "--url=https://127.0.0.1:1"]
+    for option, hint in (("hold=1", "did you mean hold_s?"), ("p_bad=2", "gate.p_bad: 2 is not a number above 0")):
+        result = CliRunner().invoke(app, [*command, f"--gate={option}"], env={"COLUMNS": "200"})
+        assert (result.exit_code, hint in result.output) == (2, True), result.output
 
 
 def test_a_rule_is_previewed_and_a_device_is_explained(person: Person) -> None:

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walle.deploy.gate.gate import Gate, GateError
+from walle.deploy.gate.gate import Gate
 from walle.deploy.gate.guard import Guard, GuardError, parse_guards
+from walle.deploy.gate.option import GateError
 
 numbers = st.floats(min_value=-1e50, max_value=1e50)
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walle.deploy.agent.outcomes import device_groups
-from walle.deploy.gate.gate import Gate, GateError, Verdict
+from walle.deploy.gate.gate import Gate, Verdict
 from walle.deploy.gate.monitor import MAX_HELD, Monitor
+from walle.deploy.gate.option import GateError
 from walle.deploy.gate.step import Step
 from walle.deploy.policies.attribute_schema import ColumnType, JoinedProfile
 from walle.deploy.policies.policy import Policy

@@ -1,5 +1,6 @@
 """`walle release`: commands that start, watch and roll back releases through the release API."""
 
+import inspect
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -22,6 +23,8 @@ from walle.client.release_client import (
 )
 from walle.deploy.fleet.device_group import not_simulated_text
 from walle.deploy.gate.evidence_text import count_text, line_text, sample_text
+from walle.deploy.gate.gate import GATE_OPTIONS
+from walle.deploy.gate.option import GateError, parse_options
 from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.deploy.releases.transition_text import event_text
 from walle.errors import WalleError
@@ -53,44 +56,8 @@ def start(
     only_device: Annotated[
         list[str] | None, typer.Option(help="Only this device's id; once for each. It goes before all other releases.")
     ] = None,
-    gate_p_good: Annotated[float | None, typer.Option(help="Accepted failure rate of runs, such as 0.01.")] = None,
-    gate_p_bad: Annotated[float | None, typer.Option(help="Unacceptable failure rate of runs, such as 0.2.")] = None,
-    gate_alpha: Annotated[
-        float | None, typer.Option(help="Probability of rejecting a version with the accepted failure rate.")
-    ] = None,
-    gate_beta: Annotated[
-        float | None, typer.Option(help="Probability of accepting one with the unacceptable failure rate.")
-    ] = None,
-    gate_min_devices: Annotated[
-        int | None, typer.Option(help="Devices that must report before a step is done.")
-    ] = None,
-    gate_device_runs: Annotated[int | None, typer.Option(help="First runs of a device, by which it counts.")] = None,
-    gate_settle_s: Annotated[
-        float | None, typer.Option(help="Seconds after which a device with fewer runs counts.")
-    ] = None,
-    gate_silence_s: Annotated[
-        float | None, typer.Option(help="Seconds without a further device after which it is paused.")
-    ] = None,
-    gate_hold_s: Annotated[float | None, typer.Option(help="Seconds that each step lasts at least.")] = None,
-    gate_bake_s: Annotated[
-        float | None,
-        typer.Option(help="Seconds after it is full in which it is judged on, and rolled back if it is bad."),
-    ] = None,
-    gate_device_silence_s: Annotated[
-        float | None, typer.Option(help="Seconds within which a device that installed it must be heard again.")
-    ] = None,
-    guard: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Bound on a number of the runs, such as 'latency_ms < 1.2x' (of the version before) or"
-            " 'confidence > 0.6'; once for each."
-        ),
-    ] = None,
-    trial_runs: Annotated[
-        int | None,
-        typer.Option(
-            help="Trial mode, for a few devices: judge by runs, not by devices; this many runs of a device count."
-        ),
+    gate: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the gate, see above; once for each.")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow it until it is full, has failed or is rolled back.")
@@ -103,17 +70,16 @@ def start(
     """
     if beta is not None and beta_device:
         raise typer.BadParameter("give a number or the devices, not both", param_hint="--beta, --beta-device")
-    gate: dict[str, Any] = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
-    gate = {**gate, "min_devices": gate_min_devices, "device_runs": gate_device_runs}
-    gate = {**gate, "settle_s": gate_settle_s, "silence_s": gate_silence_s, "trial_runs": trial_runs}
-    gate = {**gate, "hold_s": gate_hold_s, "bake_s": gate_bake_s}
-    gate = {**gate, "device_silence_s": gate_device_silence_s, "guards": guard or None}
+    try:
+        gate_options = parse_options(GATE_OPTIONS, gate or ())
+    except GateError as error:
+        raise typer.BadParameter(str(error), param_hint="--gate") from error
     policy: PolicyJson = {"app_version": app_version, "rule": rule, "devices": only_device or []}
     optional: dict[str, Any] = {
         "beta": beta_device or beta,
         "steps": step or None,
         "policy": {key: value for key, value in policy.items() if value} or None,
-        "gate": {key: value for key, value in gate.items() if value is not None} or None,
+        "gate": gate_options or None,
     }
 
     async def make(client: ReleaseClient) -> ReleaseJson:
@@ -438,7 +404,12 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Release versions to devices, watch them, and take them back.", no_args_is_help=True)
-    group.command(epilog="Example: walle release start shop ipv v1 --beta 2 --step 0.25 --step 1 --watch")(start)
+    options = "\n".join(f"- {key}: {one.help}" for key, one in GATE_OPTIONS.items())
+    about_gate = f"Options of the gate (--gate KEY=VALUE; a list once for each value):\n\n{options}"
+    group.command(
+        help=f"{inspect.getdoc(start)}\n\n{about_gate}",
+        epilog="Example: walle release start shop ipv v1 --beta 2 --step 0.25 --step 1 --gate hold_s=3600 --watch",
+    )(start)
     group.command(epilog="Example: walle release status ipv-v1-1 --url https://127.0.0.1:8470")(status)
     group.command(epilog="Example: walle release pause ipv-v1-1")(pause)
     group.command(epilog="Example: walle release resume ipv-v1-1")(resume)

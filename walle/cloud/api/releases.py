@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.access.access import ANY_SCENARIO, Identifier, Identity, Role
@@ -24,8 +24,8 @@ from walle.access.audit import Audit, AuditError, NoAudit
 from walle.access.errors import AccessError
 from walle.cloud.api.release_metrics import alarm_metrics, push_metrics, release_metrics
 from walle.deploy.fleet.registry import UnknownDeviceError
-from walle.deploy.gate.gate import Gate
-from walle.deploy.gate.guard import MAX_GUARDS
+from walle.deploy.gate.gate import GATE_OPTIONS, Gate
+from walle.deploy.gate.option import Option
 from walle.deploy.monitor.failure_groups import FailureGroup
 from walle.deploy.monitor.release_evidence import Totals
 from walle.deploy.policies.policy import MAX_POLICY_DEVICES, Policy
@@ -113,38 +113,28 @@ class PolicyBody(_Strict):
         return Policy(self.app_version, self.rule, (), tuple(sorted(set(self.devices))))
 
 
-class GateBody(_Strict):
-    p_good: float = Field(default=Gate.p_good, description="accepted failure rate of runs")
-    p_bad: float = Field(default=Gate.p_bad, description="unacceptable failure rate of runs, above p_good")
-    alpha: float = Field(
-        default=Gate.alpha, description="probability of rejecting a version with the accepted failure rate"
-    )
-    beta: float = Field(
-        default=Gate.beta, description="probability of accepting one with the unacceptable failure rate at a step"
-    )
-    min_devices: int = Field(default=Gate.min_devices, description="devices that must count before a step ends")
-    device_runs: int = Field(default=Gate.device_runs, description="first runs of a device, by which it counts")
-    settle_s: float = Field(default=Gate.settle_s, description="seconds after which a device with fewer runs counts")
-    silence_s: float = Field(
-        default=Gate.silence_s, description="seconds without a further device after which the release is paused"
-    )
-    hold_s: float = Field(default=Gate.hold_s, description="seconds that each step lasts at least")
-    bake_s: float = Field(
-        default=Gate.bake_s,
-        description="seconds after it is full in which it is judged on, and rolled back if it is bad",
-    )
-    device_silence_s: float = Field(
-        default=Gate.device_silence_s, description="seconds within which a device that installed it must be heard again"
-    )
-    guards: list[str] = Field(
-        default=[],
-        max_length=MAX_GUARDS,
-        description="bounds on numbers of the runs, such as 'latency_ms < 1.2x' or 'confidence > 0.6'",
-    )
-    trial_runs: int = Field(
-        default=Gate.trial_runs,
-        description="trial mode, judged by runs, not by devices: runs of a device that count; 0: no trial",
-    )
+def _gate(plain: object) -> Gate:
+    if not isinstance(plain, Mapping):
+        raise ValueError("give an object with options of the gate")  # noqa: TRY004 - it becomes an error of the body
+    return Gate.from_plain(plain)
+
+
+def _option_schema(one: Option) -> dict[str, Any]:
+    """Return the JSON schema of an option of the gate."""
+    schema: dict[str, Any] = {"description": f"{one.meaning}; {one.form}"}
+    least, most = one.allowed.least, one.allowed.most
+    if one.kind is tuple:
+        return {**schema, "default": [], "type": "array", "items": {"type": "string"}, "maxItems": most}
+    kind = "integer" if one.kind is int else "number"
+    ends = ("exclusiveMinimum", "exclusiveMaximum") if one.allowed.is_open else ("minimum", "maximum")
+    return {**schema, "default": one.default, "type": kind, ends[0]: least, ends[1]: most}
+
+
+_GATE_SCHEMA = {
+    "type": "object",
+    "properties": {key: _option_schema(one) for key, one in GATE_OPTIONS.items()},
+    "additionalProperties": False,
+}
 
 
 class RetireBody(_Strict):
@@ -170,7 +160,9 @@ class CreateBody(_Strict):
         default=list(DEFAULT_STEPS),
         description="shares of the devices at the steps of the percentage rollout, growing to 1",
     )
-    gate: GateBody = GateBody()
+    gate: Annotated[Gate, PlainValidator(_gate), WithJsonSchema(_GATE_SCHEMA)] = Field(
+        default_factory=Gate, description="conditions for a step to be accepted or rejected"
+    )
 
     def to_request(self) -> ReleaseRequest:
         return ReleaseRequest(
@@ -180,7 +172,7 @@ class CreateBody(_Strict):
             policy=self.policy.to_policy(),
             beta=self.beta if isinstance(self.beta, int) else tuple(self.beta),
             steps=tuple(self.steps),
-            gate=Gate(**self.gate.model_dump()),
+            gate=self.gate,
         )
 
 

@@ -249,10 +249,10 @@ class Context:
     def metric(self, name: str, value: float) -> None:
         """Report a number of this run, such as the confidence of a result, to the release of the version.
 
-        The device reports the mean of its runs; `walle release start --guard 'confidence > 0.95x'` has the gate compare
-        it with that of the version before. Of several values of a run the last one counts, and none of a run that fails
-        or of a phase that runs in the cloud. `name` is of lower-case letters, digits and `_`; a run may report
-        MAX_METRICS of them. A run's time is reported as `latency_ms` without this.
+        The device reports the mean of its runs; `walle release start --gate 'guards=confidence > 0.95x'` has the gate
+        compare it with that of the version before. Of several values of a run the last one counts, and none of a run
+        that fails or of a phase that runs in the cloud. `name` is of lower-case letters, digits and `_`; a run may
+        report MAX_METRICS of them. A run's time is reported as `latency_ms` without this.
 
         Raises:
             TaskContextError: the name is not well formed, is `latency_ms`, or is one too many; or the value is not a
