@@ -1,4 +1,4 @@
-"""Effects of a release service in one process, on real bundles, blobs and tables.
+"""Side effects of a release service in one process, on real bundles, blobs and tables.
 
 The test decides the result of a simulation, and whether a gateway answers.
 """
@@ -13,12 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from walle.base.clock import Clock
 from walle.deploy.exclusive_files.groups import GroupPart
+from walle.deploy.gate.step import Step
 from walle.deploy.git.repo import RepoError
 from walle.deploy.monitor.service import MonitorService
 from walle.deploy.policies.attribute_schema import ColumnType, Schema
 from walle.deploy.policies.policy import Policy
 from walle.deploy.push.answerer import Answerer
-from walle.deploy.releases.effects import World
+from walle.deploy.releases.effects import Effects
 from walle.deploy.releases.journal import Journal
 from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.releases.service import ReleaseService
@@ -29,7 +30,6 @@ from walle.deploy.shared_files.folder_store import FolderStore
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind
 from walle.task.format.bundle import Bundle, TaskVersion, build_bundle
 from walle.task.format.config import TaskConfig
-from walle.task.format.large_file import LargeFile
 from walle.task.format.tree import TaskTree
 from walle.trust.signing import Signer
 
@@ -82,7 +82,7 @@ def table_of(generation: int = 1, **versions: str) -> ReleaseTable:
     return ReleaseTable(generation, rows)
 
 
-class ReleaseWorld:
+class ReleaseWorld(Effects):
     """A folder, a gateway's answerer, and the two services on one journal. `simulation` is what the next one says."""
 
     def __init__(self, folder: Path, clock: Clock, journal: Journal, signer: Signer = RELEASE_SIGNER) -> None:
@@ -97,6 +97,7 @@ class ReleaseWorld:
         self.published = asyncio.Event()  # a table has reached the gateway
         self.go_on = asyncio.Event()  # a simulation and a publication wait for it
         self.go_on.set()
+        self._release_signer = signer
         self.signer = BUNDLE_SIGNER  # signer of the versions
         self.commit = ""  # another one than the version was simulated with
         self.unsigned = False  # the versions wait for a signature
@@ -104,27 +105,7 @@ class ReleaseWorld:
         self.publish_errors = 0  # count of the next publications that fail
         self.monitor = MonitorService(journal, clock)
         self._batches = 0
-        world = World(
-            check_version=self._check,
-            read_config=self._read_config,
-            read_schema=self._read_schema,
-            read_version=self._read,
-            build=self._build,
-            put=self._put,
-            put_cloud_file=self._put,
-            code_files=self._code_files,
-            simulate=self._simulate,
-            publish=self._publish,
-            recent_devices=self._recent,
-            sign=signs(signer),
-            stamp=self._stamp,
-            read=self._read_blob,
-            signing=self._signing,
-            add_signatures=self._add_signatures,
-            judge=self.monitor,
-            exclusive_files=self._exclusive_files,
-        )
-        self.service = ReleaseService(journal, world, clock, cdn_url=lambda: CDN_URL)
+        self.service = ReleaseService(journal, self, clock, cdn_url=lambda: CDN_URL)
         self.monitor.on_verdict = self.service.verdict
 
     async def report(self, release_id: str, ok: int, failed: int, device_id: str = "d1", error: str = "") -> None:
@@ -145,59 +126,61 @@ class ReleaseWorld:
                 return release
         raise AssertionError(f"{release_id} ended before {stage}: {await self.service.get(release_id)}")
 
-    async def _code_files(self, bundle: Bundle, older: Sequence[str]) -> None:
-        self.coded.append((bundle.manifest.version, tuple(older)))
-
-    async def _exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
+    async def exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
         raise NotImplementedError(f"no exclusive files here, of {device_id} {generation} {groups}")
 
-    async def _check(self, scenario: str, task: str, version: str) -> None:
+    async def check_version(self, scenario: str, task: str, version: str) -> None:
         if (scenario, task) != ("shop", "ipv") or version not in VERSIONS:
             raise RepoError(f"version {scenario}/{task}/{version}", "there is none")
 
-    async def _read_config(self, scenario: str, task: str, version: str) -> TaskConfig:
-        return (await self._read(scenario, task, version)).config
+    async def read_config(self, scenario: str, task: str, version: str) -> TaskConfig:
+        return (await self.read_version(scenario, task, version)).config
 
-    async def _read_schema(self) -> Schema:
+    async def read_schema(self) -> Schema:
         return self.schema
 
-    async def _read(self, scenario: str, task: str, version: str) -> TaskVersion:
-        await self._check(scenario, task, version)
+    async def read_version(self, scenario: str, task: str, version: str) -> TaskVersion:
+        await self.check_version(scenario, task, version)
         return TaskVersion.parse(tree(version))
 
-    async def _build(self, version: TaskVersion) -> Bundle:
+    async def build(self, version: TaskVersion) -> Bundle:
         if self.unsigned:
             raise SignatureAwaitedError("shop/ipv", version.tree.version, "sign it with: walle sign")
         if self.commit:
             version = dataclasses.replace(version, tree=dataclasses.replace(version.tree, commit=self.commit))
         return build_bundle(version, self.signer)
 
-    async def _stamp(self, table: ReleaseTable) -> str:
+    async def stamp(self, table: ReleaseTable) -> str:
         return f"{table.generation}:{table.floor}"
 
-    async def _signing(self, version: TaskVersion) -> SigningState:
+    async def signing(self, version: TaskVersion) -> SigningState:
         return SigningState(version.tree.version.encode(), 1, {}, ())
 
-    async def _add_signatures(self, version: TaskVersion, signatures: Mapping[str, bytes]) -> SigningState:
+    async def add_signatures(self, version: TaskVersion, signatures: Mapping[str, bytes]) -> SigningState:
         self.unsigned = False
         return SigningState(version.tree.version.encode(), 1, {}, tuple(signatures))
 
-    async def _put(self, data: bytes | LargeFile) -> str:
-        assert isinstance(data, bytes)
-        return self.files.put(data)
+    async def store_bundle(self, bundle: Bundle, older: Sequence[str]) -> None:
+        assert not [*bundle.large, *bundle.cloud_large]
+        for data in (*bundle.blobs.values(), *bundle.cloud_blobs.values(), bundle.envelope):
+            self.files.put(data)
+        self.coded.append((bundle.manifest.version, tuple(older)))
 
-    async def _read_blob(self, sha256: str) -> bytes:
+    async def store_envelope(self, envelope: bytes) -> None:
+        self.files.put(envelope)
+
+    async def read_envelope(self, sha256: str) -> bytes:
         return self.files.path(sha256).read_bytes()
 
-    async def _simulate(
-        self, bundle: Bundle, _events: bytes | None, _files: Mapping[str, bytes], _policy: Policy
+    async def simulate(
+        self, bundle: Bundle, events: bytes | None, files: Mapping[str, bytes], policy: Policy
     ) -> SimulationResult:
         self.simulated.append(bundle.manifest.version)
         self.simulating.set()
         await self.go_on.wait()
         return self.simulation
 
-    async def _publish(self, table: ReleaseTable) -> None:
+    async def publish(self, table: ReleaseTable) -> None:
         await self.go_on.wait()
         if self.publish_errors:
             self.publish_errors -= 1
@@ -205,5 +188,14 @@ class ReleaseWorld:
         self.answerer.swap(table)
         self.published.set()
 
-    async def _recent(self, count: int, policy: Policy, task: str) -> tuple[str, ...]:
+    async def recent_devices(self, count: int, policy: Policy, task: str) -> tuple[str, ...]:
         return self.answerer.recent(count, policy, task)
+
+    def sign(self, directive: Directive) -> Directive:
+        return signs(self._release_signer)(directive)
+
+    async def watch(self, step: Step) -> None:
+        await self.monitor.watch(step)
+
+    async def unwatch(self, release_id: str) -> None:
+        await self.monitor.unwatch(release_id)

@@ -19,7 +19,7 @@ from walle.deploy.exclusive_files.groups import GroupPart
 from walle.deploy.gate.gate import Verdict
 from walle.deploy.policies.policy import Policy
 from walle.deploy.policies.rule_budget import check_budget
-from walle.deploy.releases.effects import World
+from walle.deploy.releases.effects import Effects
 from walle.deploy.releases.errors import (
     MAX_GROUPS_OF_TASK,
     MAX_UNDER_WAY,
@@ -64,7 +64,6 @@ from walle.deploy.releases.table_keeper import TableKeeper
 from walle.errors import DeployError
 from walle.protocol import Envelope
 from walle.task.format.bundle import Bundle, TaskVersion
-from walle.task.format.large_file import LargeFile
 
 _LOG = logging.getLogger(__name__)
 _WHO = "release service"  # name in the audit log
@@ -84,7 +83,7 @@ class ReleaseService:
     def __init__(
         self,
         journal: Journal,
-        world: World,
+        effects: Effects,
         clock: Clock,
         *,
         cdn_url: Callable[[], str],
@@ -92,9 +91,9 @@ class ReleaseService:
         restamp_s: float = 900.0,
         audit: Audit | None = None,
     ) -> None:
-        self._table = TableKeeper(journal, world, clock, self._of_task, cdn_url=cdn_url, lifetime_s=lifetime_s)
+        self._table = TableKeeper(journal, effects, clock, self._of_task, cdn_url=cdn_url, lifetime_s=lifetime_s)
         self._journal = journal
-        self._world = world
+        self._effects = effects
         self._clock = clock
         self._lifetime_s = lifetime_s
         self._audit: Audit = audit or NoAudit()
@@ -157,10 +156,10 @@ class ReleaseService:
         if strangers:
             raise ReleaseRequestError("beta", f"{strangers[0][:100]!r} is none of the devices that the release is for")
         self._refuse_if_busy(request)
-        await self._world.check_version(request.scenario, request.task, request.version)
+        await self._effects.check_version(request.scenario, request.task, request.version)
         reads: tuple[str, ...] = ()
         with contextlib.suppress(DeployError):  # a version that cannot be read fails in its simulation, with the reason
-            config = await self._world.read_config(request.scenario, request.task, request.version)
+            config = await self._effects.read_config(request.scenario, request.task, request.version)
             reads = tuple(f"{request.scenario}/{topic}" for topic in config.reads)
         return await self._whole(self._create(request, reads, retries))
 
@@ -185,7 +184,7 @@ class ReleaseService:
 
         `groups` is what its groups give it; its own files go first.
         """
-        return await self._world.exclusive_files(device_id, generation, groups)
+        return await self._effects.exclusive_files(device_id, generation, groups)
 
     async def history(self, release_id: str) -> list[Transition]:
         """Return the release's transitions, oldest first. Raises UnknownReleaseError."""
@@ -292,7 +291,7 @@ class ReleaseService:
             RepoError, DeployError: the version does not exist, or cannot be built.
             SignatureAwaitedError: no key is delegated to its scenario.
         """
-        return await self._world.signing(await self._world.read_version(scenario, task, version))
+        return await self._effects.signing(await self._effects.read_version(scenario, task, version))
 
     async def add_signatures(
         self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes]
@@ -302,7 +301,9 @@ class ReleaseService:
         Raises:
             SignatureError: one of them does not count; none is kept. Others as `signing`.
         """
-        state = await self._world.add_signatures(await self._world.read_version(scenario, task, version), signatures)
+        state = await self._effects.add_signatures(
+            await self._effects.read_version(scenario, task, version), signatures
+        )
         self.look_again()
         return state
 
@@ -313,7 +314,7 @@ class ReleaseService:
             SignatureAwaitedError: too few keys have signed it.
             SignedAgainError: this cloud builds another manifest of it than the one that was simulated.
         """
-        bundle = await self._world.build(await self._world.read_version(scenario, task, version))
+        bundle = await self._effects.build(await self._effects.read_version(scenario, task, version))
         payload = Envelope.from_bytes(bundle.envelope).payload
         changed = []
         for release in await self.all():
@@ -321,9 +322,9 @@ class ReleaseService:
             is_of_version = (request.scenario, request.task, request.version) == (scenario, task, version)
             if not is_of_version or "SignedAgain" not in allowed(release) or release.manifest == bundle.sha256:
                 continue
-            if Envelope.from_bytes(await self._world.read(release.manifest)).payload != payload:
+            if Envelope.from_bytes(await self._effects.read_envelope(release.manifest)).payload != payload:
                 raise SignedAgainError(release.id)
-            await self._world.put(bundle.envelope)
+            await self._effects.store_envelope(bundle.envelope)
             event = SignedAgain(self._clock.time(), bundle.sha256, len(bundle.envelope))
             await self._apply(release.id, event)
             changed.append(release.id)
@@ -388,7 +389,7 @@ class ReleaseService:
     async def typed_policy(self, policy: Policy) -> Policy:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""
         # In a thread: the longest rule takes tens of milliseconds to compile, and devices wait for this event loop.
-        return await asyncio.to_thread(policy.typed, await self._world.read_schema())
+        return await asyncio.to_thread(policy.typed, await self._effects.read_schema())
 
     async def _create(self, request: ReleaseRequest, reads: tuple[str, ...], retries: str) -> Release:
         async with self._changing:
@@ -515,9 +516,9 @@ class ReleaseService:
 
     async def _simulated(self, release_id: str, request: ReleaseRequest) -> ReleaseEvent:
         try:
-            version = await self._world.read_version(request.scenario, request.task, request.version)
+            version = await self._effects.read_version(request.scenario, request.task, request.version)
             bundle = await self._build(release_id, version)
-            result = await self._world.simulate(
+            result = await self._effects.simulate(
                 bundle, version.simulation_events, version.simulation_files, request.policy
             )
             if not result.ok:
@@ -527,14 +528,7 @@ class ReleaseService:
                 log_name = version.config.simulation_events
                 faults = tuple(one.in_sources(name, tree.files, log_name=log_name) for one in result.faults[:MAX_KEPT])
                 return SimulationFailed(self._clock.time(), reason, faults)
-            shared: list[bytes | LargeFile] = [*bundle.blobs.values(), *bundle.large.values()]
-            for file in shared:
-                await self._world.put(file)
-            of_cloud: list[bytes | LargeFile] = [*bundle.cloud_blobs.values(), *bundle.cloud_large.values()]
-            for file in of_cloud:
-                await self._world.put_cloud_file(file)
-            await self._world.put(bundle.envelope)
-            await self._world.code_files(bundle, self._manifests_of_devices(request))
+            await self._effects.store_bundle(bundle, self._manifests_of_devices(request))
         except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here
             _LOG.info("%s failed in simulation", request.tag, exc_info=True)
             return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
@@ -563,7 +557,7 @@ class ReleaseService:
         while True:
             signed = self._signed  # taken before the look, so that a signature that comes meanwhile is not missed
             try:
-                return await self._world.build(version)
+                return await self._effects.build(version)
             except SignatureAwaitedError as error:
                 release = self._known(release_id)
                 if release.reason != str(error):
@@ -577,7 +571,7 @@ class ReleaseService:
             count = release.request.beta_count
             if release.state is not ReleaseState.BETA or release.beta_devices or count is None:
                 return
-            devices = await self._world.recent_devices(
+            devices = await self._effects.recent_devices(
                 min(count, MAX_BETA_DEVICES), release.request.policy, release.request.name
             )
             if len(devices) >= count:
@@ -590,14 +584,14 @@ class ReleaseService:
         if release.judged:
             await self._watch(release)
             return
-        await self._world.judge.unwatch(release_id)
+        await self._effects.unwatch(release_id)
         for other in self._of_task(release.request.name):
             if other.judged:  # the version before it may be another one now
                 await self._watch(other)
 
     async def _watch(self, release: Release) -> None:
         before = versions_behind(release, self._of_task(release.request.name))
-        await self._world.judge.watch(release.judged_step(before))
+        await self._effects.watch(release.judged_step(before))
 
     def _of_task(self, task: str) -> list[Release]:
         return [release for release in self._releases.values() if release.request.name == task]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from walle.base.clock import Clock
-from walle.deploy.releases.effects import World
+from walle.deploy.releases.effects import Effects
 from walle.deploy.releases.journal import Journal
 from walle.deploy.releases.release import Release
 from walle.deploy.releases.table import ReleaseTable, TaskRow, plan_row
@@ -19,7 +19,7 @@ class TableKeeper:
     def __init__(
         self,
         journal: Journal,
-        world: World,
+        effects: Effects,
         clock: Clock,
         releases: Callable[[str], Iterable[Release]],
         *,
@@ -28,7 +28,7 @@ class TableKeeper:
     ) -> None:
         self.generation = 0  # generation of the table that was published last
         self._journal = journal
-        self._world = world
+        self._effects = effects
         self._clock = clock
         self._releases = releases
         self._cdn_url = cdn_url
@@ -72,19 +72,19 @@ class TableKeeper:
         row = self._rows.get(task)
         if row is None and not plan.entries:
             return  # no device has ever received a version of the task
-        kept = plan.keeps(row, self._world.sign) if row is not None and self._stands(row) else None
+        kept = plan.keeps(row, self._effects.sign) if row is not None and self._stands(row) else None
         if kept is not None:
             row = kept
         else:
             first_serial = await self._journal.draw("serial", plan.serials)
-            row = plan.sign(self._world.sign, first_serial, int(self._clock.time() + self._lifetime_s))
+            row = plan.sign(self._effects.sign, first_serial, int(self._clock.time() + self._lifetime_s))
         await self._journal.save_row(row)
         self._rows[task] = row
 
     def _stands(self, row: TaskRow) -> bool:
         """Return whether a row's signatures are far from expiry and by the current key (signing is deterministic)."""
         lasts_s = row.expires_s - self._clock.time()
-        return lasts_s > self._lifetime_s / 2 and self._world.sign(row.removal) == row.removal
+        return lasts_s > self._lifetime_s / 2 and self._effects.sign(row.removal) == row.removal
 
     async def _publish_table(self) -> None:
         self.generation = await self._journal.draw("generation")
@@ -92,5 +92,5 @@ class TableKeeper:
 
     async def _stamp_and_publish(self) -> None:
         table = ReleaseTable(self.generation, list(self._rows.values()))
-        table.timestamp = await self._world.stamp(table)
-        await self._world.publish(table)
+        table.timestamp = await self._effects.stamp(table)
+        await self._effects.publish(table)
