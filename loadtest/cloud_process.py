@@ -114,9 +114,7 @@ class CloudProcess:
     def start_release(self, task: str, version: str, **fields: Any) -> str:
         """Start the release of a version, with more `fields` of the request in JSON, such as `steps`; return its id."""
         body = {"scenario": SCENARIO, "task": task, "version": version, **fields}
-        release_id = str(self._http("POST", "/v1/releases", json=body).json()["id"])
-        self._http("POST", f"/v1/releases/{release_id}/start")
-        return release_id
+        return str(self._http("POST", "/v1/releases", json=body).json()["id"])
 
     def release(self, release_id: str) -> dict[str, Any]:
         """Return a release as the API gives it."""

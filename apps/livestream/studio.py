@@ -81,8 +81,7 @@ class Studio:
         for name in self._tasks:
             write = functools.partial(write_task, name, models=self._models, settings=self._settings.get(name))
             await asyncio.to_thread(repo.push, name, VERSION, write)
-            created = await releases.create(SCENARIO, name, VERSION, beta=self._count, steps=(1.0,))
-            await releases.start(created["id"])
+            await releases.create(SCENARIO, name, VERSION, beta=self._count, steps=(1.0,))
 
     async def _install(self, releases: ReleaseClient) -> None:
         """Wait until each device has the tasks, or a release is over before that."""

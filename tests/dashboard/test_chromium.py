@@ -246,7 +246,7 @@ async def test_a_cloud_that_goes_away_and_comes_back_is_noticed(tmp_path: Path, 
     async with contextlib.AsyncExitStack() as undo:
         shop = await undo.enter_async_context(shop_cloud(tmp_path, outlived=True, http_port=port))
         await shop.push("v1")
-        release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+        release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
         config = dataclasses.replace(shop.cloud.config)
         token = shop.cloud.home.admin_token
         page = await undo.enter_async_context(world.browser.page())

@@ -102,7 +102,7 @@ async def test_no_other_site_logs_a_browser_in(shop: ShopCloud) -> None:
 @pytest.mark.asyncio
 async def test_logins_and_links_of_a_token_fill_no_audit_log(shop: ShopCloud) -> None:
     """Each is a record of the log, whose oldest ones are removed, and needs no role but that of a reader."""
-    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
     async with visitor(shop, "ruth", READER) as ruth, httpx.AsyncClient(base_url=shop.cloud.address.url) as http:
         address = f"/dashboard/releases/{release_id}"
         assert (await ruth.press(f"/dashboard/links/{release_id}", address, hours="1")).status_code == 200
@@ -150,7 +150,7 @@ async def test_a_session_that_was_logged_out_is_dead_after_a_restart_and_at_othe
 
 @pytest.mark.asyncio
 async def test_a_reader_sees_no_buttons_and_a_releasers_name_is_in_the_audit_log(shop: ShopCloud) -> None:
-    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
     address = f"/dashboard/releases/{release_id}"
     async with (
         visitor(shop, "ruth", READER) as ruth,
@@ -241,8 +241,8 @@ async def test_of_two_people_who_press_at_once_the_second_is_told(shop: ShopClou
 
 @pytest.mark.asyncio
 async def test_a_read_only_link_shows_one_release_without_a_login(shop: ShopCloud) -> None:
-    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
-    other_id = (await shop.releases.create("shop", "count", "v1", policy={"app_version": ">1"}))["id"]
+    release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
+    other_id = (await shop.releases.create("shop", "count", "v1", policy={"app_version": ">1"}, start=False))["id"]
     async with visitor(shop, "anna", RELEASER) as anna, httpx.AsyncClient(base_url=shop.cloud.address.url) as http:
         page = await anna.press(f"/dashboard/links/{release_id}", f"/dashboard/releases/{release_id}", hours="1")
         (link,) = re.findall(r'value="(/dashboard/shared/[^"]+)"', page.text)
@@ -267,7 +267,7 @@ async def test_a_read_only_link_shows_one_release_without_a_login(shop: ShopClou
 
 @pytest.mark.asyncio
 async def test_thousands_of_releases_come_in_pages_by_state_and_search(shop: ShopCloud) -> None:
-    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
     service = shop.cloud.releases
     first = await service.get(release_id)
     over = (ReleaseState.ROLLED_BACK, ReleaseState.FAILED, ReleaseState.RETIRED)
@@ -367,7 +367,7 @@ async def test_a_failed_simulation_shows_its_device_event_source_line_and_log(sh
 
 @pytest.mark.asyncio
 async def test_a_live_page_follows_the_release_and_ends_with_its_token(shop: ShopCloud) -> None:
-    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
     async with visitor(shop, "anna", {ANY_SCENARIO: Role.READER}) as anna:
         async with (
             asyncio.timeout(60),
@@ -389,7 +389,7 @@ async def test_a_live_page_follows_the_release_and_ends_with_its_token(shop: Sho
 
 @pytest.mark.asyncio
 async def test_live_parts_end_with_the_session_and_when_a_role_changes(shop: ShopCloud) -> None:
-    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
     page = f"/dashboard/releases/{release_id}"
     access = shop.cloud.gateway._home.access
     others = ["/dashboard/features/live"]
@@ -433,7 +433,7 @@ async def test_live_parts_end_with_the_session_and_when_a_role_changes(shop: Sho
 
 @pytest.mark.asyncio
 async def test_a_form_after_the_sessions_end_leads_to_the_login_and_does_nothing(shop: ShopCloud) -> None:
-    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
     page = f"/dashboard/releases/{release_id}/confirm/rollback"
     action = f"/dashboard/releases/{release_id}/rollback"
     url = shop.cloud.address.url

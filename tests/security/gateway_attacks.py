@@ -55,7 +55,7 @@ def make_release(target: Target) -> None:
     """Push a version, and make the release whose events the attackers ask for."""
     packed, commit = packs.version(FILES)
     assert b"ok refs/tags/ipv/v1" in packs.push(target, packed, new=commit, ref="refs/tags/ipv/v1").content
-    body = {"scenario": "shop", "task": "ipv", "version": "v1"}
+    body = {"scenario": "shop", "task": "ipv", "version": "v1", "start": False}
     headers = {"authorization": f"Bearer {target.token}"}
     made = httpx.post(f"{target.url}/v1/releases", json=body, headers=headers, verify=False, timeout=60)
     assert made.json()["id"] == RELEASE

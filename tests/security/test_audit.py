@@ -53,12 +53,14 @@ async def test_a_release_leaves_who_did_what_and_the_numbers_behind_each_decisio
         "refs/heads/count", "refs/tags/count/v1", "refs/heads/count", "refs/tags/count/v2",
     ]  # fmt: skip
     assert {(record.who, record.subject, record.address) for record in pushes} == {("admin", "shop", "127.0.0.1")}
-    starts = of(records, "release.start")
-    assert [(record.who, record.subject, record.address) for record in starts] == [
-        ("admin", first, "127.0.0.1"), ("admin", second, "127.0.0.1"),
+    asked = of(records, "release.create")
+    assert [(record.who, record.subject, record.details["version"], record.address) for record in asked] == [
+        ("admin", "shop/count", "v1", "127.0.0.1"), ("admin", "shop/count", "v2", "127.0.0.1"),
     ]  # fmt: skip
     created = of(records, "release.created")
-    assert [record.subject for record in created] == [first, second]
+    assert [(record.subject, record.details["by"], record.details["state"]) for record in created] == [
+        (first, "admin", "simulating"), (second, "admin", "simulating"),
+    ]  # fmt: skip
     assert created[0].details["request"]["version"] == "v1"
     accepted = of(records, "gate.accept")
     assert {record.subject for record in accepted} == {first}
@@ -74,15 +76,15 @@ async def test_a_release_leaves_who_did_what_and_the_numbers_behind_each_decisio
     assert rejected.details["new"]["failed"] >= 1
     assert any(test["value"] >= test["boundary"] for test in rejected.details["rejects"])
     assert "v2 is broken" in rejected.details["reason"]
-    (asked,) = of(records, "release.rollback")
-    assert (asked.who, asked.subject) == ("admin", first)
+    (undone,) = of(records, "release.rollback")
+    assert (undone.who, undone.subject) == ("admin", first)
     moved = [record for record in of(records, "release.moved") if record.subject == first]
     assert [record.details["event"] for record in moved] == [
-        "Start", "SimulationPassed", "BetaResolved", "GateAccepted", "GateAccepted", "Rollback",
+        "SimulationPassed", "BetaResolved", "GateAccepted", "GateAccepted", "Rollback",
     ]  # fmt: skip
     assert moved[-1].details["by"] == "admin"
     assert moved[-1].details["reason"] == "not needed"
-    assert asked.number < moved[-1].number
+    assert undone.number < moved[-1].number
 
 
 @pytest.mark.asyncio
@@ -97,7 +99,7 @@ async def test_who_may_not_act_leaves_no_record_and_reads_none(tmp_path: Path) -
     access.save(home.folder / "access.toml")
     async with shop_cloud(tmp_path) as shop:
         await shop.push("v1")
-        release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+        release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
         before = len(records_of(tmp_path))
         for token in (tokens["reader"], "unknown"):
             headers = {"Authorization": f"Bearer {token}"}
@@ -137,9 +139,11 @@ async def test_without_a_record_nothing_starts_and_a_rollback_goes_on(
 
     async with shop_cloud(tmp_path) as shop:
         await shop.push("v1")
-        release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+        release_id = (await shop.releases.create("shop", "count", "v1", start=False))["id"]
         with monkeypatch.context() as patch:
             patch.setattr(AuditLog, "append", full)
+            refused = await shop.http.post("/v1/releases", json={"scenario": "shop", "task": "count", "version": "v1"})
+            assert refused.status_code == 507
             refused = await shop.http.post(f"/v1/releases/{release_id}/start")
             assert refused.status_code == 507
             assert "No space left on device" in refused.json()["error"]
@@ -150,7 +154,7 @@ async def test_without_a_record_nothing_starts_and_a_rollback_goes_on(
             assert pushed.returncode != 0
             assert "No space left" in pushed.stderr
             assert (await shop.releases.rollback(release_id, "stop"))["state"] == "rolled_back"
-        await shop.releases.create("shop", "count", "v1")
+        await shop.releases.create("shop", "count", "v1", start=False)
         late = [record for record in records_of(tmp_path) if record.details.get("late")]
     assert [record.action for record in late] == ["release.rollback", "release.moved"]
 
@@ -182,7 +186,7 @@ def test_the_log_of_a_running_cloud_is_shown_and_verified(attacked_cloud: Attack
     attacked_cloud.release("honest", "def execute(ctx, trigger):\n    return 1\n")
     shown: Any = attacked_cloud.walle("audit", "show")
     actions = [record["action"] for record in shown["records"]]
-    assert actions[:5] == ["ref.set", "ref.set", "release.create", "release.created", "release.start"]
+    assert actions[:5] == ["ref.set", "ref.set", "release.create", "release.created", "release.moved"]
     verified: Any = attacked_cloud.walle("audit", "verify")
     assert verified["ok"]
     kept = tmp_path / "head.json"

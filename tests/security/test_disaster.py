@@ -64,8 +64,8 @@ async def until(releases: ReleaseClient, release_id: str, state: str, *users: Us
 
 
 async def released(releases: ReleaseClient, version: str, **options: Any) -> str:
-    created = await releases.create("shop", "count", version, **{"beta": 0, "steps": [1.0], "gate": GATE, **options})
-    return (await releases.start(created["id"]))["id"]
+    options = {"beta": 0, "steps": [1.0], "gate": GATE, **options}
+    return (await releases.create("shop", "count", version, **options))["id"]
 
 
 async def stored(database: Path) -> tuple[int, int]:

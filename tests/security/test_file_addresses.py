@@ -175,7 +175,6 @@ async def test_directives_of_an_earlier_address_are_signed_again_at_start(tmp_pa
                 if not directives:
                     request = ReleaseRequest(scenario="shop", task="ipv", version="v1", beta=("d1",))
                     release = await world.service.create(request)
-                    await world.service.start(release.id)
                     await world.reached(release.id, "beta")
                 await world.service.settled()
                 (candidate,) = world.answerer.table.rows["shop/ipv"].candidates

@@ -241,7 +241,8 @@ def test_a_team_pushes_releases_and_lists_in_its_group_until_the_scenario_leaves
     assert "refs/tags/ipv/v1" in git(work, "ls-remote", remote("cart")).stdout, "one repository, two addresses"
 
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http:
-        made = http.post("/v1/releases", json={"scenario": "cart", "task": "ipv", "version": "v1"})
+        release = {"scenario": "cart", "task": "ipv", "version": "v1", "start": False}
+        made = http.post("/v1/releases", json=release)
         assert made.status_code == 201, made.text
         assert [one["id"] for one in anna.json("release", "status", "--group", "shop")] == [made.json()["id"]]
         assert admin.json("release", "status", "--group", "bank") == []

@@ -74,7 +74,7 @@ class Asked:
 async def _asked(folder: Path) -> AsyncIterator[Asked]:
     async with shop_cloud(folder, outlived=True) as shop:  # the watcher of sse_starlette outlives a stream
         await shop.push("v1")
-        asked = Asked(shop, (await shop.releases.create("shop", "count", "v1"))["id"])
+        asked = Asked(shop, (await shop.releases.create("shop", "count", "v1", start=False))["id"])
         async with asked.http:
             yield asked
 

@@ -101,7 +101,6 @@ class CloudWalk:
         }
         body["gate"] = {**GATE, "hold_s": hold_s}
         created = await self.call("POST", "/v1/releases", json=body)
-        await self.call("POST", f"/v1/releases/{created['id']}/start")
         return str(created["id"])
 
     async def having(self, version: str) -> set[str]:

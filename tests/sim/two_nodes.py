@@ -111,8 +111,7 @@ async def main(folder: Path) -> dict[str, Any]:
 
         await push(cloud.address.url, cloud.home.admin_token, folder / "work", "v1", files())
         async with ReleaseClient(cloud.address.url, cloud.home.admin_token) as client:
-            release = await client.create("shop", "count", "v1", beta=["d0"], steps=[1.0])
-            release_id = (await client.start(release["id"]))["id"]
+            release_id = (await client.create("shop", "count", "v1", beta=["d0"], steps=[1.0]))["id"]
 
             async def is_in_beta() -> bool:
                 return bool((await Remote(cloud.actors["releases"]).get(release_id)).stage == "beta")

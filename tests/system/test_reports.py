@@ -42,7 +42,7 @@ async def _kill_while_devices_report(cloud: ActorCloud) -> None:
     await push(url, home.admin_token, home.folder.parent / "work", "v1", {})
     async with ReleaseClient(url, home.admin_token) as releases, httpx.AsyncClient(timeout=LIMIT_S) as http:
         release = await releases.create("shop", "count", "v1", beta=0, steps=[1.0], gate={"trial_runs": 10_000})
-        release_id = (await releases.start(release["id"]))["id"]
+        release_id = release["id"]
 
         async def totals() -> dict[str, Any]:
             return dict((await releases.get(release_id))["totals"])

@@ -199,10 +199,11 @@ class ReleaseClient(CloudClient):
         beta: int | Sequence[str] | None = None,
         steps: Sequence[float] | None = None,
         gate: Mapping[str, Any] | None = None,
+        start: bool = True,
     ) -> ReleaseJson:
-        """Make a release, not yet started; the cloud chooses what is None."""
+        """Make a release and, with `start`, start it; the cloud chooses what is None."""
         body: dict[str, Any] = {"scenario": scenario, "task": task, "version": version}
-        optional = {"policy": policy, "beta": beta, "steps": steps, "gate": gate}
+        optional = {"policy": policy, "beta": beta, "steps": steps, "gate": gate, "start": None if start else False}
         body |= {key: value for key, value in optional.items() if value is not None}
         release: ReleaseJson = await self.call("POST", _PATH, body)
         return release
@@ -250,7 +251,7 @@ class ReleaseClient(CloudClient):
         return preview
 
     async def start(self, release_id: str) -> ReleaseJson:
-        """Begin with the simulation."""
+        """Begin with the simulation of a release that was made without a start."""
         return await self._act("start", release_id)
 
     async def pause(self, release_id: str) -> ReleaseJson:

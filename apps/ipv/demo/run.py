@@ -204,6 +204,7 @@ class _Demo:
 
     async def _ship(self, version: str, until: set[str]) -> dict[str, Any]:
         """Create and start a release, follow it to one of the states, and return it with its history."""
+        start_s = self._now_s
         created = await self._releases.create(
             SCENARIO,
             "ipv",
@@ -214,8 +215,6 @@ class _Demo:
             gate=GATE,
         )
         release_id = created["id"]
-        start_s = self._now_s
-        await self._releases.start(release_id)
         stage = ""
         async with self._in_time(f"the release of {version}"):
             while True:
@@ -351,7 +350,7 @@ class _Demo:
         gates = ["beta", *(f"{step:.0%}".replace("%", " %") for step in STEPS), "full"]
         stages = []
         for entry in release["history"]:
-            if entry["event"] == "Start":
+            if entry["event"] == "Create":
                 stages.append("simulation")
             elif entry["event"] in ("SimulationPassed", "GateAccepted"):
                 stages.append(gates.pop(0))

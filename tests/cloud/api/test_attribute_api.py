@@ -152,7 +152,7 @@ async def test_rules_over_uploaded_attributes_are_previewed_released_and_explain
     assert (status, answer["type"]) == (422, "RuleError")
     assert "declared are: app_version, os, ram, uploaded.age, uploaded.group, user" in answer["error"]
     policy = {"rule": body["rule"]}
-    request = {"scenario": "shop", "task": "ipv", "version": "v1", "beta": ["d1"], "policy": policy}
+    request = {"scenario": "shop", "task": "ipv", "version": "v1", "beta": ["d1"], "policy": policy, "start": False}
     status, release = await cloud.ask("POST", "/v1/releases", json=request)
     assert status == 201, release
     said = {"d1": 'uploaded.group is "gold", by its device_id', "d3": "nothing was uploaded of its group"}

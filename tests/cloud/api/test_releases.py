@@ -100,7 +100,6 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 
 async def _in_beta(gateway: Gateway) -> str:
     release_id = str((await gateway.post("/v1/releases", BODY)).json()["id"])
-    await gateway.post(f"/v1/releases/{release_id}/start")
     await gateway.world.reached(release_id, "beta")
     return release_id
 
@@ -112,11 +111,10 @@ async def test_a_release_over_http(gateway: Gateway) -> None:
     release = created.json()
     assert (release["id"], release["state"], release["request"]["policy"]) == (
         "ipv-v1-1",
-        "created",
+        "simulating",
         {"app_version": ">=10"},
     )
     path = f"/v1/releases/{release['id']}"
-    assert (await gateway.post(f"{path}/start")).json()["state"] == "simulating"
     await gateway.world.reached(release["id"], "beta")
     (directive,) = directives_from_header((await gateway.check_in("d1")).headers[TASKS_HEADER])
     assert directive.version == "v1"
@@ -129,7 +127,6 @@ async def test_a_release_over_http(gateway: Gateway) -> None:
     assert (shown["state"], shown["stage"], shown["totals"]["ok"]) == ("gray", "gray 0.25", 1000)
     assert [one["event"] for one in shown["history"]] == [
         "Create",
-        "Start",
         "SimulationPassed",
         "Pause",
         "Resume",
@@ -141,6 +138,17 @@ async def test_a_release_over_http(gateway: Gateway) -> None:
     (directive,) = directives_from_header((await gateway.check_in("d1", ipv="v1")).headers[TASKS_HEADER])
     assert directive.version == ""
     assert [one["id"] for one in (await gateway.get("/v1/releases")).json()] == ["ipv-v1-1"]
+
+
+@pytest.mark.asyncio
+async def test_a_release_that_is_made_without_a_start_waits_for_it(gateway: Gateway) -> None:
+    made = (await gateway.post("/v1/releases", {**BODY, "start": False})).json()
+    path = f"/v1/releases/{made['id']}"
+    assert made["state"] == "created"
+    assert gateway.world.simulated == []
+    assert (await gateway.post(f"{path}/start")).json()["state"] == "simulating"
+    await gateway.world.reached(made["id"], "beta")
+    assert [one["event"] for one in (await gateway.get(path)).json()["history"]][:2] == ["Create", "Start"]
 
 
 @pytest.mark.asyncio

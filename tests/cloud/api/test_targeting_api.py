@@ -59,7 +59,6 @@ class Cloud:
         request["gate"] = {"trial_runs": 10_000}  # one device decides
         status, release = await self.ask("POST", "/v1/releases", request)
         assert status == 201, release
-        await self.ask("POST", f"/v1/releases/{release['id']}/start")
         await self.world.reached(release["id"], "gray 1.0")
         await self.world.report(release["id"], 2000, 0)
         assert (await self.world.service.get(release["id"])).stage == "full"
@@ -182,7 +181,7 @@ async def test_who_may_not_read_a_scenario_learns_nothing_of_it(cloud: Cloud) ->
 @pytest.mark.asyncio
 async def test_releases_for_other_devices_are_under_way_at_once_and_for_the_same_ones_not(cloud: Cloud) -> None:
     def body(version: str, **policy: Any) -> dict[str, Any]:
-        return {"scenario": "shop", "task": "ipv", "version": version, "policy": policy}
+        return {"scenario": "shop", "task": "ipv", "version": version, "policy": policy, "start": False}
 
     assert (await cloud.ask("POST", "/v1/releases", body("v1")))[0] == 201
     assert (await cloud.ask("POST", "/v1/releases", body("v2", rule="os == 'ios'")))[0] == 201
@@ -203,7 +202,8 @@ async def test_a_task_has_versions_for_a_bounded_number_of_groups(
     monkeypatch.setattr(release_service, "MAX_GROUPS_OF_TASK", 2)
     first = await cloud.full("v1", devices=["d1"])
     await cloud.full("v1", devices=["d2"])
-    body = {"scenario": "shop", "task": "ipv", "version": "v2", "beta": 0, "policy": {"devices": ["d3"]}}
+    body = {"scenario": "shop", "task": "ipv", "version": "v2", "beta": 0, "start": False}
+    body["policy"] = {"devices": ["d3"]}
     status, answer = await cloud.ask("POST", "/v1/releases", body)
     assert (status, answer["type"]) == (409, "TooManyGroupsError")
     assert (await cloud.ask("POST", "/v1/releases", {**body, "policy": {"devices": ["d2"]}}))[
@@ -223,7 +223,6 @@ async def test_devices_of_a_group_are_no_beta_devices_of_a_release_for_all(cloud
         cloud.world.answerer.headers(profile.to_header().encode(), profile.device_id)
     body = {"scenario": "shop", "task": "ipv", "version": "v3", "beta": 2}
     _, release = await cloud.ask("POST", "/v1/releases", body)
-    await cloud.ask("POST", f"/v1/releases/{release['id']}/start")
     async for reached in cloud.world.service.watch(release["id"]):
         if reached.beta_devices:
             break
@@ -235,7 +234,6 @@ async def test_devices_of_a_group_are_no_beta_devices_of_a_release_for_all(cloud
 async def test_a_beta_that_waits_for_devices_says_so(cloud: Cloud) -> None:
     body = {"scenario": "shop", "task": "ipv", "version": "v3", "beta": 2}
     _, release = await cloud.ask("POST", "/v1/releases", body)
-    await cloud.ask("POST", f"/v1/releases/{release['id']}/start")
     await cloud.world.reached(release["id"], "beta")
     _, shown = await cloud.ask("GET", f"/v1/releases/{release['id']}")
     assert shown["reason"].startswith(
@@ -249,7 +247,7 @@ async def test_the_patterns_of_a_scenarios_releases_have_a_budget_together(
 ) -> None:
     def body(letters: str, version: str = "v2") -> dict[str, Any]:
         policy = {"rule": f"os.matches('(a|b)*a(a|b){{20}}{letters}')"}
-        return {"scenario": "shop", "task": "ipv", "version": version, "beta": 0, "policy": policy}
+        return {"scenario": "shop", "task": "ipv", "version": version, "beta": 0, "policy": policy, "start": False}
 
     monkeypatch.setattr(rule_budget, "MAX_INSTRUCTIONS", 500)
     first = await cloud.full("v1", rule=body("c")["policy"]["rule"])

@@ -33,6 +33,7 @@ def test_no_state_is_shown_by_a_word_of_the_code() -> None:
     ("event", "state", "details", "text"),
     [
         ("Create", "created", {}, "Created"),
+        ("Create", "simulating", {}, "Created, now simulating"),
         ("Start", "simulating", {}, "Started, now simulating"),
         ("BetaResolved", "beta", {"devices": ["d1", "d2"]}, "Beta devices chosen: d1, d2"),
         ("GateAccepted", "gray", {}, "Step accepted, now percentage rollout"),

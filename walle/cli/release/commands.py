@@ -27,7 +27,6 @@ from walle.deploy.gate.gate import GATE_OPTIONS
 from walle.deploy.gate.option import GateError, parse_options
 from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.deploy.releases.transition_text import event_text
-from walle.errors import WalleError
 
 _NOT_IN_DETAILS = ("at_s", "by", "devices", "faults")  # fields of a transition that are shown elsewhere
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
@@ -83,16 +82,9 @@ def start(
     }
 
     async def make(client: ReleaseClient) -> ReleaseJson:
-        created = await client.create(scenario, task, version, **optional)
-        try:
-            release = await client.start(created["id"])
-        except WalleError as error:
-            raise WalleError(
-                f"release {created['id']} was made but not started: {error};"
-                f" take it back with: walle release rollback {created['id']}"
-            ) from error
+        release = await client.create(scenario, task, version, **optional)
         if watch:
-            raise typer.Exit(await _watch(client, created["id"], as_json=as_json))
+            raise typer.Exit(await _watch(client, release["id"], as_json=as_json))
         return release
 
     release = run_client(url, token, make)

@@ -58,7 +58,7 @@ MAX_TEXT_CHARS = 16_000  # limit of a reason, a traceback or a log in an answer
 class Releases(Protocol):
     """Methods of `walle.deploy.releases.service.ReleaseService` that the routes call."""
 
-    async def create(self, request: ReleaseRequest) -> Release: ...
+    async def create(self, request: ReleaseRequest, *, by: str = "", start: bool = True) -> Release: ...
     async def typed_policy(self, policy: Policy) -> Policy: ...
     async def get(self, release_id: str) -> Release: ...
     async def all(self) -> tuple[Release, ...]: ...
@@ -163,6 +163,7 @@ class CreateBody(_Strict):
     gate: Annotated[Gate, PlainValidator(_gate), WithJsonSchema(_GATE_SCHEMA)] = Field(
         default_factory=Gate, description="conditions for a step to be accepted or rejected"
     )
+    start: bool = Field(default=True, description="whether to start it; false: somebody else does, in the dashboard")
 
     def to_request(self) -> ReleaseRequest:
         return ReleaseRequest(
@@ -277,13 +278,13 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
 
     @router.post("", status_code=201)
     async def create(body: CreateBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
-        """Make a release; it does nothing until it is started."""
+        """Make a release and start it with the simulation, or leave it to be started later where `start` is false."""
         identity = identify(access, authorization)
         check_role(identity, body.scenario, Role.RELEASER)
         request = body.to_request()
-        details = {"scenario": request.scenario, "version": request.version}
+        details = {"scenario": request.scenario, "version": request.version, "start": body.start}
         await log.record("release.create", who=identity.name, subject=request.name, details=details)
-        return await shown(await releases.create(request))
+        return await shown(await releases.create(request, by=identity.name, start=body.start))
 
     @router.get("")
     async def all_releases(
@@ -383,7 +384,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
 
     @router.post("/{release_id}/start")
     async def start(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
-        """Begin with the simulation."""
+        """Begin with the simulation of a release that was made without a start; the dashboard has a button for it."""
         return await change(release_id, authorization, "start")
 
     @router.post("/{release_id}/pause")

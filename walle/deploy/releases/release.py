@@ -2,6 +2,7 @@
 
     created ─Start─► simulating ─SimulationPassed─► beta ─GateAccepted─► gray (a share a step) ─GateAccepted─► full
                           └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
+    One call makes and starts a release; made without a start, it stays in `created` until a person starts it.
     A version that its scenario's keys have not signed waits for them in `simulating` (SignatureAwaited).
     GatePaused: beta and gray, to paused, with a reason; a person who resumes overrules it.
     A full release bakes for a stated time, if its gate says so: GateRejected rolls it back, GatePaused is told as its

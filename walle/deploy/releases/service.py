@@ -137,10 +137,11 @@ class ReleaseService:
 
     # --- requests of users ---
 
-    async def create(self, request: ReleaseRequest, *, retries: str = "") -> Release:
-        """Return a new release, not yet started. Its `reads` are those that task.toml declares.
+    async def create(self, request: ReleaseRequest, *, by: str = "", start: bool = True, retries: str = "") -> Release:
+        """Return a new release, which is started unless `start` is false.
 
-        `retries` is the release that it is another attempt of.
+        Its `reads` are those that task.toml declares. `by` is the name of the person, for the audit log; `retries` is
+        the release that it is another attempt of.
 
         Raises:
             ReleaseRequestError: a beta device is none of those that the policy names.
@@ -161,7 +162,7 @@ class ReleaseService:
         with contextlib.suppress(DeployError):  # a version that cannot be read fails in its simulation, with the reason
             config = await self._effects.read_config(request.scenario, request.task, request.version)
             reads = tuple(f"{request.scenario}/{topic}" for topic in config.reads)
-        return await self._whole(self._create(request, reads, retries))
+        return await self._whole(self._create(request, reads, by=by, start=start, retries=retries))
 
     async def get(self, release_id: str) -> Release:
         """Return the release. Raises UnknownReleaseError."""
@@ -191,7 +192,11 @@ class ReleaseService:
         return await self._journal.history(self._known(release_id).id)
 
     async def start(self, release_id: str) -> Release:
-        """Start the release. Raises UnknownReleaseError, TransitionError; so do the three methods below."""
+        """Start a release that was made without a start.
+
+        Raises:
+            UnknownReleaseError, TransitionError: as for the three methods below.
+        """
         return await self._apply(release_id, Start(self._clock.time()))
 
     async def pause(self, release_id: str) -> Release:
@@ -215,8 +220,7 @@ class ReleaseService:
         before = self._known(release_id)
         if not before.state.terminal:
             raise TransitionError(release_id, before.state, "Retry", allowed(before))
-        made = await self.create(before.request, retries=before.id)
-        return await self.start(made.id)
+        return await self.create(before.request, retries=before.id)
 
     async def retire(
         self, scenario: str, task: str, by: str, *, keep_versions: int, dry_run: bool = False
@@ -391,7 +395,9 @@ class ReleaseService:
         # In a thread: the longest rule takes tens of milliseconds to compile, and devices wait for this event loop.
         return await asyncio.to_thread(policy.typed, await self._effects.read_schema())
 
-    async def _create(self, request: ReleaseRequest, reads: tuple[str, ...], retries: str) -> Release:
+    async def _create(
+        self, request: ReleaseRequest, reads: tuple[str, ...], *, by: str, start: bool, retries: str
+    ) -> Release:
         async with self._changing:
             self._refuse_if_busy(request)
             number = await self._journal.draw("release")
@@ -405,11 +411,13 @@ class ReleaseService:
                 reads=reads,
                 retries=retries,
             )
-            details = {"number": number, "request": release.to_plain()["request"], "retries": retries}
+            effects: tuple[Effect, ...] = ()
+            if start:
+                release, effects = advance(release, Start(now_s))
+            details = {"number": number, "request": release.to_plain()["request"], "retries": retries, "by": by}
+            details["state"] = release.state.value
             await self._audit.record("release.created", who=_WHO, subject=release.id, details=details)
-            await self._journal.record(release, None, ())
-            self._take(release)
-            return release
+            return await self._journalled(release, None, effects)
 
     async def _apply(self, release_id: str, event: ReleaseEvent) -> Release:
         return await self._whole(self._transition(self._known(release_id), event, None))
@@ -429,6 +437,10 @@ class ReleaseService:
         """Record a transition, and run its effects; the caller holds `_changing`."""
         after, effects = advance(release, event)
         await self._record(release, event, after)
+        return await self._journalled(after, event, effects)
+
+    async def _journalled(self, after: Release, event: ReleaseEvent | None, effects: tuple[Effect, ...]) -> Release:
+        """Write a release into the journal, then run the effects of its transition; the caller holds `_changing`."""
         pending = await self._journal.record(after, event, effects)
         self._take(after)
         for effect in pending:
