@@ -15,36 +15,29 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.access.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.access.access_file import LastAdminError, TokenExistsError, UnknownTokenError
 from walle.access.audit import Audit, AuditError, NoAudit
 from walle.access.errors import AccessError
+from walle.cloud.api.release_bodies import CreateBody, RetireBody, RollbackBody
 from walle.cloud.api.release_metrics import alarm_metrics, push_metrics, release_metrics
 from walle.deploy.fleet.registry import UnknownDeviceError
-from walle.deploy.gate.gate import GATE_OPTIONS, Gate
-from walle.deploy.gate.option import Option
 from walle.deploy.monitor.failure_groups import FailureGroup
 from walle.deploy.monitor.release_evidence import Totals
-from walle.deploy.policies.policy import MAX_POLICY_DEVICES, Policy
-from walle.deploy.policies.rule import MAX_RULE_CHARS
+from walle.deploy.policies.policy import Policy
 from walle.deploy.push.answerer import Answerer
 from walle.deploy.releases.errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.releases.journal import Transition
 from walle.deploy.releases.query import MAX_PAGE, ReleasePage, ReleaseQuery
-from walle.deploy.releases.reachability import KEEP_VERSIONS
 from walle.deploy.releases.release import (
-    DEFAULT_BETA_COUNT,
-    DEFAULT_STEPS,
     Release,
     ReleaseOverview,
     ReleaseRequest,
     ReleaseState,
     TransitionError,
 )
-from walle.deploy.releases.service import MIN_KEEP_VERSIONS
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.metrics.table import MAX_RELEASES
 from walle.protocol import MAX_ID_CHARS, OutcomeBatch, ProtocolError, printable
@@ -97,90 +90,6 @@ class WatchedPart(Protocol):
     def metrics(self) -> list[Metric]: ...
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class PolicyBody(_Strict):
-    app_version: str = Field(default="", description="PEP 440 range such as '>=10,<11'; empty: every device")
-    rule: str = Field(
-        default="", max_length=MAX_RULE_CHARS, description="CEL over declared attributes, such as os == 'android'"
-    )
-    devices: list[str] = Field(default=[], max_length=MAX_POLICY_DEVICES, description="ids; empty: any device")
-
-    def to_policy(self) -> Policy:
-        """Return the policy, whose rule is not checked yet."""
-        return Policy(self.app_version, self.rule, (), tuple(sorted(set(self.devices))))
-
-
-def _gate(plain: object) -> Gate:
-    if not isinstance(plain, Mapping):
-        raise ValueError("give an object with options of the gate")  # noqa: TRY004 - it becomes an error of the body
-    return Gate.from_plain(plain)
-
-
-def _option_schema(one: Option) -> dict[str, Any]:
-    """Return the JSON schema of an option of the gate."""
-    schema: dict[str, Any] = {"description": f"{one.meaning}; {one.form}"}
-    least, most = one.allowed.least, one.allowed.most
-    if one.kind is tuple:
-        return {**schema, "default": [], "type": "array", "items": {"type": "string"}, "maxItems": most}
-    kind = "integer" if one.kind is int else "number"
-    ends = ("exclusiveMinimum", "exclusiveMaximum") if one.allowed.is_open else ("minimum", "maximum")
-    return {**schema, "default": one.default, "type": kind, ends[0]: least, ends[1]: most}
-
-
-_GATE_SCHEMA = {
-    "type": "object",
-    "properties": {key: _option_schema(one) for key, one in GATE_OPTIONS.items()},
-    "additionalProperties": False,
-}
-
-
-class RetireBody(_Strict):
-    """Which full releases of a scenario to give up; an empty `task` is for all its tasks."""
-
-    scenario: str
-    task: str = ""
-    keep_versions: int = Field(default=KEEP_VERSIONS, ge=MIN_KEEP_VERSIONS, le=1000)
-    dry_run: bool = False
-
-
-class CreateBody(_Strict):
-    """A release to make: see `walle.deploy.releases.release.ReleaseRequest`."""
-
-    scenario: str
-    task: str
-    version: str = Field(description="such as v3; the tag task/v3 must have been pushed")
-    policy: PolicyBody = PolicyBody()
-    beta: int | list[str] = Field(
-        default=DEFAULT_BETA_COUNT, description="how many beta devices, or their ids; 0: no beta"
-    )
-    steps: list[float] = Field(
-        default=list(DEFAULT_STEPS),
-        description="shares of the devices at the steps of the percentage rollout, growing to 1",
-    )
-    gate: Annotated[Gate, PlainValidator(_gate), WithJsonSchema(_GATE_SCHEMA)] = Field(
-        default_factory=Gate, description="conditions for a step to be accepted or rejected"
-    )
-    start: bool = Field(default=True, description="whether to start it; false: somebody else does, in the dashboard")
-
-    def to_request(self) -> ReleaseRequest:
-        return ReleaseRequest(
-            scenario=self.scenario,
-            task=self.task,
-            version=self.version,
-            policy=self.policy.to_policy(),
-            beta=self.beta if isinstance(self.beta, int) else tuple(self.beta),
-            steps=tuple(self.steps),
-            gate=self.gate,
-        )
-
-
-class RollbackBody(_Strict):
-    reason: str = ""
-
-
 def identify(access: Identifier, authorization: str) -> Identity:
     """Return the owner of the token in an Authorization header. Raises AccessError."""
     identity = access.identify_header(authorization)
@@ -224,6 +133,29 @@ class ReleaseAccess:
         totals = await self._outcomes.totals_of([one.id for one in found])
         return [_shown(one, totals[one.id]) for one in found]
 
+    async def create(self, body: CreateBody, identity: Identity) -> Release:
+        """Make a release for a caller with the role `releaser` in its scenario, and start it if the body says so.
+
+        Raises:
+            AccessError: the caller's role is too low.
+            AuditError: it could not be recorded, and was not done.
+            DeployError: as `ReleaseService.create`.
+        """
+        check_role(identity, body.scenario, Role.RELEASER)
+        request = body.to_request()
+        details = {"scenario": request.scenario, "version": request.version, "start": body.start}
+        await self._log.record("release.create", who=identity.name, subject=request.name, details=details)
+        return await self._releases.create(request, by=identity.name, start=body.start)
+
+    async def retire(self, body: RetireBody, identity: Identity) -> list[Release]:
+        """Give up old releases for a caller with the role `releaser`. Raises AccessError, AuditError."""
+        check_role(identity, body.scenario, Role.RELEASER)
+        keep, dry_run = body.keep_versions, body.dry_run
+        if not dry_run:
+            details = {"task": body.task, "keep_versions": keep}
+            await self._log.record("release.retire", who=identity.name, subject=body.scenario, details=details)
+        return await self._releases.retire(body.scenario, body.task, identity.name, keep_versions=keep, dry_run=dry_run)
+
     async def change(self, release_id: str, identity: Identity, verb: str, reason: str = "") -> Release:
         """Start, pause, resume, roll back or retry a release for a caller with the role `releaser`.
 
@@ -265,27 +197,31 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
     Its texts come from the task's author and from devices: each is printable, and at most 16,000 characters.
     """
     router = APIRouter(prefix="/v1/releases", tags=["releases"])
-    log = audit or NoAudit()
-    reached = ReleaseAccess(releases, outcomes, log)
-    shown = reached.shown
+    reached = ReleaseAccess(releases, outcomes, audit or NoAudit())
+    _add_creation(router, reached, access)
+    _add_list(router, releases, reached, access)
+    _add_details(router, releases, outcomes, reached, access)
+    _add_changes(router, reached, access)
+    _add_stream(router, releases, reached, access)
+    return router
 
-    async def allowed(release_id: str, authorization: str, role: Role) -> tuple[Release, Identity]:
-        identity = identify(access, authorization)
-        return await reached.allowed(release_id, identity, role), identity
 
-    async def change(release_id: str, authorization: str, verb: str, reason: str = "") -> dict[str, Any]:
-        return await shown(await reached.change(release_id, identify(access, authorization), verb, reason))
-
+def _add_creation(router: APIRouter, reached: ReleaseAccess, access: Identifier) -> None:
     @router.post("", status_code=201)
     async def create(body: CreateBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Make a release and start it with the simulation, or leave it to be started later where `start` is false."""
-        identity = identify(access, authorization)
-        check_role(identity, body.scenario, Role.RELEASER)
-        request = body.to_request()
-        details = {"scenario": request.scenario, "version": request.version, "start": body.start}
-        await log.record("release.create", who=identity.name, subject=request.name, details=details)
-        return await shown(await releases.create(request, by=identity.name, start=body.start))
+        return await reached.shown(await reached.create(body, identify(access, authorization)))
 
+    @router.post("/retire")
+    async def retire(body: RetireBody, authorization: Annotated[str, Header()] = "") -> list[dict[str, Any]]:
+        """Give up full releases that `keep_versions` newer versions or more have taken the place of; return them.
+
+        What devices get is unchanged, and no rollback leads to such a release any more: its files may be removed.
+        """
+        return [await reached.shown(one) for one in await reached.retire(body, identify(access, authorization))]
+
+
+def _add_list(router: APIRouter, releases: Releases, reached: ReleaseAccess, access: Identifier) -> None:
     @router.get("")
     async def all_releases(
         response: Response,
@@ -325,30 +261,22 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         response.headers["X-Walle-Total"] = str(page.total)
         return await reached.all_shown(found)
 
-    @router.post("/retire")
-    async def retire(body: RetireBody, authorization: Annotated[str, Header()] = "") -> list[dict[str, Any]]:
-        """Give up full releases that `keep_versions` newer versions or more have taken the place of; return them.
 
-        What devices get is unchanged, and no rollback leads to such a release any more: its files may be removed.
-        """
-        identity = identify(access, authorization)
-        check_role(identity, body.scenario, Role.RELEASER)
-        keep, dry_run = body.keep_versions, body.dry_run
-        if not dry_run:
-            details = {"task": body.task, "keep_versions": keep}
-            await log.record("release.retire", who=identity.name, subject=body.scenario, details=details)
-        found = await releases.retire(body.scenario, body.task, identity.name, keep_versions=keep, dry_run=dry_run)
-        return [await shown(one) for one in found]
+def _add_details(
+    router: APIRouter, releases: Releases, outcomes: Outcomes, reached: ReleaseAccess, access: Identifier
+) -> None:
+    async def readable(release_id: str, authorization: str) -> Release:
+        return await reached.allowed(release_id, identify(access, authorization), Role.READER)
 
     @router.get("/{release_id}")
     async def get(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Show one release with its history; this needs the role `reader` in its scenario."""
-        release, _ = await allowed(release_id, authorization, Role.READER)
+        release = await readable(release_id, authorization)
         history = [
             {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)}
             for one in await releases.history(release_id)
         ]
-        return {**await shown(release), "history": safe(history)}
+        return {**await reached.shown(release), "history": safe(history)}
 
     @router.get("/{release_id}/failures")
     async def failures(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -357,7 +285,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         This needs the role `reader` in its scenario. `others` counts failures without a group: at most 20 are kept, and
         those of the fewest devices make room for new ones.
         """
-        await allowed(release_id, authorization, Role.READER)
+        await readable(release_id, authorization)
         groups, others = await outcomes.failures(release_id)
         return {"failures": safe([group.to_plain() for group in groups]), "others": others}
 
@@ -368,7 +296,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         A test decides when its value reaches its boundary; both are logarithms. Where none is judged any more, it is
         that of the last step; empty where none ever was. This needs the role `reader` in its scenario.
         """
-        await allowed(release_id, authorization, Role.READER)
+        await readable(release_id, authorization)
         return safe_map(await outcomes.evidence(release_id))
 
     @router.get("/{release_id}/course")
@@ -379,8 +307,13 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         over time, at most 160 times in all. Values and boundaries are logarithms; of groups, hindering and guards, it
         is the one that is nearest to its boundary. This needs the role `reader` in its scenario.
         """
-        await allowed(release_id, authorization, Role.READER)
+        await readable(release_id, authorization)
         return safe_map(await outcomes.course(release_id))
+
+
+def _add_changes(router: APIRouter, reached: ReleaseAccess, access: Identifier) -> None:
+    async def change(release_id: str, authorization: str, verb: str, reason: str = "") -> dict[str, Any]:
+        return await reached.shown(await reached.change(release_id, identify(access, authorization), verb, reason))
 
     @router.post("/{release_id}/start")
     async def start(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -412,18 +345,20 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         """
         return await change(release_id, authorization, "retry")
 
+
+def _add_stream(router: APIRouter, releases: Releases, reached: ReleaseAccess, access: Identifier) -> None:
     @router.get("/{release_id}/stream", response_class=EventSourceResponse)
     async def stream(release_id: str, authorization: Annotated[str, Header()] = "") -> EventSourceResponse:
         """Server-sent events `release`: the release now, and whenever it or its totals change, until it is over.
 
         This needs the role `reader` in its scenario, and ends when the token is revoked.
         """
-        first, _ = await allowed(release_id, authorization, Role.READER)
+        first = await reached.allowed(release_id, identify(access, authorization), Role.READER)
 
         async def events() -> AsyncIterator[ServerSentEvent]:
             release, sent = first, ""
             while True:
-                text = json.dumps(await shown(release))
+                text = json.dumps(await reached.shown(release))
                 if text != sent:
                     yield ServerSentEvent(data=text, event="release", id=str(release.revision))
                     sent = text
@@ -435,8 +370,6 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
                     return
 
         return EventSourceResponse(events())
-
-    return router
 
 
 def safe(value: Any) -> Any:
