@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from walle.client import cloud_client
-from walle.client.cloud_client import CloudAddressError, CloudClient, CloudRefusedError, CutAnswerError
+from walle.client.cloud_client import CloudAddressError, CloudClient, CloudRefusedError, LongAnswerError
 
 
 @pytest.mark.asyncio
@@ -25,7 +25,7 @@ async def test_an_answer_beyond_the_bound_is_not_read_to_its_end(monkeypatch: py
     for status in (200, 500):
         transport = httpx.MockTransport(lambda _, status=status: httpx.Response(status, content=endless()))
         async with CloudClient("http://cloud", transport=transport) as client:
-            with pytest.raises(CutAnswerError, match="more than 100 bytes"):
+            with pytest.raises(LongAnswerError, match="more than 100 bytes"):
                 await client.call("GET", "/v1/cloud")
     assert sent == 2 * 120
 
@@ -39,9 +39,14 @@ async def test_no_redirect_is_followed_with_the_token() -> None:
         return httpx.Response(307, headers={"Location": "http://elsewhere/v1/tokens/ci"})
 
     async with CloudClient("http://cloud", "secret", transport=httpx.MockTransport(redirect)) as client:
-        with pytest.raises(CloudRefusedError, match="http://cloud is not a Walle cloud: its answer is not JSON"):
+        with pytest.raises(CloudRefusedError, match="the answer was 307 Temporary Redirect; is this the address"):
             await client.call("DELETE", "/v1/tokens/ci")
-    assert asked == ["http://cloud/v1/tokens/ci Bearer secret"]
+        with pytest.raises(CloudRefusedError, match="307"):
+            await client.send("PUT", "/v1/files", content=b"a file")  # a file that was not stored
+        with pytest.raises(CloudRefusedError, match="307"):
+            await anext(client.lines("/v1/lines", silence_s=1.0))
+    assert asked[0] == "http://cloud/v1/tokens/ci Bearer secret"
+    assert {one.split("/")[2] for one in asked} == {"cloud"}
 
 
 @pytest.mark.asyncio

@@ -1,5 +1,6 @@
 """CPU seconds of each test: one above the limit of `make test` is made cheaper or marked `night`.
 
+What fixtures take does not count: several tests share it. Nor do processes that outlive the test, as those of Ray.
 Wall time says little on a shared machine, and CPU time too little on one whose cores are slow or contended. What a test
 above the limit took is therefore divided by how much longer than on an idle core a known loop takes right after it.
 """

@@ -14,6 +14,7 @@ from typing import Any, Final
 import hypothesis
 import pytest
 
+_IGNORED: Final = "WALLE_TESTS_IGNORED"  # variable with the signals that the workers' parent was told to ignore
 _MOVED: Final = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 hypothesis.settings.register_profile(
@@ -37,8 +38,12 @@ def _move_home() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    is_worker = hasattr(config, "workerinput")
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, _stay)
-    if not hasattr(config, "workerinput"):
+            os.environ[_IGNORED] = f"{os.environ.get(_IGNORED, '')} {number.name}"
+        elif is_worker and number.name in os.environ.get(_IGNORED, ""):
+            signal.signal(number, _stay)
+    if not is_worker:
         _move_home()

@@ -16,7 +16,7 @@ from walle.deploy.fleet.registry import DeviceRegistry
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind
 from walle.store.file_connection import in_file
 from walle.store.sqlite_file import SqliteFile, make_tables
-from walle.store.tables import COUNTERS, EFFECTS, FILES, TABLES, Table
+from walle.store.tables import COUNTERS, EFFECTS, FILES, REVOKED, TABLES, Table
 
 LATER = dataclasses.replace(EFFECTS, described=f"{EFFECTS.described}, weight int since=3 DEFAULT 7, note text? since=3")
 FAILURE = Failure(error_type="KeyError", error="'a'", place="", traceback="", log="", count=1)
@@ -47,6 +47,14 @@ def test_a_server_has_the_tables_with_the_columns_of_the_list(postgres: Postgres
     with contextlib.closing(SyncDatabase(postgres.make_database())) as database:
         for table in TABLES:
             assert [name for (name,) in database.read(query, table.name)] == list(table.names)
+
+
+def test_a_later_column_may_have_an_index(tmp_path: Path) -> None:
+    path = tmp_path / "releases.db"
+    opened(path, [EFFECTS])
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        make_tables(db, [dataclasses.replace(LATER, indexes=("effects_by_weight (weight)",))])
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'effects_by_weight'").fetchone() == (1,)
 
 
 def test_a_file_gets_a_column_that_a_later_step_adds(tmp_path: Path) -> None:
@@ -104,6 +112,14 @@ def test_numbers_of_a_file_of_a_version_before_are_not_given_again(tmp_path: Pat
     assert store.certify("b", b"key", store.make_token(life_s=60.0), expires_s=4e9).generation == 500
     store.revoke("a", "stolen")
     assert store.revocations(0) == (43, {"a": 500, "b": 500})
+    with contextlib.closing(sqlite3.connect(path)) as db:  # a version before revokes, without the counter
+        more = ", ".join(columns_in(path, REVOKED)[2:])
+        db.execute(
+            f"INSERT INTO revocations SELECT version + 1, 'z', {more} FROM revocations ORDER BY version DESC LIMIT 1"
+        )
+        db.commit()
+    store.revoke("b", "lost")
+    assert store.revocations(0)[0] == 45
     store.follow_restore()
     again = IdentityStore.in_file(path, clock=ManualClock()).open()
     assert again.certify("c", b"key", again.make_token(life_s=60.0), expires_s=4e9).generation > 500

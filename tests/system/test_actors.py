@@ -123,7 +123,6 @@ async def until_dead(pids: list[int]) -> None:
     await until(lambda: not any(lives(pid) for pid in pids), LIMIT_S)
 
 
-@pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_without_loss(
     cloud: ActorCloud, tmp_path: Path

@@ -235,7 +235,7 @@ class AdminClient(CloudClient):
             raise CloudRefusedError(HTTPStatus.OK, what) from error
         end = lines.pop() if lines else {}
         if not isinstance(end, dict) or not {"after", "head", "more"} <= end.keys():
-            raise CutAnswerError(self.url, "ended early")
+            raise CutAnswerError(self.url)
         return ClientPage(lines, end["after"], end["head"], end["more"])
 
     # --- state and nodes (`/v1/cloud`): those of nodes return `walle.cloud.nodes.node_plan.progress` ------------------

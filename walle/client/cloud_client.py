@@ -64,10 +64,18 @@ class CloudCertificateError(CloudUnreachableError):
 
 
 class CutAnswerError(CloudClientError):
-    """An answer that ended early, or is too long. `url` is the cloud's address."""
+    """An answer that ended early. `url` is the cloud's address."""
 
-    def __init__(self, url: str, why: str) -> None:
-        super().__init__(f"the answer of {url} {why}; the same command again goes on")
+    def __init__(self, url: str) -> None:
+        super().__init__(f"the answer of {url} ended early; give the same command again")
+        self.url = url
+
+
+class LongAnswerError(CloudClientError):
+    """An answer of more than `most` bytes. `url` is the cloud's address."""
+
+    def __init__(self, url: str, most: int) -> None:
+        super().__init__(f"the answer of {url} has more than {most} bytes; ask for a part of it")
         self.url = url
 
 
@@ -86,7 +94,7 @@ class CloudClient:
     redirect is followed: the token goes to this address alone.
 
     Every call raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error, and
-    CutAnswerError where it has more than 128 MiB.
+    LongAnswerError where it has more than 128 MiB (but for `lines`). A redirect is an error.
 
     Raises:
         CloudAddressError: `url` is not an HTTP address.
@@ -129,7 +137,10 @@ class CloudClient:
         import httpx
 
         self.url = _checked(url)
-        self._http.base_url = httpx.URL(url)
+        try:
+            self._http.base_url = httpx.URL(url)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise CloudAddressError(url, str(error)) from error
 
     async def call(
         self,
@@ -179,19 +190,19 @@ class CloudClient:
         """Yield the lines of an answer as they come; `silence_s` without a byte ends it."""
         with self._reaching():
             async with self._http.stream("GET", path, timeout=silence_s) as response:
-                if response.is_error:
+                if not response.is_success:
                     await self._whole(response)
                 async for line in response.aiter_lines():
                     yield line
 
     async def _whole(self, response: "httpx.Response") -> CloudAnswer:
-        """Read an answer to its end. Raises CloudRefusedError, CutAnswerError."""
+        """Read an answer to its end. Raises CloudRefusedError, LongAnswerError."""
         body = bytearray()
         async for part in response.aiter_bytes():
             body += part
             if len(body) > _MAX_ANSWER_BYTES:
-                raise CutAnswerError(self.url, f"has more than {_MAX_ANSWER_BYTES} bytes")
-        if response.is_error:
+                raise LongAnswerError(self.url, _MAX_ANSWER_BYTES)
+        if not response.is_success:
             raise _refusal(response, body)
         return CloudAnswer(response.status_code, response.headers, bytes(body))
 

@@ -11,6 +11,7 @@ from typing import Any, NotRequired, TypedDict
 from walle.client.cloud_client import CloudClient, CloudRefusedError, CloudUnreachableError
 
 _PATH = "/v1/releases"
+_PAGE = 1_000  # releases in an answer
 _SILENCE_S = 60.0  # the cloud sends a ping every 15 s
 _RECONNECT_S = 0.5
 _RECONNECTS = 20  # attempts in a row
@@ -233,8 +234,15 @@ class ReleaseClient(CloudClient):
 
     async def list_all(self, group: str = "") -> list[ReleaseJson]:
         """Return every release, newest first, or those of the scenarios of a group."""
-        releases: list[ReleaseJson] = await self.call("GET", _PATH, parameters={"group": group} if group else None)
-        return releases
+        releases: list[ReleaseJson] = []
+        before = 0
+        while True:
+            parameters: dict[str, str | int] = {"limit": _PAGE, **({"group": group} if group else {})}
+            answer = await self.send("GET", _PATH, parameters={**parameters, **({"before": before} if before else {})})
+            releases += json.loads(answer.body)
+            before = int(answer.headers["X-Walle-Before"])
+            if not before:
+                return releases
 
     async def explain(self, device_id: str, task: str = "") -> ExplanationJson:
         """Say why a device gets what it gets, of one task (scenario/task) or of all; this needs the role `reader`."""

@@ -63,7 +63,10 @@ class SqliteDatabase(PlainTexts):
         if thread is None:
             return
         try:
-            await asyncio.wait([asyncio.get_running_loop().run_in_executor(thread, self._close)])
+            closing = asyncio.get_running_loop().run_in_executor(thread, self._close)
+            await asyncio.wait([closing])
+            if (error := closing.exception()) is not None:
+                _LOG.warning("%s was not closed: %s", self.path, error)
         finally:
             thread.shutdown(wait=False)
 

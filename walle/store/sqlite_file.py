@@ -97,18 +97,17 @@ class SqliteFile(PlainTexts):
 
 def make_tables(db: sqlite3.Connection, tables: Sequence[Table]) -> None:
     """Make the tables that a file lacks, and add columns that later steps gave to those that it has."""
-    db.executescript(file_schema(tables))
+    if any(column.since for table in tables for column in table.columns):
+        with _transaction(db):
+            for table in tables:
+                known = {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (table.local,))}
+                for column in table.columns:
+                    if known and column.name not in known:
+                        db.execute(f"ALTER TABLE {table.local} ADD COLUMN {column.in_file}")
+    db.executescript(file_schema(tables))  # after the columns: an index may be on one of them
     for table in tables:
         if table.counter:  # files of former versions have no such counter
             db.execute(_COUNTER, (table.counter, table.local))
-    if not any(column.since for table in tables for column in table.columns):
-        return
-    with _transaction(db):
-        for table in tables:
-            known = {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (table.local,))}
-            for column in table.columns:
-                if column.name not in known:
-                    db.execute(f"ALTER TABLE {table.local} ADD COLUMN {column.in_file}")
 
 
 def transact[T](db: sqlite3.Connection, action: Action[T]) -> T:

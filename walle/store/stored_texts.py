@@ -16,7 +16,7 @@ def is_storable(*texts: str) -> bool:
 
 
 class PlainTexts:
-    """Base of databases that store each text that is whole."""
+    """Base of databases that store each text that is whole. Other texts are as on a server, to which they may move."""
 
     def packed(self, text: str) -> str:
         """Return the value of a column of kind `any` for a text."""
@@ -27,8 +27,8 @@ class PlainTexts:
         return value
 
     def storable(self, text: str) -> str:
-        """Return a text as the database stores it in other columns: without halves of characters."""
-        return text.encode(errors="replace").decode()
+        """Return a text as the database stores it in other columns: without NUL and halves of characters."""
+        return storable_text(text)
 
 
 class JsonTexts:

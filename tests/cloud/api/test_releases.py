@@ -165,7 +165,7 @@ async def test_a_release_that_is_made_without_a_start_waits_for_it(gateway: Gate
             "GateError",
             "gate.hold: is not an option of the gate; did you mean hold_s?",
         ),
-        ({**BODY, "gate": {"hold_s": "2"}}, 422, "GateError", "gate.hold_s: 2 is not a number of seconds from 0"),
+        ({**BODY, "gate": {"hold_s": "2"}}, 422, "GateError", "gate.hold_s: '2' is not a number of seconds from 0"),
         ({**BODY, "gate": 2}, 422, "RequestError", "body.gate"),
         ({**BODY, "steps": [0.5]}, 422, "ReleaseRequestError", "release.steps"),
         ({**BODY, "steps": "all"}, 422, "RequestError", "body.steps"),

@@ -37,7 +37,7 @@ def test_texts_become_values_and_those_of_a_list_are_collected() -> None:
         ("=1", "the options are p_good,"),
         ("\x1b[2J=1", "the options are p_good,"),
         ("p_bad=2", "gate.p_bad: 2 is not a number above 0 and below 1"),
-        ("p_bad=many", "gate.p_bad: many is not a number above 0 and below 1"),
+        ("p_bad=many", "gate.p_bad: 'many' is not a number above 0 and below 1"),
         ("p_bad=nan", "gate.p_bad: nan is not a number above 0 and below 1"),
         ("settle_s=0", "gate.settle_s: 0 is not a number of seconds from 1 to 2592000"),
         ("device_runs=1.5", "gate.device_runs: 1.5 is not a whole number from 1 to 100"),

@@ -39,7 +39,11 @@ _RESERVE_BYTES = 256 << 10  # a revocation takes about 20 KiB
 _ID_LOCK = 0x57414944  # first part of a lock's key; the id is the second
 _TOKENS_LOCK = 0x5741544B  # whoever removes several tokens holds it: no two wait for each other
 _STORED = ", ".join(STORED_FIELDS)
-_DRAW = "INSERT INTO counters AS c VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET value = c.value + 1 RETURNING value"
+# A version of Walle before counters may revoke on the same file: it leaves the counter behind the table.
+_DRAW = (
+    "INSERT INTO counters AS c VALUES ($1, 1) ON CONFLICT (name) DO UPDATE"
+    " SET value = greatest(c.value, (SELECT coalesce(max(version), 0) FROM revocations)) + 1 RETURNING value"
+)
 _RAISE = (
     "INSERT INTO counters AS c VALUES ($1, $2)"
     " ON CONFLICT (name) DO UPDATE SET value = greatest(c.value + 1, excluded.value)"

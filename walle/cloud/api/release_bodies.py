@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from walle.deploy.gate.gate import GATE_OPTIONS, Gate
-from walle.deploy.gate.option import Option
+from walle.deploy.gate.option import GateOption
 from walle.deploy.policies.policy import MAX_POLICY_DEVICES, Policy
 from walle.deploy.policies.rule import MAX_RULE_CHARS
 from walle.deploy.releases.reachability import KEEP_VERSIONS
@@ -36,7 +36,7 @@ def _gate(plain: object) -> Gate:
     return Gate.from_plain(plain)
 
 
-def _option_schema(one: Option) -> dict[str, Any]:
+def _option_schema(one: GateOption) -> dict[str, Any]:
     """Return the JSON schema of an option of the gate."""
     schema: dict[str, Any] = {"description": f"{one.meaning}; {one.form}"}
     least, most = one.allowed.least, one.allowed.most

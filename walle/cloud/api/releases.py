@@ -62,7 +62,7 @@ class Releases(Protocol):
     async def pause(self, release_id: str) -> Release: ...
     async def resume(self, release_id: str) -> Release: ...
     async def rollback(self, release_id: str, by: str, reason: str) -> Release: ...
-    async def retry(self, release_id: str) -> Release: ...
+    async def retry(self, release_id: str, by: str = "") -> Release: ...
     async def retire(
         self, scenario: str, task: str, by: str, *, keep_versions: int, dry_run: bool = False
     ) -> list[Release]: ...
@@ -176,11 +176,12 @@ class ReleaseAccess:
         )
         if verb == "rollback":
             return await self._releases.rollback(release_id, identity.name, reason)
+        if verb == "retry":
+            return await self._releases.retry(release_id, identity.name)
         methods = {
             "start": self._releases.start,
             "pause": self._releases.pause,
             "resume": self._releases.resume,
-            "retry": self._releases.retry,
         }
         return await methods[verb](release_id)
 

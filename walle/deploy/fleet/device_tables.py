@@ -38,8 +38,11 @@ class DeviceTables:
 
     # --- changes ---
 
-    async def store(self, changes: Sequence[Change]) -> int:
-        """Make changes in one transaction, and remove what exceeds the bounds; return how many cannot be made."""
+    async def store(self, changes: Sequence[Change], *, trims: bool = True) -> int:
+        """Make changes in one transaction, and return how many cannot be made.
+
+        With `trims` remove what exceeds the bounds.
+        """
         by_device: dict[str, list[Change]] = {}
         for change in changes:
             by_device.setdefault(self._database.storable(change.device_id), []).append(change)
@@ -48,7 +51,8 @@ class DeviceTables:
             found = await self._read(connection, by_device)
             dropped: int = await in_thread(connection, _make, found, by_device)
             await self._write(connection, found)
-            await self._trim(connection)
+            if trims:
+                await self._trim(connection)
             return dropped
 
         return await self._database.write(write, grant=self._grant, durable=False)

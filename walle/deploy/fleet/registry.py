@@ -12,6 +12,7 @@ It is in a file, which may be lost, and is set aside where it is damaged, or in 
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import time
@@ -316,7 +317,7 @@ class DeviceRegistry:
         self._waiting_weight += weight
 
     async def flush(self) -> None:
-        """Write what waits, in one transaction; what cannot be written is dropped and counted.
+        """Write what waits; what cannot be written is dropped and counted.
 
         Raises:
             StateError: the registry cannot be written.
@@ -325,16 +326,30 @@ class DeviceRegistry:
             changes, self._waiting, self._waiting_weight = self._waiting, [], 0
             if not changes:
                 return
-            storing = asyncio.ensure_future(self._tables.store(changes))
+            storing = asyncio.ensure_future(self._store(changes))
             try:
-                self.unlisted += await asyncio.shield(storing)
+                await asyncio.shield(storing)
             except asyncio.CancelledError:  # a write that has begun is ended
                 with contextlib.suppress(DeployError):
-                    self.unlisted += await storing
+                    await storing
                 raise
-            except BaseException:
-                self.unlisted += len(changes)
-                raise
+
+    async def _store(self, changes: list[Change]) -> None:
+        """Write changes, those of `_PART_DEVICES` devices in one transaction: each has hundreds of tasks in memory."""
+        of_device: dict[str, list[Change]] = {}
+        for change in changes:
+            of_device.setdefault(change.device_id, []).append(change)
+        left = len(changes)
+        try:
+            for part in itertools.batched(of_device.values(), _PART_DEVICES, strict=False):
+                of_part = list(itertools.chain.from_iterable(part))
+                is_last = len(of_part) == left
+                dropped = await self._tables.store(of_part, trims=is_last)
+                self.unlisted += dropped
+                left -= len(of_part)
+        except BaseException:
+            self.unlisted += left
+            raise
 
     async def _flush_periodically(self) -> None:
         while True:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.deploy.gate.guard import MAX_GUARDS, Guard, GuardError, parse_guards
-from walle.deploy.gate.option import GateError, Range, find_option, option, options_of
+from walle.deploy.gate.option import GateError, Range, find_option, gate_option, gate_options
 
 MAX_DEVICES = 4_000  # limit of a step, and of the control: a step that they do not decide is inconclusive
 _MONTH_S = 30 * 86_400
@@ -46,47 +46,47 @@ class Gate:
         GateError: an option is out of its range.
     """
 
-    p_good: float = option(0.005, Range(0, 1, is_open=True), "accepted failure rate of runs")
-    p_bad: float = option(0.02, Range(0, 1, is_open=True), "unacceptable failure rate of runs, above p_good")
-    alpha: float = option(
+    p_good: float = gate_option(0.005, Range(0, 1, is_open=True), "accepted failure rate of runs")
+    p_bad: float = gate_option(0.02, Range(0, 1, is_open=True), "unacceptable failure rate of runs, above p_good")
+    alpha: float = gate_option(
         0.01, Range(0, 0.5, is_open=True), "probability of rejecting a version with the accepted failure rate"
     )
-    beta: float = option(
+    beta: float = gate_option(
         0.01,
         Range(0, 0.5, is_open=True),
         "probability of accepting a version with the unacceptable failure rate at a step",
     )
-    min_devices: int = option(1, Range(1, MAX_DEVICES), "devices that must count before a step is accepted")
-    device_runs: int = option(10, Range(1, 100), "first runs of a device, by which it counts")
-    settle_s: float = option(
+    min_devices: int = gate_option(1, Range(1, MAX_DEVICES), "devices that must count before a step is accepted")
+    device_runs: int = gate_option(10, Range(1, 100), "first runs of a device, by which it counts")
+    settle_s: float = gate_option(
         300.0,
         Range(1, _MONTH_S),
         "time after a device's first report at which it counts by fewer runs",
         unit="seconds",
     )
-    silence_s: float = option(
+    silence_s: float = gate_option(
         86_400.0, Range(1, _MONTH_S), "time without a further device after which a step is paused", unit="seconds"
     )
-    hold_s: float = option(0.0, Range(0, _MONTH_S), "least duration of each step", unit="seconds")
-    bake_s: float = option(
+    hold_s: float = gate_option(0.0, Range(0, _MONTH_S), "least duration of each step", unit="seconds")
+    bake_s: float = gate_option(
         0.0,
         Range(0, _MONTH_S),
         "time after a release is full in which it is still judged, and rolled back if it is bad",
         unit="seconds",
     )
-    device_silence_s: float = option(
+    device_silence_s: float = gate_option(
         86_400.0,
         Range(1, _MONTH_S),
         "time in which a device that installed the version must be heard again",
         unit="seconds",
     )
-    guards: tuple[str, ...] = option(
+    guards: tuple[str, ...] = gate_option(
         (),
         Range(0, MAX_GUARDS),
         "bounds on numbers of the runs, such as 'latency_ms < 1.2x' (beside the version before) or 'confidence > 0.6'",
         unit="bounds",
     )
-    trial_runs: int = option(
+    trial_runs: int = gate_option(
         0,
         Range(0, 10_000),
         "first runs of a device that count in a trial, which is judged by runs, not by devices (0: no trial)",
@@ -123,7 +123,7 @@ class Gate:
         return {**dataclasses.asdict(self), "guards": list(self.guards)}
 
 
-GATE_OPTIONS = options_of(Gate)
+GATE_OPTIONS = gate_options(Gate)
 
 
 class Verdict(enum.StrEnum):

@@ -590,7 +590,7 @@ class Monitor:
         if plain.get("format") != 2:
             return None
         step = dict(plain["step"])
-        step["gate"] = Gate(**step["gate"])
+        step["gate"] = Gate.from_plain(step["gate"])
         step["overruled"] = tuple(step["overruled"])
         step["policy"] = Policy.from_plain(step.get("policy", {}))
         step.pop("has_control", None)  # evidence from before there were control versions has it

@@ -1,7 +1,7 @@
 """Options of the gate: key, meaning, default and range of each, and the parser of their values. Pure.
 
-An option is declared once, as a field of a dataclass with `option` as its default. Help texts, schemas and error
-messages are made from what `options_of` returns.
+An option is declared once, as a field of a dataclass with `gate_option` as its default. Help texts, schemas and error
+messages are made from what `gate_options` returns.
 """
 
 import contextlib
@@ -46,13 +46,13 @@ class Range:
         return f"from {self.least:.0f} to {self.most:.0f}"
 
 
-def option[T](default: T, allowed: Range, meaning: str, *, unit: str = "") -> T:
+def gate_option[T](default: T, allowed: Range, meaning: str, *, unit: str = "") -> T:
     """Declare a dataclass field as an option: a float, an int or a tuple of texts. `meaning` is one line of help."""
     return dataclasses.field(default=default, metadata={"allowed": allowed, "meaning": meaning, "unit": unit})
 
 
 @dataclasses.dataclass(frozen=True)
-class Option:
+class GateOption:
     """An option that a field declares. `kind` is float, int or tuple (a list of texts)."""
 
     key: str
@@ -85,7 +85,7 @@ class Option:
             is_number = isinstance(plain, (int, float)) and not isinstance(plain, bool)
             is_allowed = is_number and plain in self.allowed and (self.kind is float or plain == int(plain))
         if not is_allowed:
-            raise GateError(self.key, f"{printable(str(plain)[:_MAX_SHOWN_CHARS])} is not {self.form}")
+            raise GateError(self.key, f"{printable(repr(plain)[:_MAX_SHOWN_CHARS])} is not {self.form}")
         return self.kind(plain)
 
     def parse(self, text: str) -> Any:
@@ -98,16 +98,18 @@ class Option:
         return self.value(text)
 
 
-def options_of(declared: type) -> dict[str, Option]:
+def gate_options(declared: type) -> dict[str, GateOption]:
     """Return the options that the fields of a dataclass declare, by key, in their order."""
     hints = typing.get_type_hints(declared)
     return {
-        one.name: Option(one.name, typing.get_origin(hints[one.name]) or hints[one.name], one.default, **one.metadata)
+        one.name: GateOption(
+            one.name, typing.get_origin(hints[one.name]) or hints[one.name], one.default, **one.metadata
+        )
         for one in dataclasses.fields(declared)
     }
 
 
-def find_option(options: Mapping[str, Option], key: str) -> Option:
+def find_option(options: Mapping[str, GateOption], key: str) -> GateOption:
     """Return the option with this key. Raises GateError, which names the similar keys, or all of them."""
     found = options.get(key)
     if found is None:
@@ -118,7 +120,7 @@ def find_option(options: Mapping[str, Option], key: str) -> Option:
     return found
 
 
-def parse_options(options: Mapping[str, Option], texts: Iterable[str]) -> dict[str, Any]:
+def parse_options(options: Mapping[str, GateOption], texts: Iterable[str]) -> dict[str, Any]:
     """Return the values of texts KEY=VALUE, by key. The values of a list are collected; another key is given once.
 
     Raises:

@@ -323,7 +323,7 @@ class ReleaseRequest:
             policy=Policy.from_plain(plain["policy"]),
             beta=beta if isinstance(beta, int) else tuple(beta),
             steps=tuple(plain["steps"]),
-            gate=Gate(**plain["gate"]),
+            gate=Gate.from_plain(plain["gate"]),
         )
 
 

@@ -210,8 +210,10 @@ class ReleaseService:
         """Take the version back from every device that has it."""
         return await self._apply(release_id, Rollback(self._clock.time(), by, reason))
 
-    async def retry(self, release_id: str) -> Release:
+    async def retry(self, release_id: str, by: str = "") -> Release:
         """Make and start another release as this one, for the same request; it begins without evidence.
+
+        `by` is the name of the person, for the audit log.
 
         Raises:
             TransitionError: it is neither rolled back nor has it failed.
@@ -220,7 +222,7 @@ class ReleaseService:
         before = self._known(release_id)
         if not before.state.terminal:
             raise TransitionError(release_id, before.state, "Retry", allowed(before))
-        return await self.create(before.request, retries=before.id)
+        return await self.create(before.request, by=by, retries=before.id)
 
     async def retire(
         self, scenario: str, task: str, by: str, *, keep_versions: int, dry_run: bool = False

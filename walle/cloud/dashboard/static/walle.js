@@ -120,14 +120,16 @@
   });
   document.addEventListener("htmx:sse:after:connection", () => { banner.hidden = true; });
   // The extension repeats a stream that has ended, not a first request that failed.
+  let pauseMs = 500;
   function connectLater(event) {
     const { ctx } = event.detail, place = ctx?.sourceElement, address = place?.getAttribute("hx-sse:connect");
     if (!address) return;
     const status = ctx.response?.status;
-    if (status === 401 || status === 403) location.reload();
+    if (status === 401 || status === 403) return location.reload();
     ctx.swap = "none";
     banner.hidden = false;
-    setTimeout(() => { if (place.isConnected) htmx.ajax("GET", address, { source: place }); }, 1000 + 1000 * Math.random());
+    setTimeout(() => { if (place.isConnected) htmx.ajax("GET", address, { source: place }); }, pauseMs * (1 + Math.random()));
+    pauseMs = Math.min(2 * pauseMs, 30000);
   }
   document.addEventListener("htmx:error", connectLater);
   document.addEventListener("htmx:response:error", connectLater);
