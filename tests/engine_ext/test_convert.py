@@ -66,6 +66,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         walle.convert(tmp_path / "absent.onnx", tmp_path / "m.walle")
 
 
+@pytest.mark.night
 def test_one_weight_of_many_readers_is_stored_once() -> None:
     w = numbers(256, 256)
     nodes = [NODE("MatMul", ["x", "w"], ["h"]), NODE("MatMul", ["h", "w"], ["y"])]

@@ -104,7 +104,7 @@ def make_tables(db: sqlite3.Connection, tables: Sequence[Table]) -> None:
                 for column in table.columns:
                     if known and column.name not in known:
                         db.execute(f"ALTER TABLE {table.local} ADD COLUMN {column.in_file}")
-    db.executescript(file_schema(tables))  # after the columns: an index may be on one of them
+    db.executescript(file_schema(tables))  # comes after the columns, as an index may be on one
     for table in tables:
         if table.counter:  # files of former versions have no such counter
             db.execute(_COUNTER, (table.counter, table.local))

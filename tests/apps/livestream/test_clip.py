@@ -70,6 +70,7 @@ async def test_a_clip_that_cannot_be_made_leaves_nothing(
     assert names_in(tmp_path) == ["a.mp4"]
 
 
+@pytest.mark.night
 async def test_a_cancelled_clip_leaves_nothing_and_keeps_the_old_one(tmp_path: Path) -> None:
     path = Movie(seconds=60, rate=25, size=(320, 240)).write(tmp_path / "a.mp4")
     out = tmp_path / "b.mp4"

@@ -58,6 +58,7 @@ def slow_import(folder: Path, seconds: float) -> Path:
     return write_task(folder, SLOW_IMPORT.replace("{}", name))
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_libraries_survive_stops_and_limits_in_their_imports(tmp_path: Path) -> None:
     found = await campaign(tmp_path, 400, seed=1028)

@@ -125,6 +125,7 @@ def test_any_mess_of_batches_leaves_each_number_once_without_gaps(batches: list[
     asyncio.run(check())
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_long_query_delays_no_commit(ingest: Ingest) -> None:
     for first in range(1, 150_001, 10_000):
