@@ -4,6 +4,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 NATIVE := CMakeLists.txt $(shell find walle/engine_ext/src -type f 2>/dev/null)
 TEST_ARGS ?=
+# What ccache keeps serves every checkout on this machine.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
 # ninja alone starts two more compilers than there are cores, which then contend for the caches.
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
@@ -29,9 +32,8 @@ test: $(STAMP)  ## pass the tests of every change, C++ ones under ASan and UBSan
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-# A test may take 3 CPU seconds; a third more is for machines that are shared.
 test-python: $(STAMP)  ## pass the Python tests of every change, or those of TEST_ARGS
-	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=4 $(TEST_ARGS)
+	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=3 $(TEST_ARGS)
 
 test-night: $(STAMP)  ## pass the tests that take long: whole systems, kills, clusters, load, memory (about 40 minutes)
 	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m night $(TEST_ARGS)
@@ -44,8 +46,8 @@ build/sanitize/.passed: Makefile $(NATIVE) $(shell find tests/cpp tests/fuzz -ty
 	@mkdir -p build/sanitize && touch build/sanitize/.begun
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DWALLE_MODULE=OFF -DWALLE_TESTS=ON -DWALLE_SANITIZE=address,undefined > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
-	@MAKEFLAGS= nice -n 10 $(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
-	@nice -n 10 $(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
+	@MAKEFLAGS= nice -n 5 $(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
+	@nice -n 5 $(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 	@mv build/sanitize/.begun $@
 
 # What takes longer than `make test` allows. Each program ends with an error where an attack gets through.

@@ -3,10 +3,15 @@
 What fixtures take does not count: several tests share it. Nor do processes that outlive the test, as those of Ray.
 Wall time says little on a shared machine, and CPU time too little on one whose cores are slow or contended. What a test
 above the limit took is therefore divided by how much longer than on an idle core a known loop takes right after it.
+Then it runs once more, alone: a child of a test before may have ended in it, whose time it got.
 """
 
 import json
+import os
 import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -36,14 +41,30 @@ def _slowdown() -> float:
 class _Spent:
     """CPU seconds of the tests of all workers, in the process that prints the summary."""
 
-    def __init__(self, limit: float | None, report: Path | None) -> None:
+    def __init__(self, limit: float | None, report: Path | None, *, repeats: bool) -> None:
         self._limit = limit
+        self._repeats = repeats
         self._report = report
         self._spent: dict[str, float] = {}
 
     def _above(self) -> list[tuple[float, str]]:
         limit = self._limit
         return [] if limit is None else sorted((s, name) for name, s in self._spent.items() if s > limit)
+
+    def _repeat(self, config: pytest.Config) -> None:
+        """Replace what the tests above the limit took by what each takes alone."""
+        python = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", __name__]
+        where = [f"--rootdir={config.rootpath}", *(["-c", str(config.inipath)] if config.inipath else [])]
+        for _, name in self._above():
+            with tempfile.TemporaryDirectory() as folder:
+                report = Path(folder) / "report.json"
+                options = [f"--cpu-limit={self._limit}", f"--cpu-report={report}", "--cpu-alone"]
+                command = [*python, *where, *options, str(config.rootpath / name)]
+                environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+                folder_of_run = config.invocation_params.dir
+                subprocess.run(command, cwd=folder_of_run, env=environment, capture_output=True, check=False)
+                if report.exists():
+                    self._spent.update(json.loads(report.read_text()))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
@@ -52,6 +73,8 @@ class _Spent:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._repeats:
+            self._repeat(session.config)
         if self._report is not None:
             self._report.write_text(json.dumps(self._spent, indent=0))
         if self._above() and session.exitstatus == pytest.ExitCode.OK:
@@ -68,12 +91,14 @@ class _Spent:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-limit", type=float, metavar="S", help="fail where a test takes more CPU seconds")
+    parser.addoption("--cpu-alone", action="store_true", help="run no test above the limit once more")
     parser.addoption("--cpu-report", type=Path, metavar="FILE", help="write the CPU seconds of each test as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Spent(config.getoption("--cpu-limit"), config.getoption("--cpu-report")))
+        limit, report = config.getoption("--cpu-limit"), config.getoption("--cpu-report")
+        config.pluginmanager.register(_Spent(limit, report, repeats=not config.getoption("--cpu-alone")))
 
 
 @pytest.hookimpl(wrapper=True)

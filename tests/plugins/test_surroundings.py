@@ -1,5 +1,6 @@
 """Tests start programs with the signals and the home of nobody, whatever the caller has."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -29,5 +30,6 @@ def test_neither_ignored_signals_nor_the_users_home_reach_what_tests_start(tmp_p
     file = tmp_path / "test_inside.py"
     file.write_text(INSIDE)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.plugins.surroundings", "-c", "/dev/null", str(file)]
-    done = subprocess.run(command, cwd=ROOT, preexec_fn=_ignore, capture_output=True, text=True, check=False)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "WALLE_TESTS"))}
+    done = subprocess.run(command, cwd=ROOT, env=clean, preexec_fn=_ignore, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
