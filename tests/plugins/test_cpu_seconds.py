@@ -11,9 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUSY = "import time\ndef test_busy():\n    end = time.thread_time() + 0.5\n    while time.thread_time() < end: pass\n"
 WAITING = "import time\ndef test_waiting():\n    time.sleep(0.5)\n"
-CHILD = (
-    "import subprocess, sys\ndef test_child():\n    subprocess.run([sys.executable, '-c', 'sum(range(3 * 10**7))'])\n"
-)
+CHILD = "import subprocess, sys\ndef test_child():\n    subprocess.run([sys.executable, '-c', 'sum(range(3*10**7))'])\n"
 
 
 def clean() -> dict[str, str]:
@@ -45,7 +43,7 @@ import subprocess, sys
 child = None
 def test_before():
     global child
-    child = subprocess.Popen([sys.executable, "-c", "sum(range(3 * 10**7))"])
+    child = subprocess.Popen([sys.executable, "-c", "sum(range(3*10**7))"])
 def test_after():
     if child:
         child.wait()
