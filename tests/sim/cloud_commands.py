@@ -70,7 +70,7 @@ service_labels = ["role=services"]
 _FIELD = r"\1    added_later: int = dataclasses.field(default=7, kw_only=True)\n"
 _CHANGES = {
     "__init__.py": (r'__version__ = "[^"]*"', f'__version__ = "{NEW_VERSION}"'),
-    "cloud/folder/config.py": (r"(class CloudConfig:.*?    folder: Path\n)", _FIELD),
+    "cloud/folder/config.py": (r"(class CloudConfig\(.*?    folder: Path\n)", _FIELD),
     "cloud/edge/edge_gateway.py": (r"(class EdgeAddress:.*?    watch_url: str\n)", _FIELD),
     "cloud/nodes/tunnel_servers.py": (r"(class TunnelReport:.*?    member: RingMember\n)", _FIELD),
 }
