@@ -93,9 +93,11 @@ class ReleaseJson(TypedDict):
     beta_devices: list[str]
     manifest: str
     retries: NotRequired[str]  # the release that it is another attempt of
+    created_by: NotRequired[str]
     reads: NotRequired[list[str]]  # topics of other tasks; an older cloud sends none
     groups: NotRequired[list[SimulatedGroupJson]]
     other_groups: NotRequired[int]
+    other_names: NotRequired[list[str]]
     resumes: str | None
     reason: str
     totals: dict[str, Any]

@@ -123,6 +123,8 @@ def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Per
     assert [entry["event"] for entry in shown["history"]][-3:] == ["Pause", "Resume", "Rollback"]
     text = person.text("status", name)[1]
     assert "reason: by admin: not [/wanted]" in text
+    assert "\ncreated by admin\n" in text
+    assert "Created by admin" in text
     (line,) = [line for line in text.splitlines() if "Rolled back by admin" in line]  # a pipe gets whole lines
     assert line.rstrip().endswith(" reason not [/wanted]")
     (line,) = [line for line in person.text("status")[1].splitlines() if name in line]

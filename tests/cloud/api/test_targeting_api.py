@@ -237,7 +237,7 @@ async def test_a_beta_that_waits_for_devices_says_so(cloud: Cloud) -> None:
     await cloud.world.reached(release["id"], "beta")
     _, shown = await cloud.ask("GET", f"/v1/releases/{release['id']}")
     assert shown["reason"].startswith(
-        "waiting for up to 2 more beta devices to check in, each one that this release is for"
+        "waiting for 2 more beta devices to check in (0 of 2 found), each one that this release is for"
     )
 
 

@@ -22,6 +22,7 @@ def test_the_largest_groups_come_first_and_the_rest_is_counted() -> None:
     assert len(found.groups) == MAX_GROUPS
     assert (found.groups[0].app_version, found.groups[0].os, found.groups[0].devices) == ("10.0", "ios", 100)
     assert (found.others, found.other_devices) == (4, 200)
+    assert found.other_names[0] == "app 18.0 on android (50 devices)"
     assert sum(group.devices for group in found.groups) + found.other_devices == len(devices)
 
 
@@ -39,6 +40,7 @@ def test_what_most_devices_of_a_group_say_stands_for_it_and_one_liar_makes_no_gr
         "id": "simulated-10.0-ios",
     }
     assert (found.others, found.other_devices) == (1, 1)
+    assert found.other_names == ("app 666 on \\x1b[31mevil (1 device)",)
 
 
 def test_a_system_that_is_not_a_text_or_is_missing_is_a_group_of_its_own() -> None:
@@ -82,3 +84,13 @@ def test_groups_that_are_not_simulated_are_counted_with_the_reason() -> None:
     reason = "has fewer than 2 devices, has less than 1 % of the release's devices, or is not among the 8 largest"
     assert not_simulated_text(1) == f"1 group of devices was not simulated: it {reason}"
     assert not_simulated_text(3) == f"3 groups of devices were not simulated: each {reason}"
+
+
+def test_groups_that_are_not_simulated_are_named_up_to_a_few() -> None:
+    found = TargetedGroups.of(profile(number, f"{number}", os="ios") for number in range(6))
+    assert found.other_names == tuple(f"app {number} on ios (1 device)" for number in range(4))
+    text = not_simulated_text(found.others, found.other_names)
+    assert text.startswith("6 groups of devices were not simulated: app 0 on ios (1 device), app 1 on ios")
+    assert "app 3 on ios (1 device) and 2 more; each has fewer than 2 devices" in text
+    one = not_simulated_text(1, ["app 2.0 on ios (1 device)"])
+    assert one.startswith("1 group of devices was not simulated: app 2.0 on ios (1 device); it has fewer than")

@@ -70,6 +70,15 @@ class JournalContract:
         assert [one.effect for one in await journal.pending()] == [Effect.PUBLISH, Effect.SET_GATE]
 
     @pytest.mark.asyncio
+    async def test_the_history_says_who_created_a_release(self, journal: Journal, again: Again) -> None:
+        release = dataclasses.replace(_release(), created_by="anna")
+        await journal.record(release, None, ())
+        async with again() as other:
+            assert await other.releases() == [release]
+            (created,) = await other.history(release.id)
+        assert (created.event, created.details) == ("Create", {"by": "anna"})
+
+    @pytest.mark.asyncio
     async def test_counters_never_give_a_number_twice(self, journal: Journal, again: Again) -> None:
         assert await journal.draw("serial", 4) == 1
         assert await journal.draw("release") == 1

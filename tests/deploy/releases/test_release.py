@@ -200,19 +200,23 @@ def test_a_step_names_the_devices_that_it_admits_first() -> None:
 
 def test_a_release_of_a_journal_of_before_has_overruled_nothing() -> None:
     plain = _after(_release(), *PATHS["gray 0.5"]).to_plain()
-    for name in ("cause", "overruled", "groups", "other_groups"):
+    for name in ("cause", "overruled", "groups", "other_groups", "other_names", "created_by", "beta_found"):
         del plain[name]
     for name in ("device_runs", "settle_s", "silence_s", "trial_runs"):
         del plain["request"]["gate"][name]
     release = Release.from_plain(json.loads(json.dumps(plain)))
     assert (release.cause, release.overruled, release.request.gate) == ("", (), Gate())
-    assert (release.groups, release.other_groups) == ((), 0)
+    assert (release.groups, release.other_groups, release.other_names) == ((), 0, ())
+    assert (release.created_by, release.beta_found) == ("", 0)
 
 
 def test_a_release_keeps_the_groups_that_it_was_simulated_for() -> None:
     groups = (GroupResult("10.1", "ios", 7, 12, 0), GroupResult("9.0", "", 1, played=False))
-    release, _ = advance(_after(_release(), "Start"), SimulationPassed(1.0, MANIFEST, 77, (), groups, 3))
-    assert (release.groups, release.other_groups) == (groups, 3)
+    passed = SimulationPassed(
+        1.0, MANIFEST, 77, groups=groups, other_groups=3, other_names=("app 2.0 on ios (1 device)",)
+    )
+    release, _ = advance(_after(_release(), "Start"), passed)
+    assert (release.groups, release.other_groups, release.other_names) == (groups, 3, passed.other_names)
     assert Release.from_plain(json.loads(json.dumps(release.to_plain()))) == release
 
 

@@ -285,6 +285,9 @@ async def test_beta_devices_are_those_seen_of_the_policy(tmp_path: Path) -> None
         release = await world.service.create(_request(beta=2, policy=Policy(">=10")))
         release = await world.reached(release.id, "beta")
         assert release.beta_devices == ()
+        await clock.advance(1.0)
+        found = await world.service.get(release.id)
+        assert found.waits_for.startswith("waiting for 1 more beta device to check in (1 of 2 found)")
         _answer(world, "second")
         watcher = asyncio.ensure_future(world.service.wait_change(release.id, release.revision, 1e9))
         while not watcher.done():

@@ -28,7 +28,8 @@ from walle.deploy.gate.option import GateError, parse_options
 from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.deploy.releases.transition_text import event_text
 
-_NOT_IN_DETAILS = ("at_s", "by", "devices", "faults")  # fields of a transition that are shown elsewhere
+# Fields of a transition that are shown elsewhere.
+_NOT_IN_DETAILS = ("at_s", "by", "devices", "faults", "groups", "other_groups", "other_names")
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "retired": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
@@ -128,6 +129,8 @@ def status(
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
+    if creator := release.get("created_by"):
+        emit(release, as_json=False, text=f"created by {escape(creator)}")
     if retries := release.get("retries"):
         emit(release, as_json=False, text=f"another attempt of {escape(retries)}")
     lines = [
@@ -248,7 +251,7 @@ def _group_lines(release: "ReleaseJson") -> list[str]:
         )
         lines.append(f"simulated for {name}: {result}")
     if others := release.get("other_groups", 0):
-        lines.append(not_simulated_text(others))
+        lines.append(not_simulated_text(others, release.get("other_names", ())))
     return lines
 
 
@@ -374,7 +377,7 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
     with Progress(*columns, console=progress_console, disable=as_json or not progress_console.is_terminal) as progress:
         bar = progress.add_task(escape(release_id), total=1.0, note="")
-        stage = ""
+        shown: tuple[str, ...] = ()
         async for release in client.stream(release_id):
             totals = release["totals"]
             devices = count_text(totals["installed"], "device")
@@ -382,7 +385,7 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
             progress.update(bar, completed=progress_of(release), note=note)
             if as_json:
                 emit_line(release)
-            elif stage != (stage := f"{release['state']} {release['stage']}"):
+            elif shown != (shown := (release["state"], release["stage"], release["reason"])):
                 reason = f": {release['reason']}" if release["reason"] else ""
                 if release["state"] == "failed":
                     reason += f"; its event, traceback and log: walle release status {release_id}"

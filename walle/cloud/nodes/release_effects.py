@@ -101,7 +101,7 @@ class CloudEffects(Effects):
         except TimeoutError:
             what = f"the simulation took more than {self._simulation_s:g} s"
             raise DeployError(f"{what}; push fewer simulation events, or make the task faster") from None
-        return dataclasses.replace(result, other_groups=targeted.others)
+        return dataclasses.replace(result, other_groups=targeted.others, other_names=targeted.other_names)
 
     async def _targeted(self, policy: Policy) -> TargetedGroups:
         """Return the groups of devices that a policy reaches; none, which is logged, where they are not known now."""

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from walle.protocol import Attribute, Profile, printable
@@ -12,6 +12,7 @@ _LEAST_SHARE = 0.01  # smallest group, as a share of the devices that a policy r
 _LEAST_DEVICES = 2  # smallest group: one device's claims about itself, alone in a fleet of any size, fail no release
 _MAX_PAIRS = 10_000  # different attributes that are counted in a group
 _MAX_CHARS = 40  # characters shown of an app version or a system
+_MAX_NAMED = 4  # groups without a simulation that are named
 
 type _Key = tuple[str, str]  # app version and system
 type _Pair = tuple[str, str, Attribute]  # name, type and value of an attribute
@@ -37,16 +38,20 @@ class DeviceGroup:
 
     @property
     def name(self) -> str:
-        return f"app {printable(self.app_version[:_MAX_CHARS])} on {printable(self.os[:_MAX_CHARS]) or 'no stated os'}"
+        return _name(self.app_version, self.os)
 
 
 @dataclasses.dataclass(frozen=True)
 class TargetedGroups:
-    """The largest groups that a policy reaches; `others` groups, of `other_devices` in all, are not among them."""
+    """The largest groups that a policy reaches; `others` groups, of `other_devices` in all, are not among them.
+
+    `other_names` are the largest of the others, with their devices.
+    """
 
     groups: tuple[DeviceGroup, ...] = ()
     others: int = 0
     other_devices: int = 0
+    other_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, profiles: Iterable[Profile], most: int = MAX_GROUPS) -> Self:
@@ -68,7 +73,21 @@ class TargetedGroups:
             DeviceGroup(app_version=key[0], os=key[1], devices=counts[key], attributes=_usual(pairs[key]))
             for key in taken
         )
-        return cls(groups, len(ordered) - len(taken), counts.total() - sum(counts[key] for key in taken))
+        others = ordered[len(taken) :]
+        return cls(
+            groups,
+            len(others),
+            sum(counts[key] for key in others),
+            tuple(f"{_name(*key)} ({_devices(counts[key])})" for key in others[:_MAX_NAMED]),
+        )
+
+
+def _name(app_version: str, system: str) -> str:
+    return f"app {printable(app_version[:_MAX_CHARS])} on {printable(system[:_MAX_CHARS]) or 'no stated os'}"
+
+
+def _devices(count: int) -> str:
+    return f"{count:,} device{'' if count == 1 else 's'}"
 
 
 def _usual(pairs: collections.Counter[_Pair]) -> dict[str, Attribute]:
@@ -91,14 +110,16 @@ class GroupResult:
     played: bool = True
 
 
-def not_simulated_text(groups: int) -> str:
-    """Return why a version was not simulated for some groups of the devices that its release is for."""
-    subject = (
-        "1 group of devices was not simulated: it"
-        if groups == 1
-        else f"{groups} groups of devices were not simulated: each"
-    )
+def not_simulated_text(groups: int, names: Sequence[str] = ()) -> str:
+    """Return for which groups of the devices of a release its version was not simulated, and why.
+
+    `names` are those of the largest of the `groups`; a release of an older walle has none.
+    """
+    subject = "1 group of devices was" if groups == 1 else f"{groups:,} groups of devices were"
+    unnamed = groups - len(names)
+    named = ", ".join(names) + (f" and {unnamed:,} more" if unnamed > 0 else "")
+    which = f": {named};" if names else ":"
     return (
-        f"{subject} has fewer than {_LEAST_DEVICES} devices, has less than {100 * _LEAST_SHARE:g} % of the release's"
-        f" devices, or is not among the {MAX_GROUPS} largest"
+        f"{subject} not simulated{which} {'it' if groups == 1 else 'each'} has fewer than {_LEAST_DEVICES} devices, has"
+        f" less than {100 * _LEAST_SHARE:g} % of the release's devices, or is not among the {MAX_GROUPS} largest"
     )

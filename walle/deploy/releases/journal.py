@@ -93,7 +93,8 @@ class Journal:
         self, release: Release, event: ReleaseEvent | None, effects: tuple[Effect, ...]
     ) -> tuple[PendingEffect, ...]:
         """Write the release after `event` (None: it was created), and return its effects, numbered."""
-        details = json.dumps(dataclasses.asdict(event) if event else {})
+        created = {"by": release.created_by} if release.created_by else {}
+        details = json.dumps(dataclasses.asdict(event) if event else created)
         name = type(event).__name__ if event else "Create"
         text = json.dumps(release.to_plain())
 

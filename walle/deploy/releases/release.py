@@ -150,6 +150,7 @@ class SimulationPassed:
     reads: tuple[str, ...] = ()  # topics of other tasks
     groups: tuple[GroupResult, ...] = ()  # groups of devices on which it was simulated
     other_groups: int = 0  # groups on which it was not simulated
+    other_names: tuple[str, ...] = ()  # names of the largest of these
     state_bytes: int = 0  # the largest that the task's state was on a simulated device; 0 without state or events
     state_max_bytes: int = 0  # bound of the state
 
@@ -351,15 +352,18 @@ class Release:
     state: ReleaseState = ReleaseState.CREATED
     step: int = 0  # index into request.steps, once gray
     beta_devices: tuple[str, ...] = ()
+    beta_found: int = 0  # devices found for a beta that waits for more; counted again after a restart
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     groups: tuple[GroupResult, ...] = ()  # groups of devices that the release is for, on which it was simulated
     other_groups: int = 0  # too small or too many for that
+    other_names: tuple[str, ...] = ()  # names of the largest of these; none in a journal of an older walle
     state_max_bytes: int | None = None  # bound of the task's state, 0 without one; None before it is built
     resumes: ReleaseState | None = None  # the state that a paused release returns to
     bakes: bool = False  # full, and still judged
     retries: str = ""  # id of the release that it is another attempt of
+    created_by: str = ""  # name of the person; "" in a journal of an older walle
     reason: str = ""  # why it was rolled back, paused or failed, what its simulation waits for, or what its bake found
     cause: str = ""  # cause of a pause by the gate
     overruled: tuple[str, ...] = ()  # causes of pauses that a person has overruled by resuming
@@ -384,12 +388,13 @@ class Release:
         """Return what has to come from outside before anything is judged, empty if nothing."""
         if self.state is not ReleaseState.BETA or self.beta_devices:
             return ""
-        count = self.request.beta_count
-        more = "1 more beta device" if count == 1 else f"up to {count} more beta devices"
+        count = self.request.beta_count or 0
+        missing = max(1, count - self.beta_found)
+        more = "1 more beta device" if missing == 1 else f"{missing} more beta devices"
         return (
-            f"waiting for {more} to check in, each one that this release is for and no more specific release is;"
-            " to skip the beta or to name its devices, roll this release back and start it with --beta 0 or"
-            " --beta-device ID"
+            f"waiting for {more} to check in ({self.beta_found} of {count} found), each one that this release is for"
+            " and no more specific release is; to skip the beta or to name its devices, roll this release back and"
+            " start it with --beta 0 or --beta-device ID"
         )
 
     @property
@@ -437,6 +442,7 @@ class Release:
         plain["beta_devices"] = list(self.beta_devices)
         plain["reads"] = list(self.reads)
         plain["groups"] = list(plain["groups"])
+        plain["other_names"] = list(self.other_names)
         plain["overruled"] = list(self.overruled)
         plain["state"] = self.state.value
         plain["resumes"] = self.resumes.value if self.resumes else None
@@ -451,6 +457,7 @@ class Release:
         values["beta_devices"] = tuple(values["beta_devices"])
         values["reads"] = tuple(values.get("reads", ()))  # a journal of an older walle has none
         values["groups"] = tuple(GroupResult(**one) for one in values.get("groups", ()))
+        values["other_names"] = tuple(values.get("other_names", ()))
         values["overruled"] = tuple(values.get("overruled", ()))
         return cls(**values)
 
@@ -527,7 +534,7 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
             return {"reason": event.reason[:MAX_REASON_CHARS]}, ()
         case SimulationPassed():
             built = {"manifest": event.manifest, "size_bytes": event.size_bytes, "reads": event.reads, "reason": ""}
-            built |= {"groups": event.groups, "other_groups": event.other_groups}
+            built |= {"groups": event.groups, "other_groups": event.other_groups, "other_names": event.other_names}
             built |= {"state_max_bytes": event.state_max_bytes}
             if release.request.beta == 0:
                 return built | {"state": ReleaseState.GRAY}, reaches_devices

@@ -140,8 +140,8 @@ class ReleaseService:
     async def create(self, request: ReleaseRequest, *, by: str = "", start: bool = True, retries: str = "") -> Release:
         """Return a new release, which is started unless `start` is false.
 
-        Its `reads` are those that task.toml declares. `by` is the name of the person, for the audit log; `retries` is
-        the release that it is another attempt of.
+        Its `reads` are those that task.toml declares. `by` is the name of the person; `retries` is the release
+        that it is another attempt of.
 
         Raises:
             ReleaseRequestError: a beta device is none of those that the policy names.
@@ -213,7 +213,7 @@ class ReleaseService:
     async def retry(self, release_id: str, by: str = "") -> Release:
         """Make and start another release as this one, for the same request; it begins without evidence.
 
-        `by` is the name of the person, for the audit log.
+        `by` is the name of the person.
 
         Raises:
             TransitionError: it is neither rolled back nor has it failed.
@@ -412,6 +412,7 @@ class ReleaseService:
                 updated_s=now_s,
                 reads=reads,
                 retries=retries,
+                created_by=by,
             )
             effects: tuple[Effect, ...] = ()
             if start:
@@ -553,10 +554,11 @@ class ReleaseService:
             bundle.sha256,
             len(bundle.envelope),
             reads,
-            result.groups,
-            result.other_groups,
-            result.state_bytes,
-            0 if state is None else state.max_bytes,
+            groups=result.groups,
+            other_groups=result.other_groups,
+            other_names=result.other_names,
+            state_bytes=result.state_bytes,
+            state_max_bytes=0 if state is None else state.max_bytes,
         )
 
     def _manifests_of_devices(self, request: ReleaseRequest) -> list[str]:
@@ -591,6 +593,8 @@ class ReleaseService:
             if len(devices) >= count:
                 await self._apply_if_still(release, BetaResolved(self._clock.time(), tuple(devices[:count])))
                 return
+            if release is self._known(release_id):  # no transition came meanwhile
+                self._releases[release_id] = dataclasses.replace(release, beta_found=len(devices))
             await self.wait_change(release_id, release.revision, 1.0)
 
     async def _set_gate(self, release_id: str) -> None:

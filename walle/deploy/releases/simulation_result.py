@@ -34,5 +34,6 @@ class SimulationResult:
     timers: Mapping[str, int] = dataclasses.field(default_factory=dict)
     window_evicted: int = 0
     other_groups: int = 0  # too small, or too many: not simulated
+    other_names: tuple[str, ...] = ()  # names of the largest of these
     state_bytes: int = 0
     entries_evicted: int = 0
