@@ -30,7 +30,7 @@ def main() -> None:
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
-        parser.error("a gateway under attack needs a core of its own, and its clients one")
+        parser.error("a gateway under attack needs one core, and its clients another")
     os.sched_setaffinity(0, {cores[1]})
     print(f"the gateway on core {cores[0]}, attackers and honest devices on core {cores[1]}")
     print(

@@ -170,7 +170,7 @@ def parse() -> argparse.Namespace:
 def enter_namespace(options: argparse.Namespace) -> int:
     """Run this program again in a network namespace, beside a PostgreSQL server; return its exit status."""
     if shutil.which("unshare") is None:
-        sys.exit("load test: the nodes need a network namespace of their own; install unshare (util-linux)")
+        sys.exit("load test: each node needs a separate network namespace; install unshare (util-linux)")
     command = [*_UNSHARE, sys.executable, "-m", "loadtest.cluster", *sys.argv[1:], _INSIDE]
     with contextlib.ExitStack() as undo:
         if not options.files and postgres_folder() and importlib.util.find_spec("asyncpg"):

@@ -123,7 +123,7 @@ def damaged_certificate(folder: Path) -> None:
         (no_spare, "to revoke tokens on a full disk: [Errno 21] Is a directory"),
         (damaged_source, "source.json cannot be read: KeyError('base')"),
         (damaged_load_test, "tunnel.json is left out, run it again: KeyError('page')"),
-        (damaged_key, "key.pem cannot be read, and another is made: "),
+        (damaged_key, "key.pem cannot be read, and a new one is made: "),
         (damaged_certificate, "certificate.pem cannot be read: "),
     ],
 )

@@ -199,8 +199,8 @@ def check_whole(results: Sequence[ClipResult]) -> None:
         ]
         if lacking:
             raise ConfigError(
-                f"{len(lacking)} seconds lack the evidence of device or cloud, the first of {lacking[0]}; nothing was"
-                " written: run it again, on a machine that is less busy"
+                f"{len(lacking)} seconds have no evidence of device or cloud, the first of {lacking[0]}; nothing was"
+                " written: run it again on a machine that is less busy"
             )
 
 

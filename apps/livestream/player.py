@@ -223,7 +223,7 @@ class Player:
             image = best_picture(contents)
             taken = await self._device.on_event(Event("second", "", self._latest_ms, contents), can_wait=True)
             if taken is None or f"{SCENARIO}/{DECIDER}" not in taken.tasks:
-                why = "the device did not take the second" if taken is None else "the highlight task is not installed"
+                why = "the device did not accept the second" if taken is None else "the highlight task is not installed"
                 self._decided.put_nowait(Decision(second=contents["second"], output=None, why=why, image=image))
             else:
                 self._deciding[taken.position] = contents["second"], image

@@ -94,9 +94,9 @@ def choose_models(asked: str | None, folder: ModelFolder) -> ModelChoice:
     entries = manifest().entries
     lacking = [name for name in public_models() if not folder.has(entries[name])]
     if not lacking:
-        why = f"the public models in {folder.path}; --models own takes the app's own, smaller ones{_without(folder)}"
+        why = f"the public models in {folder.path}; --models own uses the app's smaller ones{_without(folder)}"
         return ModelChoice(folder, why)
-    why = f"the app's own small models, because {folder.path} lacks public ones ({', '.join(lacking)})"
+    why = f"the app's own small models, because public ones are missing in {folder.path} ({', '.join(lacking)})"
     return ModelChoice(OwnModels(), f"{why}; `walle model get` fetches those, which see more")
 
 

@@ -67,7 +67,7 @@ def read_tflite(data: bytes) -> TfliteModel:
     """
     try:
         if data[4:8] != b"TFL3":
-            raise TfliteError("is not a TFLite file: it lacks the mark TFL3")
+            raise TfliteError("is not a TFLite file: the mark TFL3 is missing")
         return _model(_Table(data, struct.unpack_from("<I", data)[0]))
     except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
         raise TfliteError(f"is a damaged TFLite file: {error}") from error
@@ -94,7 +94,7 @@ class _Table:
     def table(self, field: int) -> "_Table":
         place = self._at(field)
         if not place:
-            raise TfliteError(f"is a damaged TFLite file: it lacks field {field} at byte {self._place}")
+            raise TfliteError(f"is a damaged TFLite file: field {field} is missing at byte {self._place}")
         return _Table(self._data, place + struct.unpack_from("<I", self._data, place)[0])
 
     def _vector(self, field: int) -> tuple[int, int]:

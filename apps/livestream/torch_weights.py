@@ -66,12 +66,12 @@ def read_weights(data: bytes) -> dict[str, NDArray[Any]]:
     except TorchWeightsError:
         raise
     except _DAMAGE as error:  # the error's text may be as large as the file wants it
-        raise TorchWeightsError(f"is not a PyTorch checkpoint that is whole ({type(error).__name__})") from error
+        raise TorchWeightsError(f"is a damaged PyTorch checkpoint ({type(error).__name__})") from error
 
 
 def _check_head(head: list[Any]) -> None:
     if head[:2] != [_MAGIC, _PROTOCOL]:
-        raise TorchWeightsError("is not a PyTorch checkpoint of the format before 1.6: it lacks its mark")
+        raise TorchWeightsError("is not a PyTorch checkpoint of the format before 1.6: its mark is missing")
 
 
 def _filled(tensors: Any, keys: Any, file: io.BytesIO) -> dict[str, NDArray[Any]]:

@@ -145,7 +145,7 @@ def test_a_log_that_was_made_again_from_its_middle_is_found_by_a_kept_head(tmp_p
     thief.head()
     assert verify(tmp_path).ok, "the chain itself is whole"
     found = faults(tmp_path, heads=(kept,))
-    assert any("record 5 is another one than was signed" in fault for fault in found)
+    assert any("record 5 is not the one that was signed" in fault for fault in found)
     assert any(fault.startswith("head.json: is not signed by the key of") for fault in found)
     assert any("head.json: is not signed" in fault for fault in faults(tmp_path, public_key=SIGNER.public_key))
 

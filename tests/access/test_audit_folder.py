@@ -77,7 +77,7 @@ def test_a_record_that_was_not_finished_is_removed(tmp_path: Path, caplog: pytes
     path = segments_of(tmp_path)[0]
     whole = path.read_bytes()
     path.write_bytes(whole + lines_of(tmp_path)[-1][:40])
-    assert faults(tmp_path) == ["000000000001.jsonl:4: the last record is not whole"]
+    assert faults(tmp_path) == ["000000000001.jsonl:4: the last record is incomplete"]
     log_in(tmp_path).append("x", who="anna")
     assert "40 bytes of a record that was not finished are removed" in caplog.text
     assert verify(tmp_path).ok

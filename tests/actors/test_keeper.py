@@ -177,7 +177,7 @@ async def test_a_fault_is_over_once_the_head_answers_and_the_plan_has_nothing_to
         is_away = True
 
         async def are_noted() -> bool:
-            return all(what in caplog.text for what in ("the plan cannot go on", "the nodes cannot be read"))
+            return all(what in caplog.text for what in ("the plan cannot continue", "the nodes cannot be read"))
 
         await until(are_noted)
         is_away = False
@@ -222,5 +222,5 @@ async def test_a_process_that_does_not_continue_in_time_is_named(
     )
     with pytest.raises(MemberNotReadyError, match="monitor does not continue after its restart"):
         await keeper._until_ready("monitor", "monitor")
-    with pytest.raises(MemberNotReadyError, match=f"node {'a' * 12} has not its processes 'edge' again"):
+    with pytest.raises(MemberNotReadyError, match=f"node {'a' * 12} does not yet run its processes 'edge' again"):
         await keeper._until_supplied("edge", _NODES[0].id)

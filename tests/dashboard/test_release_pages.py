@@ -159,8 +159,8 @@ async def test_a_reader_sees_no_buttons_and_a_releasers_name_is_in_the_audit_log
     ):
         page = await ruth.get(address)
         assert "confirm/" not in page
-        assert "takes the role releaser in shop" in words_of(page)
-        assert "takes the role releaser" not in words_of(await rolf.get(address))
+        assert "role releaser is needed to pause it or roll it back, in shop" in words_of(page)
+        assert "role releaser is needed" not in words_of(await rolf.get(address))
         await ruth.get(f"{address}/confirm/rollback", 403)
         key = forms(await ruth.get("/dashboard"))["/dashboard/logout"]["form_key"]
         assert (await ruth.http.post(f"{address}/rollback", data={"form_key": key})).status_code == 403
@@ -231,7 +231,7 @@ async def test_of_two_people_who_press_at_once_the_second_is_told(shop: ShopClou
         assert (await bert.act(release_id, "resume")).status_code == 303
         assert (await bert.act(release_id, "pause")).status_code == 303
         answer = await anna.http.post(f"{address}/resume", data=stale)
-        assert (answer.status_code, "look at why it is paused now" in answer.text) == (409, True)
+        assert (answer.status_code, "check why it is paused now" in answer.text) == (409, True)
         assert (await shop.releases.get(release_id))["state"] == "paused"
         # A rollback is never refused for what was seen.
         stale = forms(await anna.get(f"{address}/confirm/rollback"))[f"{address}/rollback"]
@@ -444,7 +444,7 @@ async def test_a_form_after_the_sessions_end_leads_to_the_login_and_does_nothing
         answer = await anna.http.post(action, data=form, headers=browser)
         assert answer.status_code == 303
         login = await anna.http.get(answer.headers["location"])
-        assert "Your session has ended, and nothing was done." in words_of(login.text)
+        assert "Your session has ended; nothing was done." in words_of(login.text)
         assert forms(login.text)["/dashboard/login"]["next"] == page
         data = {**forms(login.text)["/dashboard/login"], "token": anna.token}
         assert (await anna.http.post("/dashboard/login", data=data)).headers["location"] == page

@@ -292,7 +292,7 @@ def test_a_disk_that_is_full_is_an_error_that_says_how_to_go_on(tmp_path: Path) 
         full = os.open("/dev/full", os.O_RDWR)
         os.dup2(full, exporting._handle)
         os.close(full)
-        with pytest.raises(ExportError, match=r"No space left on device.*the same command goes on"):
+        with pytest.raises(ExportError, match=r"No space left on device.*give the same command again"):
             exporting.add(FEATURES[1:], 2)
     with Export(tmp_path / "f.csv", WHAT) as exporting:
         assert exporting.position == 1

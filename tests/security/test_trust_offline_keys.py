@@ -141,7 +141,7 @@ async def test_a_version_of_a_revoked_key_is_signed_again_while_its_release_goes
         sign = ("sign", "shop", "count", "v1", f"--repo={tmp_path / 'work'}", "--again")
         status, text = await walle(shop, *sign, f"--key={home.trust.offline / 'scenario-shop.pem'}")
         assert status == 0, text
-        assert f"{first} goes on with it" in text
+        assert f"{first} continues with it" in text
         await installed(User(two), "v1")
         assert one.tasks == two.tasks == {TASK: "v1"}
         shown = await shop.releases.get(first)

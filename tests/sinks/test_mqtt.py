@@ -219,7 +219,7 @@ def test_a_message_that_is_too_large_stops_the_sink_or_is_set_aside(narrow_broke
         assert process.returncode == 1
         text = " ".join(err.split())
         assert "refuses the row 'phone-0/e1/5' (scenario 'shop', topic 'shop/visits'" in text
-        assert "bytes, where the broker takes 3,000" in text
+        assert "bytes; the broker accepts 3,000" in text
         assert "--set-aside FOLDER" in text
         out = run_once(f"{narrow_broker.url}/features", path, "--set-aside", folder)
         assert "40 refused and set aside" in " ".join(out.split())

@@ -116,7 +116,7 @@ def standby(postgres: PostgresServer) -> Iterator[PostgresServer]:
 @pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_server_that_takes_no_writes_is_not_used(postgres: PostgresServer, standby: PostgresServer) -> None:
-    with pytest.raises(ServerError, match="is a standby, which takes no writes until it is promoted") as raised:
+    with pytest.raises(ServerError, match="is a standby, which refuses writes until it is promoted") as raised:
         await Connector(standby.dsn(), {})()
     assert raised.value.may_pass
     both = f"postgresql://postgres@/postgres?host={standby.folder},{postgres.folder}"

@@ -266,7 +266,9 @@ class OwingLog(abc.ABC):
             if must:
                 raise
             level = logging.DEBUG if self._owed else logging.ERROR  # the first of them says why
-            _LOG.log(level, "%s goes on without its record, which is kept in memory: %s", printable(action), error)
+            _LOG.log(
+                level, "%s continues without its audit record, which is kept in memory: %s", printable(action), error
+            )
             self._owed_lost += len(self._owed) == MAX_OWED
             self._owed.append((action, fields))
 
@@ -349,7 +351,7 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
         for line_number, line in enumerate(lines, 1):
             is_last = place == len(segments) - 1 and line_number == len(lines)
             if is_last and not data_ends:
-                faults.append(AuditFault(segment.name, line_number, "the last record is not whole"))
+                faults.append(AuditFault(segment.name, line_number, "the last record is incomplete"))
                 break
             try:
                 record = AuditRecord.from_line(line)
@@ -397,7 +399,7 @@ def _check_heads(
         elif head.number > last:
             faults.append(AuditFault(name, 0, f"records {last + 1} to {head.number} are missing at the end"))
         elif head.number and hashes.get(head.number, head.hash) != head.hash:
-            faults.append(AuditFault(name, 0, f"record {head.number} is another one than was signed"))
+            faults.append(AuditFault(name, 0, f"record {head.number} is not the one that was signed"))
     return faults
 
 

@@ -186,7 +186,7 @@ class NodeKeeper:
                 while await self._step():
                     pass
             except Exception as error:  # noqa: BLE001 - Ray's, or of a process; it is tried again
-                self._note_fault(_PLAN, "the plan cannot go on", error)
+                self._note_fault(_PLAN, "the plan cannot continue", error)
             finally:
                 self._doing = ""
 
@@ -302,7 +302,7 @@ class NodeKeeper:
         Raises:
             MemberNotReadyError: it does not have them in time.
         """
-        async with _in_time(f"node {node[:12]} has not its processes {kind!r} again"):
+        async with _in_time(f"node {node[:12]} does not yet run its processes {kind!r} again"):
             while True:
                 await asyncio.sleep(_LOOK_S / 10)
                 _, processes = await ask_head(self._read)
@@ -321,7 +321,9 @@ class NodeKeeper:
                 async with asyncio.timeout(over_s + _LEAVE_MORE_S):
                     await ask(actor, "drain", over_s)
             except TimeoutError:
-                _LOG.warning("%s has not been left in %.0f s; it ends all the same", name, over_s + _LEAVE_MORE_S)
+                _LOG.warning(
+                    "%s still has connections after %.0f s; it is stopped anyway", name, over_s + _LEAVE_MORE_S
+                )
             await end(actor)
 
     async def _kill(self, name: str) -> None:
@@ -343,7 +345,7 @@ class NodeKeeper:
             OrderLostError: it has not come in time, such as where Ray's head was lost with the order.
         """
         await asyncio.sleep(_READY_S)
-        raise OrderLostError(f"the keeper of nodes was to be ended and still runs after {_READY_S:.0f} s")
+        raise OrderLostError(f"the keeper of nodes was told to stop and still runs after {_READY_S:.0f} s")
 
     async def _until_ready(self, name: str, actor: Any) -> Any:
         """Wait until a process continues.

@@ -44,7 +44,7 @@ class NodeLostError(DeployError):
     retry_after_s = 1
 
     def __init__(self, method: str, why: str) -> None:
-        super().__init__(f"the process asked for {method!r} is gone or cannot be reached: {why}")
+        super().__init__(f"the process that runs {method!r} is gone or cannot be reached: {why}")
         self.method = method
         self.why = why
 

@@ -101,7 +101,7 @@ async def end(actor: Any, *, is_again: bool = False) -> None:
     except NodeLostError:
         pass  # the actor's process has ended
     except Exception as error:  # noqa: BLE001 - it ends, whatever it says
-        _LOG.warning("an actor did not close well: %r", error)
+        _LOG.warning("an actor failed to close: %r", error)
     finally:
         ray.kill(actor, no_restart=not is_again)
 

@@ -30,7 +30,7 @@ def note_process(folder: Path, name: str) -> None:
         with (folder / f"{name}.pids").open("a") as file:
             file.write(f"{os.getpid()}\n")
     except OSError as error:
-        _LOG.warning("the list of processes will lack %s: %s", name, error)
+        _LOG.warning("%s is missing in the list of processes: %s", name, error)
 
 
 def note_address(folder: Path, address: str) -> None:
@@ -39,7 +39,7 @@ def note_address(folder: Path, address: str) -> None:
     try:
         write_file(folder / f"{name}.address", address)
     except OSError as error:
-        _LOG.warning("the list of processes will lack the address of %s: %s", name, error)
+        _LOG.warning("the address of %s is missing in the list of processes: %s", name, error)
 
 
 class ClusterProcesses:

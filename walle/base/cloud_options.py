@@ -53,7 +53,7 @@ class GatewayOptions:
     gateway_resources: tuple[str, ...] = option(
         (),
         "gateways.resources",
-        "With --gateways: resource of its node that each takes, NAME=AMOUNT; once for each.",
+        "With --gateways: resource of its node that each uses, NAME=AMOUNT; once for each.",
         flag="--gateway-resource",
     )
     tls_cert: Path | None = option(
@@ -71,7 +71,7 @@ class GatewayOptions:
     tunnel_names: tuple[str, ...] = option(
         (),
         "gateways.names",
-        "What devices call this host; once for each name, the first in join.json.",
+        "Host name that devices use; once for each name, the first in join.json.",
         flag="--name",
     )
     business_app: str = option(
@@ -92,7 +92,7 @@ class GatewayOptions:
     reports_s: float = option(
         0.0,
         "gateways.reports_per_s",
-        "Reports of outcomes of all devices in a second, which are told to wait; 0: any number.",
+        "Reports of outcomes of all devices in a second, beyond which they are told to wait; 0: any number.",
         flag="--reports-per-s",
         least=0,
     )
@@ -154,7 +154,7 @@ class TunnelOptions:
     tunnel_server_resources: tuple[str, ...] = option(
         (),
         "tunnel.server_resources",
-        "Resource of its node that each tunnel server takes, NAME=AMOUNT; once for each.",
+        "Resource of its node that each tunnel server uses, NAME=AMOUNT; once for each.",
         flag="--tunnel-server-resource",
     )
     drain_to: str = option(
@@ -219,7 +219,7 @@ class InferenceOptions:
     inference_resources: tuple[str, ...] = option(
         (),
         "placement.resources",
-        "With --ray: resource of a node that each of these processes takes, NAME=AMOUNT; once for each.",
+        "With --ray: resource of a node that each of these processes uses, NAME=AMOUNT; once for each.",
         flag="--inference-resource",
     )
     inference_labels: tuple[str, ...] = option(
@@ -276,7 +276,7 @@ class ServiceOptions:
     untrusted_authors: bool = option(
         False,
         "services.untrusted_authors",
-        "Refuse to start where the kernel lacks a layer around task code (Landlock, seccomp, ...).",
+        "Refuse to start if the kernel does not support a layer around task code (Landlock, seccomp, ...).",
     )
     join_devices: int = option(
         10,
@@ -326,7 +326,7 @@ class ClusterOptions:
     service_resources: tuple[str, ...] = option(
         (),
         "cluster.service_resources",
-        "With --ray: resource of a node that each service takes, such as CPU=1; once for each."
+        "With --ray: resource of a node that each service uses, such as CPU=1; once for each."
         " The services are gateway, releases, monitor and identities.",
         flag="--service-resource",
     )

@@ -161,7 +161,7 @@ class DeviceCredentials:
             pass
         except (ValueError, TypeError) as error:  # a damaged key is worth as much as none
             _LOG.error(
-                "%s: the key in %s cannot be read, and another is made: %s", self._device_id, self._key_path, error
+                "%s: the key in %s cannot be read, and a new one is made: %s", self._device_id, self._key_path, error
             )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             key = self._make_key()

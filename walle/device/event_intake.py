@@ -73,7 +73,7 @@ class EventIntake:
         if counts.torn_bytes:
             lines.append(f"the last {counts.torn_bytes} bytes of the journal were half an event, of a power cut")
         if self._refused_in_replay:
-            lines.append(f"{self._refused_in_replay} events of the journal were beyond the bounds of this walle")
+            lines.append(f"{self._refused_in_replay} events of the journal exceed the limits of this version of walle")
         return lines
 
     # --- lifetime -----------------------------------------------------------------------------------------------------

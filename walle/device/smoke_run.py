@@ -138,7 +138,7 @@ class SmokeRun:
                 if runs.count >= _MAX_RUNS:
                     break
             if not runs.count:
-                _LOG.info("%s %s: its smoke events trigger nothing", manifest.name, manifest.version)
+                _LOG.info("%s %s: its smoke events trigger no run", manifest.name, manifest.version)
 
     async def _play_user(
         self,
@@ -184,7 +184,7 @@ class _Runs:
         self.count += 1
         if run.error is not None and not self._is_unserved and self.failed is None:
             if isinstance(run.error, _NOT_OF_VERSION):
-                _LOG.info("%s: a smoke run says nothing: %s", self._manifest.name, run.error)
+                _LOG.info("%s: a smoke run was inconclusive: %s", self._manifest.name, run.error)
             else:
                 self.failed = run.error
         self._is_unserved = False

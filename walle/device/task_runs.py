@@ -223,7 +223,10 @@ class TaskRuns:
         data = plain.encode(question)
         self._counts.escalated += 1
         if not timeout_s > 0:  # false for NaN too
-            return "late", f"{spent_ms:.0f} ms of the run's {limit_s * 1000:.0f} are over, which leaves none to wait"
+            return (
+                "late",
+                f"{spent_ms:.0f} ms of the run's {limit_s * 1000:.0f} are used up, which leaves no time to wait",
+            )
         run.unanswered = ""
         client = self._tunnel.client
         try:

@@ -47,7 +47,7 @@ def form_of(path: Path) -> FileForm:
     """
     form = _SUFFIXES.get(path.suffix.lower())
     if form is None:
-        raise ExportError(path, f"the name must end in {', '.join(_SUFFIXES)}, which says the form of the file")
+        raise ExportError(path, f"the name must end in {', '.join(_SUFFIXES)}, which says the format of the file")
     if form == "parquet":
         try:
             import pyarrow.parquet  # noqa: F401
@@ -118,7 +118,9 @@ class Export:
         try:
             write_all(self._handle, data)
         except OSError as error:
-            raise ExportError(self._spool, f"cannot be written ({error.strerror}); the same command goes on") from error
+            raise ExportError(
+                self._spool, f"cannot be written ({error.strerror}); give the same command again to continue"
+            ) from error
         self.features += features
         self.position = after
 
@@ -133,7 +135,9 @@ class Export:
         except FileExistsError as error:
             raise ExportError(self.path, f"exists by now; the export is kept in {self._spool.name}") from error
         except OSError as error:
-            raise ExportError(self.path, f"cannot be written ({error.strerror}); the same command goes on") from error
+            raise ExportError(
+                self.path, f"cannot be written ({error.strerror}); give the same command again to continue"
+            ) from error
 
     def _finish(self) -> None:
         whole = self.path.with_name(f"{self.path.name}.tmp")

@@ -174,7 +174,7 @@ _ALL = [
         (
             _COUNTER,
             "release_states_refused",
-            "Reports of a state beyond its bound, ignored: of devices that lie, or keep an older version's state",
+            "Reports of a state beyond its bound, ignored: the device reports falsely, or keeps an older version's state",
             _OF_RELEASE,
         ),
         (
@@ -204,7 +204,7 @@ _ALL = [
         (
             _GAUGE,
             "table_expires_timestamp_seconds",
-            "Time from which on devices take nothing new from this gateway, as its timestamp has expired",
+            "Time after which devices install nothing new from this gateway, as its timestamp has expired",
         ),
         (
             _COUNTER,
@@ -233,7 +233,7 @@ _ALL = [
         (
             _COUNTER,
             "edge_refused",
-            "Requests that were not passed on, or not to their end",
+            "Requests that were not passed on, or only in part",
             {"reason": "away (the gateway), cut (within its answer), gone (the client), invalid"},
         ),
         (
@@ -244,7 +244,11 @@ _ALL = [
         ),
         (_COUNTER, "edge_report_calls", "Calls of the monitor, each with several reports"),
         (_GAUGE, "edge_waiting_reports", "Reports that wait for the monitor now"),
-        (_GAUGE, "edge_report_interval_seconds", "Interval between reports that devices are told, 0 for none"),
+        (
+            _GAUGE,
+            "edge_report_interval_seconds",
+            "Interval between reports that the gateway asks devices for, 0 for none",
+        ),
     ),
     *_part(
         "HTTP",
@@ -272,7 +276,7 @@ _ALL = [
             "Connections of devices by tunnel server",
             {"server": "such as tunnel-1f2e3d4c-0"},
         ),
-        (_COUNTER, "tunnel_servers_lost", "Tunnel servers that did not report any more"),
+        (_COUNTER, "tunnel_servers_lost", "Tunnel servers that stopped reporting"),
         (_COUNTER, "tunnel_sent_on", "Connections of devices that a tunnel server sent to the device's own"),
         (_GAUGE, "tunnel_waiting_devices", "Devices whose uploads wait to be stored"),
         (
@@ -410,12 +414,14 @@ _ALL = [
     ),
     *_part(
         "Traces",
-        (_COUNTER, "trace_spans_exported", "Spans that the receiver of traces took"),
+        (_COUNTER, "trace_spans_exported", "Spans that the receiver of traces accepted"),
         (
             _COUNTER,
             "trace_spans_dropped",
             "Spans that were lost",
-            {"cause": "device (more than its share of a minute), queue (it was full), export (the receiver took none)"},
+            {
+                "cause": "device (more than its share of a minute), queue (it was full), export (refused by the receiver)"
+            },
         ),
         (_GAUGE, "trace_queue_spans", "Spans that wait to be sent"),
     ),
@@ -436,14 +442,14 @@ _ALL = [
         (_GAUGE, "stored_file_faults", "Stored files of releases that are damaged or missing"),
         (_COUNTER, "stored_file_repairs", "Stored files that were repaired, since the cloud was made"),
         (_GAUGE, "stored_file_checked_bytes", "Bytes that the present pass has checked"),
-        (_GAUGE, "stored_file_last_pass_timestamp_seconds", "End of the last whole pass"),
+        (_GAUGE, "stored_file_last_pass_timestamp_seconds", "End of the last complete pass"),
         (_GAUGE, "audit_head_records", "Number of the record at the last signed head of the audit log"),
         (_GAUGE, "audit_head_timestamp_seconds", "Time of the last signed head of the audit log"),
     ),
     *_part(
         DATABASE,
         (_GAUGE, "database_up", "1 while the database with the cloud's state answers, 0 while it does not"),
-        (_GAUGE, "database_answer_seconds", "What its last answer took"),
+        (_GAUGE, "database_answer_seconds", "Time of its last answer"),
         (_COUNTER, "database_outages", "Times that it stopped answering"),
     ),
 ]

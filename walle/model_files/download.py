@@ -86,7 +86,7 @@ def fetch(
             except _BrokenTransferError as error:
                 received += error.args[1]
                 if attempt == ATTEMPTS:
-                    there = f"; {partial.size()} of {entry.bytes} bytes are kept, the next attempt goes on there"
+                    there = f"; {partial.size()} of {entry.bytes} bytes are kept, and the next attempt continues there"
                     raise ModelFetchError(
                         entry, f"{error.args[0]}, {ATTEMPTS} times{there if partial.size() else ''}"
                     ) from error

@@ -51,7 +51,7 @@ class MqttPublisher(MqttConnection):
         """
         size_bytes = packet_bytes(topic, payload, user)
         if self._max_packet_bytes is not None and size_bytes > self._max_packet_bytes:
-            what = f"Packet too large: {size_bytes:,} bytes, where the broker takes {self._max_packet_bytes:,}"
+            what = f"Packet too large: {size_bytes:,} bytes; the broker accepts {self._max_packet_bytes:,}"
             raise MqttMessageError(what)
         try:
             await super().publish(topic, payload, user=user)

@@ -68,9 +68,7 @@ class DiskFolder(ObjectFolder):
             probe.unlink(missing_ok=True)
 
     def _not_exclusive(self, error: NoExclusiveNamesError) -> SinkError:
-        what = (
-            f"{error.strerror}, without which a row could come twice; name a folder on a local disk or NFS, or a bucket"
-        )
+        what = f"{error.strerror}, so that a row could be written twice; name a local or NFS folder, or a bucket"
         return SinkError(self.name, what, may_pass=False)
 
     async def create(self, path: str, data: bytes) -> bool:
@@ -150,6 +148,6 @@ class BucketFolder(ObjectFolder):
         if "NoSuchBucket" in text:
             return SinkError(self.name, "the bucket does not exist: make it first", may_pass=False)
         if isinstance(error, NotImplementedError) or "status code: 501" in text or "NotImplemented" in text:
-            what = "the server does not take conditional writes, without which a row could come twice"
+            what = "the server does not support conditional writes, without which a row could be written twice"
             return SinkError(self.name, f"{what}: {text}", may_pass=False)
         return SinkError(self.name, f"the S3 server does not answer, or failed: {text}", may_pass=True)

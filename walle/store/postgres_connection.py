@@ -198,11 +198,11 @@ class Connector:
             raise ServerError(what)
         if is_standby:
             what = (
-                "is a standby, which takes no writes until it is promoted; name the primary too: postgresql://a,b/name"
+                "is a standby, which refuses writes until it is promoted; name the primary too: postgresql://a,b/name"
             )
             raise ServerError(what, may_pass=True)
         if read_only == "on":
-            raise ServerError("takes no writes (default_transaction_read_only is on)", may_pass=True)
+            raise ServerError("refuses writes (default_transaction_read_only is on)", may_pass=True)
         await connection.fetch(
             "SELECT set_config(name, value, FALSE) FROM unnest($1::text[], $2::text[]) AS s (name, value)",
             list(self._settings),

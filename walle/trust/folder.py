@@ -283,7 +283,7 @@ class TrustFolder:
     def _signed(self, kind: str, body: Mapping[str, Any], signers: Sequence[Signer]) -> bytes:
         data = sign_metadata(body, signers)
         if len(data) > (MAX_ROOT_BYTES if kind == "root" else MAX_SCENARIOS_BYTES):
-            raise TrustFolderError(self.public, f"{kind} metadata of {len(data)} bytes, more than a device takes")
+            raise TrustFolderError(self.public, f"{kind} metadata of {len(data)} bytes, more than a device accepts")
         return data
 
     def _newest(self, kind: str) -> int:

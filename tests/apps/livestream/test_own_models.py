@@ -125,7 +125,7 @@ def test_shown_seconds_are_those_of_the_parts_with_an_article() -> None:
 def test_without_a_wish_the_public_models_are_taken_only_if_all_are_there(tmp_path: Path) -> None:
     choice = choose_models(None, ModelFolder(tmp_path / "nothing"))
     assert isinstance(choice.models, OwnModels)
-    assert "lacks public ones (det_nanodet, face_yunet, recognition_mobilenet, voice_silero)" in choice.why
+    assert "(det_nanodet, face_yunet, recognition_mobilenet, voice_silero)" in choice.why
     assert public_models() == ["det_nanodet", "face_yunet", "recognition_mobilenet", "voice_silero"]
     (tmp_path / manifest().entries["det_nanodet"].file).write_bytes(b"another file")
     with pytest.raises(ModelFileError, match="remove the file"):  # the smaller models do not silently replace it

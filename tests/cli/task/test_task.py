@@ -336,7 +336,7 @@ def test_simulate_gives_each_user_of_the_tasks_own_events_a_device(task: Path, t
             for line, user in ((1, "phone-a"), (2, "phone-b"))
         }
     text = CliRunner().invoke(app, ["task", "simulate", str(task), "--users", "1", "--show"]).stdout
-    assert "1 users of 2 (--users plays more), each on a device of its own of each kind" in text
+    assert "1 users of 2 (--users plays more), each on a separate device of each kind" in text
     assert "(click, simulated-low-1, user phone-a) → " in text
     assert "phone-b" not in text
 

@@ -251,7 +251,7 @@ def test_time_passes_until_the_moment_that_is_asked_for(
     if not pages:
         assert f"{2 * timers} timers were still running at the end ({2 * timers} @idle)" in report["first_error"]
     shown = simulate(timed_task, "--until", until).stdout
-    assert (f"timers that still ran at the end: {2 * timers} @idle" in shown) is bool(timers)
+    assert (f"timers that were still running at the end: {2 * timers} @idle" in shown) is bool(timers)
 
 
 def test_a_moment_that_cannot_be_is_refused(timed_task: Path) -> None:

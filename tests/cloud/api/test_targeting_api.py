@@ -255,7 +255,7 @@ async def test_the_patterns_of_a_scenarios_releases_have_a_budget_together(
     assert status == 201
     status, answer = await cloud.ask("POST", "/v1/releases", body("e"))
     assert (status, answer["type"]) == (409, "PatternBudgetError")
-    assert "500 in all is the most. Remove or roll back some" in answer["error"]
+    assert "500 in all is the limit. Remove or roll back some" in answer["error"]
     plain = {**body("e"), "policy": {"rule": "os == 'plan9'"}}
     assert (await cloud.ask("POST", "/v1/releases", plain))[0] == 201  # no patterns
     status, second = await cloud.ask("POST", "/v1/releases", body("c"))

@@ -146,7 +146,7 @@ async def test_reports_that_wait_at_the_end_of_an_edge_are_refused(monitor: _Mon
         queued = asyncio.ensure_future(queue.take(_report(1), 300))
         await asyncio.sleep(0)
     for one in (called, queued):
-        with pytest.raises(ReportsWaitError, match="this edge gateway ends"):
+        with pytest.raises(ReportsWaitError, match="this edge gateway is stopping"):
             await asyncio.wait_for(one, LIMIT_S)
     assert queue.health()["waiting"] == 0
 

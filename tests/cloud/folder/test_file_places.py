@@ -39,7 +39,7 @@ def test_places_that_are_understood(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("store", ["", "s3://", "s3:///x", "gs://bucket/x", "/srv/files", "s3://b/../x", "s3://b/a//b"])
 def test_places_that_are_refused(store: str) -> None:
-    with pytest.raises(ConfigError, match=r"files cannot lie in .*; give s3://BUCKET/PREFIX, or folder"):
+    with pytest.raises(ConfigError, match=r"files cannot be stored in .*; give s3://BUCKET/PREFIX, or folder"):
         parse_place(store)
 
 
@@ -63,7 +63,7 @@ def test_a_place_is_not_changed_under_files(tmp_path: Path) -> None:
     sha256 = home.files.put(MODEL)
     place = S3Place(BUCKET, "shop")
     with pytest.raises(
-        ConfigError, match=r"its files lie in this folder; move them first: walle storage move .* --to s3://"
+        ConfigError, match=r"its files are in this folder; move them first: walle storage move .* --to s3://"
     ):
         choose_place(tmp_path, place)
     assert read_place(tmp_path) is None

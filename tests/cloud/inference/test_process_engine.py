@@ -303,7 +303,7 @@ async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(t
         assert engine.is_loaded(version)
         assert [[one.name for one in process.loaded] for process in engine.state().processes] == [["shop/rank v1"]] * 2
         assert decoded(await engine.run(version, [request(1)])) == [1]
-        with pytest.raises(NoRoomError, match="shop/other v1 is not loaded beforehand"):  # each process has one VM
+        with pytest.raises(NoRoomError, match="shop/other v1 is not loaded in advance"):  # each process has one VM
             await engine.load(other, may_unload=False)
         engine.keep([other, version])
         await servers[0].close()

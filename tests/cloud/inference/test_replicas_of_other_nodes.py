@@ -122,7 +122,7 @@ async def test_a_version_that_the_cloud_lost_or_that_is_too_large_fails_with_the
     home.cloud_files.remove(sha256_of(FILES["resources/mine.bin"]))
     async with far_replica(home, tmp_path, inference_mb=1) as far:
         (answer,) = await far.engine.run(lost, [request(1)])
-        assert "the cloud does not hold it" in str(answer)
+        assert "the cloud does not have it" in str(answer)
         (answer,) = await far.engine.run(large, [request(1)])
         assert "more than the 1048576 that may be loaded here: raise CloudConfig.inference_mb" in str(answer)
 

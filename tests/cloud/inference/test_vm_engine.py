@@ -288,7 +288,7 @@ async def test_what_is_loaded_beforehand_takes_no_room_from_what_is_used(tmp_pat
         await engine.load(one, may_unload=True)
         assert loaded() == {"one v1": 1}
         await engine.load(two, may_unload=False)
-        with pytest.raises(NoRoomError, match="shop/three v1 is not loaded beforehand"):
+        with pytest.raises(NoRoomError, match="shop/three v1 is not loaded in advance"):
             await engine.load(three, may_unload=False)
         await engine.load(three, may_unload=True)  # "two" was not asked for
         assert loaded() == {"one v1": 1, "three v1": 1}

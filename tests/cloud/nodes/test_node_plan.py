@@ -108,7 +108,7 @@ def test_a_node_is_found_by_the_start_of_its_id_or_its_host() -> None:
     assert find_node([A, B], "aaa") == A
     assert find_node([A, B], "two") == B
     for text in ("", "c", "o"):
-        with pytest.raises(UnknownNodeError, match="0 nodes are meant"):
+        with pytest.raises(UnknownNodeError, match="0 nodes match"):
             find_node([A, B], text)
     with pytest.raises(UnknownNodeError, match="2 nodes"):
         find_node([A, Node("aaaa", "three")], "aa")

@@ -295,7 +295,7 @@ async def test_uploads_are_stored_while_the_gateway_does_not_answer(
             fill(outbox, 50)
             await client.drained()
         assert node._service.state().stored == 50
-        assert len([one for one in caplog.records if "goes on by its last ring" in one.message]) == 1
+        assert len([one for one in caplog.records if "continues with its last ring" in one.message]) == 1
 
 
 @pytest.mark.asyncio

@@ -60,7 +60,7 @@ async def test_the_rest_is_shown_without_the_release_service(tmp_path: Path, cap
     assert found["lag"] == {"effects": None, "generations": None, "uploads": 3, "uploads_s": 1.5}
     assert found["leases"] == []
     assert found["plan"] is None
-    assert "the state of the cloud lacks the backlog of releases: it is gone" in caplog.text
+    assert "the backlog of releases is missing in the cloud's status: it is gone" in caplog.text
 
 
 class Keeper:

@@ -298,7 +298,7 @@ def test_a_folder_in_use_is_neither_overwritten_nor_a_place_for_a_backup(home: C
             make_backup(home.folder, place, ManualClock())
     with pytest.raises(BackupError, match="is not the folder of a cloud"):
         make_backup(tmp_path, tmp_path / "b", ManualClock())
-    with pytest.raises(BackupError, match="is not a backup that was finished"):
+    with pytest.raises(BackupError, match="is not a finished backup"):
         restore_backup(tmp_path, tmp_path / "r", ManualClock())
 
 

@@ -73,7 +73,7 @@ def _with_paths(*paths: str) -> Callable[[Manifest], Manifest]:
         (_with_paths("d/" * 600 + "x"), "cannot be a path here"),
         (_with_paths("x" * 300), "File name too long"),
         (_with(files=(FileEntry("a", "0" * 64, 1), FileEntry("b", "0" * 64, 2))), "two lengths"),
-        (_with(files=(FileEntry("a", "0" * 64, 10**9),)), "1000000000 bytes, this device takes 100000000"),
+        (_with(files=(FileEntry("a", "0" * 64, 10**9),)), "1000000000 bytes, this device accepts 100000000"),
     ],
 )
 async def test_signed_manifests_that_may_not_run_here_are_rejected(

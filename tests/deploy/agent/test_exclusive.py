@@ -211,7 +211,7 @@ async def test_changed_contents_are_refused_and_fetched_again(
     await device.refresh()
     assert await contents(device) is None
     assert not list((tmp_path / "sealed").iterdir())
-    assert ("what came is not what was signed" if attack != "longer" else "more than 84 bytes") in caplog.text
+    assert ("the received file is not the signed one" if attack != "longer" else "more than 84 bytes") in caplog.text
     cloud.answers.clear()
     await device.refresh()
     assert await contents(device) == b"one"

@@ -44,7 +44,7 @@ def test_a_device_is_silent_of_which_nothing_is_heard_after_its_first_quarter() 
         "alone": 0,
         "silent_alone": 0,
     }
-    assert silent.words.startswith("nothing was heard of 1 of 2 devices, and of 1 of as many with the version before")
+    assert silent.words.startswith("no report came from 1 of 2 devices, and from 1 of as many with the version before")
 
 
 def test_each_device_is_watched_once_and_a_partner_must_report_soon() -> None:

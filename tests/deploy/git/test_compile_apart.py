@@ -77,13 +77,13 @@ def program(folder: Path, *, instead: str) -> Path:
     [
         ("__import__('os').abort()", "cannot be compiled: it ended its compiler by SIGABRT"),
         ("__import__('os').kill(0, 9)", "cannot be compiled: its compiler ended"),  # signals reach nobody
-        ("sys.stdout.buffer.write(b'[1]\\n' * 9)", "cannot be compiled: its process said what it never says"),
-        ("_say({'size': -1})", "cannot be compiled: its process said what it never says"),
+        ("sys.stdout.buffer.write(b'[1]\\n' * 9)", "cannot be compiled: its process sent an invalid message"),
+        ("_say({'size': -1})", "cannot be compiled: its process sent an invalid message"),
         ("_say({'size': 1 << 40})", "larger than a bundle may be"),
-        ("_say({'size': 9, 'imports': [['m']], 'queries': []}, b'123456789')", "said what it never says"),
-        ("_say({'error': ['x', float('inf')]})", "said what it never says"),
-        ("_say({'size': 0, 'imports': [['m', '', 1e999, 1]], 'queries': []})", "said what it never says"),
-        ("sys.stdout.buffer.write(b'[' * 100_000 + b'\\n')", "said what it never says"),
+        ("_say({'size': 9, 'imports': [['m']], 'queries': []}, b'123456789')", "sent an invalid message"),
+        ("_say({'error': ['x', float('inf')]})", "sent an invalid message"),
+        ("_say({'size': 0, 'imports': [['m', '', 1e999, 1]], 'queries': []})", "sent an invalid message"),
+        ("sys.stdout.buffer.write(b'[' * 100_000 + b'\\n')", "sent an invalid message"),
     ],
 )
 def test_a_source_that_takes_its_compiler_over_fails_its_version_alone(

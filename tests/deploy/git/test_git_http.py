@@ -248,7 +248,8 @@ def test_only_releasers_take_commits_away(host: Host, tmp_path: Path) -> None:
     git(copy, "commit", "-q", "--amend", "-m", "rewritten")
     forced = git(copy, "push", "-f", host.remote("write"), "ipv", check=False)
     assert (
-        "! [remote rejected] ipv -> ipv (a forced push takes commits away, which the role releaser may" in forced.stderr
+        "! [remote rejected] ipv -> ipv (a forced push removes commits, for which the role releaser is needed"
+        in forced.stderr
     )
     deleted = git(copy, "push", host.remote("write"), ":other", check=False)
     assert "! [remote rejected] other (branches are deleted by the role releaser, and this token has" in deleted.stderr
@@ -379,7 +380,7 @@ def test_what_an_author_changes_is_bounded_and_what_cannot_be_done_is_not_record
         for _ in range(3):
             assert "exists already" in push("HEAD:refs/heads/a/b")
         assert recorded() == ["refs/heads/a"]
-        assert "the most of a scenario" in push(*(f"HEAD:refs/heads/b{number}" for number in range(4)))
+        assert "the limit of a scenario" in push(*(f"HEAD:refs/heads/b{number}" for number in range(4)))
         assert len(recorded()) == 4
         for number in range(2):
             commit(copy, {"notes": b"%d" % number})
@@ -489,7 +490,7 @@ def test_a_name_outside_of_refs_is_refused(host: Host, tmp_path: Path) -> None:
         with httpx.Client(auth=("dev", host.tokens["release"])) as client:
             report = client.post(f"{host.url}/git/shop.git/git-receive-pack", content=body, headers=push)
         assert report.status_code == 200
-        assert b"only branches and tags TASK/vN are kept here" in report.content
+        assert b"only branches and tags TASK/vN are accepted" in report.content
 
 
 def test_push_that_has_begun_is_finished_though_its_request_is_cancelled(host: Host, tmp_path: Path) -> None:

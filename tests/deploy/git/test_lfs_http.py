@@ -260,7 +260,7 @@ def test_no_more_files_come_than_a_scenario_may_have(host: Host) -> None:
     assert ["error" in one for one in planned] == [False] * LIMITS.scenario_files + [True]
     answers = [host.put(data) for data in files]
     assert [answer.status_code for answer in answers] == [200] * LIMITS.scenario_files + [507]
-    assert "large files, as many as it may" in answers[-1].json()["message"]
+    assert "large files, the limit" in answers[-1].json()["message"]
 
 
 def test_a_client_that_leaves_half_way_leaves_nothing(host: Host) -> None:

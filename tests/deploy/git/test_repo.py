@@ -129,7 +129,7 @@ def test_missing_objects_and_depth_are_refused(repos: TaskRepos) -> None:
     put(repos, "ipv/v2", deep=MAX_TREE_DEPTH + 1)
     with pytest.raises(RepoError, match=r"version shop/ipv/v1: object .*1{40}.* is missing"):
         repos.read("shop", "ipv", "v1")
-    with pytest.raises(RepoError, match="lies deeper than 16 folders"):
+    with pytest.raises(RepoError, match="is deeper than 16 folders"):
         repos.read("shop", "ipv", "v2")
 
 

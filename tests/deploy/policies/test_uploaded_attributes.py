@@ -219,7 +219,7 @@ def test_a_damaged_table_gives_nothing_and_the_others_stay(
     path.write_bytes(data)
     uploaded.read()
     assert uploaded.current.explain(profile("d1", user="anna")).uploaded == {"uploaded.age": 3}
-    assert "rules take no device by uploaded attributes of device_id.table" in caplog.text
+    assert "rules match no device by uploaded attributes of device_id.table" in caplog.text
 
 
 def test_keys_are_few_and_names(uploaded: UploadedAttributes) -> None:

@@ -104,10 +104,12 @@ def _result(release: Release, device_id: str, version: str = "") -> ReleaseExpla
 
 def test_a_release_under_way_says_whom_it_takes() -> None:
     gray = _release(2, Policy(), ReleaseState.GRAY)
-    assert _result(gray, "d0").result == "the release takes places below 0.25, and this device has place 0.7625"
+    assert (
+        _result(gray, "d0").result == "the release is rolled out to places below 0.25, and this device has place 0.7625"
+    )
     assert _result(gray, "d1").result == "it is a beta device of the release"
     beta = dataclasses.replace(gray, state=ReleaseState.BETA)
-    assert _result(beta, "d0").result == "the release is in beta, and this is none of its 2 devices"
+    assert _result(beta, "d0").result == "the release is in beta, and this device is not one of its 2 devices"
     paused = _release(2, Policy(), ReleaseState.PAUSED)
     assert "only devices that have the version keep it" in _result(paused, "d1").result
     assert "it has the version and keeps it" in _result(paused, "d1", "v2").result

@@ -300,7 +300,7 @@ async def test_beta_devices_are_those_seen_of_the_policy(tmp_path: Path) -> None
 @pytest.mark.asyncio
 async def test_a_release_for_one_named_device_becomes_full_by_what_that_device_reports(tmp_path: Path) -> None:
     async with _world(tmp_path) as world:
-        with pytest.raises(ReleaseRequestError, match="'d2' is none of the devices that the release is for"):
+        with pytest.raises(ReleaseRequestError, match="'d2' is not one of the devices that the release is for"):
             await world.service.create(_request(beta=("d2",), policy=Policy(devices=("d1",))))
         _answer(world, "d1")
         release = await world.service.create(_request(beta=2, policy=Policy(devices=("d1", "d1")), gate=Gate()))

@@ -70,7 +70,7 @@ class FileStoreContract:
     def test_an_absent_file_is_named_in_each_error(self, store: FileStore) -> None:
         assert not store.has(ABSENT)
         for ask in (store.stat, store.open, store.read, store.verify, lambda name: list(store.chunks(name))):
-            with pytest.raises(FileStoreError, match="does not hold it") as caught:
+            with pytest.raises(FileStoreError, match="does not have it") as caught:
                 ask(ABSENT)
             assert caught.value.sha256 == ABSENT
         assert not store.remove(ABSENT)

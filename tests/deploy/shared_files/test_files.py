@@ -49,7 +49,7 @@ def test_flipped_bit_is_found(store: FolderStore) -> None:
     data[1000] ^= 4
     store.path(name).write_bytes(data)
     assert not store.verify(name)
-    with pytest.raises(FileStoreError, match="the store does not hold it"):
+    with pytest.raises(FileStoreError, match="the store does not have it"):
         store.verify("0" * 64)
 
 

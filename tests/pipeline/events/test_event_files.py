@@ -88,7 +88,7 @@ def test_wrong_references_are_refused_with_their_place(tmp_path: Path) -> None:
             with pytest.raises(EventError, match=r"^contents\.x\[1\]: .* is not a path below the folder"):
                 files.resolved(event({"x": [1, {key: path}]}))
     for name in ("link.png", "missing.png", "nothing/at.png"):
-        with pytest.raises(EventError, match=r"^contents\.x: file '.*' does not exist beside the events"):
+        with pytest.raises(EventError, match=r"^contents\.x: file '.*' does not exist in the folder of the events"):
             files.resolved(event({"x": {"$image": name}}))
     for name in ("text.txt", "cut.png", "huge.png", "old.npy"):
         with pytest.raises(EventError, match=rf"^contents\.x: file '{name}' is not a JPEG or PNG"):

@@ -440,5 +440,5 @@ async def test_metrics_of_a_run_are_in_its_result_and_wrong_ones_name_what_is_wr
     assert "'Bad' is not a metric's name (lower-case letters" in errors[0]
     assert "the device's own" in errors[4]
     assert errors[6] == "the metric x must be a finite number, is '1'"
-    assert errors[-1] == "the metric m14 is one too many: a run may report 16"
+    assert errors[-1] == "the metric m14 is refused: a run may report 16 metrics"
     assert "metrics" in await run(vm)  # nothing of a run stays for the next

@@ -134,7 +134,7 @@ def test_warnings_of_the_compiler_are_findings(tmp_path: Path) -> None:
         (CONFIG + "[limits]\ndeadline_sm = 5\n", ["task.toml:6:1: error: [limits] has an unknown key 'deadline_sm'; did you mean deadline_ms? [unknown-key]"]),
         (CONFIG + "[limts]\n", ["task.toml:5:2: error: has an unknown section [limts]; did you mean limits? [unknown-key]"]),
         (CONFIG + "limits = 5\n", ["task.toml:5:1: error: [trigger] has an unknown key 'limits'"]),
-        ("limits = 5\n" + CONFIG, ["task.toml:1:1: error: limits must be a section: write [limits] on a line of its own [unknown-key]"]),
+        ("limits = 5\n" + CONFIG, ["task.toml:1:1: error: limits must be a section: write [limits] on a separate line [unknown-key]"]),
         (
             '[task]\nname = "Small"\nnam = 1\n[trigger]\nsequense = ["a"]\nwithin_ms = -1\n[limits]\nqueue = 0\nmemory_mb = "x"\n',
             [

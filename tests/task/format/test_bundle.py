@@ -239,7 +239,7 @@ def test_unpack_refuses_wrong_blobs_and_leaves_nothing(tmp_path: Path) -> None:
         unpack(bundle.manifest, {name: b"other"}, tmp_path / "task")
     assert list(tmp_path.iterdir()) == []
     unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
-    with pytest.raises(BundleError, match="is there already"):
+    with pytest.raises(BundleError, match="exists already"):
         unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
     assert list(tmp_path.iterdir()) == [tmp_path / "task"]
 

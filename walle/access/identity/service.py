@@ -158,10 +158,10 @@ class IdentityService:
         """
         body, _, tag = challenge.rpartition(".")
         if not hmac.compare_digest(tag.encode(), self._tag(body).encode()):
-            raise IdentityRefusedError(401, "the challenge is not of this cloud; ask for another")
+            raise IdentityRefusedError(401, "the challenge was issued by another cloud; request a new one")
         end_s, number = map(int, body.split("."))  # ours, since we made the tag
         if end_s < self._clock.time():
-            raise IdentityRefusedError(401, "the challenge is over; ask for another, and sign it within a minute")
+            raise IdentityRefusedError(401, "the challenge has expired; request a new one, and sign it within a minute")
 
         def work() -> DeviceSession:
             bound = self._store.bound_key(device_id)
@@ -175,7 +175,7 @@ class IdentityService:
             except InvalidSignature:
                 bound = None
             if bound is None:
-                what = f"the proof is not of a key that is enrolled for device {device_id[:100]!r}"
+                what = f"the signature is not by a key that is enrolled for device {device_id[:100]!r}"
                 raise IdentityRefusedError(401, f"{what}; to admit it: walle device enrol")
             if bound.is_revoked:
                 raise KeyRevokedError(device_id)
@@ -183,7 +183,7 @@ class IdentityService:
             if now_s > bound.expires_s + RENEWAL_GRACE_S:
                 raise long_expired(device_id)
             if not self._used.use(device_id, number, now_s):
-                what = "the challenge was used, or a newer one was; ask for another"
+                what = "the challenge was already used, or a newer one was; request a new one"
                 raise IdentityRefusedError(401, what)
             self._store.note_session(device_id)
             token = self._signer.sign(DeviceIdentity(device_id, bound.generation), now_s + SESSION_LIFE_S)

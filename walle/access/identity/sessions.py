@@ -109,7 +109,7 @@ class SessionVerifier:
         if expires_s <= self._now():
             self.refused += 1
             self._forget(token)
-            raise SessionRefusedError("the device's session is over; ask for another")
+            raise SessionRefusedError("the device's session has expired; request a new one")
         if not self._revocations.allows(identity):
             self.refused += 1
             raise SessionRefusedError(f"the key of device {identity.device_id[:100]!r} was revoked")

@@ -97,7 +97,7 @@ def verify(
             raise typer.Exit(1)
         raise AuditFaultError(f"the audit log has {len(faults)} faults:\n{listed}")
     if not as_json:
-        text = f"[green]whole[/]: {found['records']} records, {found['first']} to {found['last']}"
+        text = f"[green]intact[/]: {found['records']} records, {found['first']} to {found['last']}"
         emit(found, as_json=False, text=text)
 
 

@@ -41,7 +41,7 @@ class GitAction(StrEnum):
 def login(
     url: UrlArgument,
     token_file: Annotated[
-        Path | None, typer.Option(help="File that has the token; if not given, it is asked for, or read from a pipe.")
+        Path | None, typer.Option(help="File with the token; if not given, it is asked for, or read from a pipe.")
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="Certificate of the cloud's CA, such as its ca.pem.")] = None,
     fingerprint: Annotated[
@@ -175,7 +175,9 @@ def _tell_git(url: str, ca_file: str) -> None:
     for words in settings:
         done = _git_config(*words)
         if done.returncode:
-            raise ConfigError(f"git cannot be told of the token ({done.stderr.strip()}); use --no-git to leave it out")
+            raise ConfigError(
+                f"git's configuration cannot be changed ({done.stderr.strip()}); use --no-git to leave it out"
+            )
 
 
 def _git_config(*words: str) -> "subprocess.CompletedProcess[str]":

@@ -36,7 +36,7 @@ def sign(
     ] = False,
     repo: Annotated[Path, typer.Option(help="Your own checkout of the scenario.")] = Path(),
     python: Annotated[
-        list[str] | None, typer.Option(help="As of `walle cloud up`: another Python to compile for; once for each.")
+        list[str] | None, typer.Option(help="As for `walle cloud up`: another Python to compile for; once for each.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -100,7 +100,7 @@ def _say(state: "SigningJson", what: str, *, as_json: bool) -> None:
     missing = state["threshold"] - len(state["signed_by"])
     rest = f"{missing} more signatures are needed" if missing > 0 else "it may be released"
     if changed:
-        rest = f"{', '.join(changed)} goes on with it"
+        rest = f"{', '.join(changed)} continues with it"
     emit(shown, as_json=as_json, text=f"{escape(what)} is signed by {', '.join(state['signed_by'])}: {rest}")
 
 

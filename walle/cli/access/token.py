@@ -13,7 +13,7 @@ from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.client.admin_client import AdminClient, TokenJson
 
-NameArgument = Annotated[str, typer.Argument(help="Whose it is: a person, or a program such as ci.")]
+NameArgument = Annotated[str, typer.Argument(help="Its owner: a person, or a program such as ci.")]
 
 
 def add(

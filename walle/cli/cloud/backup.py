@@ -20,7 +20,9 @@ _MAX_WHAT_CHARS = 40
 
 KeysOption = Annotated[
     Path | None,
-    typer.Option(help=f"File of keys, tokens and certificates, encrypted by the passphrase in {PASSPHRASE}, or asked."),
+    typer.Option(
+        help=f"File for keys, tokens and certificates, encrypted with the passphrase in {PASSPHRASE}, or asked."
+    ),
 ]
 
 
@@ -56,7 +58,7 @@ def backup(
     if not manifest.has_uploads:
         lines.append("[yellow]without uploads[/]: they are not in this folder; back up PostgreSQL with pg_dump")
     if not manifest.has_files:
-        lines.append("[yellow]without files of versions[/]: they lie in a bucket, which a restored cloud uses again")
+        lines.append("[yellow]without files of versions[/]: they are in a bucket, which a restored cloud uses again")
     lines += [f"[red]damaged[/]: {escape(name)} does not have the hash of its name" for name in manifest.damaged[:20]]
     emit(said, as_json=as_json, text="\n".join(lines))
 

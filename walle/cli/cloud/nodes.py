@@ -26,7 +26,7 @@ class PlanFailedError(ConfigError):
 
 
 _Wait = Annotated[
-    float, typer.Option("--wait-s", help="Seconds to wait for the end of it; 0: none.", min=0, max=86_400)
+    float, typer.Option("--wait-s", help="Seconds to wait until it is done; 0: do not wait.", min=0, max=86_400)
 ]
 
 
@@ -111,7 +111,7 @@ def _carry_out(
     if found["remaining"] and wait_s:
         raise PlanFailedError(
             f"{found['remaining']} things are not done after {wait_s:g} s ({found['fault'] or found['doing']});"
-            " the cloud goes on with them: walle cloud status"
+            " the cloud continues with them: walle cloud status"
         )
     emit(found, as_json=as_json, text=what if not found["remaining"] else f"begun: {found['remaining']} things to do")
 

@@ -29,7 +29,7 @@ class CommandOptions:
     files: str = option(
         "",
         "files.place",
-        "Where files of versions lie: s3://BUCKET/PREFIX, or folder; as before if empty. See walle storage.",
+        "Where files of versions are stored: s3://BUCKET/PREFIX, or folder; as before if empty. See walle storage.",
     )
     s3_endpoint: str = option("", "files.s3_endpoint", "URL of the S3 server; Amazon's if empty.")
     s3_region: str = option("", "files.s3_region", "Region of the bucket; us-east-1 if empty.")
@@ -43,7 +43,7 @@ class CommandOptions:
     detach: bool = option(
         False,
         "cluster.detach",
-        "With --address: end once the cloud is up; it goes on until `walle cloud down FOLDER`.",
+        "With --address: end once the cloud is up; it runs until `walle cloud down FOLDER`.",
     )
 
 

@@ -72,7 +72,7 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
     if servers:
         emit_rows(servers, as_json=False)
     leases = [
-        {"lease": one["name"], "holder": one["holder"], "changes of hands": one["fence"], "left s": one["left_s"]}
+        {"lease": one["name"], "holder": one["holder"], "takeovers": one["fence"], "left s": one["left_s"]}
         for one in found["leases"] or []
     ]
     emit_rows(leases or [{"leases": "unknown"}], as_json=False)

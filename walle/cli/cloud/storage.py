@@ -48,7 +48,8 @@ def _bar(what: str, *, as_json: bool) -> Iterator[_Bar]:
 def check(
     folder: FolderArgument,
     repair: Annotated[
-        bool, typer.Option("--repair/--no-repair", help="Repair what is damaged or missing; else only say it.")
+        bool,
+        typer.Option("--repair/--no-repair", help="Repair damaged and missing files; without it, only report them."),
     ] = True,
     as_json: JsonFlag = False,
 ) -> None:
@@ -103,9 +104,9 @@ def check(
 
 def collect(
     folder: FolderArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be removed, and change nothing.")] = False,
     keep_versions: Annotated[
-        int, typer.Option(min=1, help="Latest versions of each task that are kept whatever became of them.")
+        int, typer.Option(min=1, help="Latest versions of each task that are kept even if their releases failed.")
     ] = 5,
     grace_days: Annotated[float, typer.Option(min=0.05, help="Days for which nothing must have reached a file.")] = 4.0,
     as_json: JsonFlag = False,
@@ -193,7 +194,7 @@ def move(
     with only_one(home.folder), _bar("moving", as_json=as_json) as bar:
         count, size_bytes = move_files(home.folder, place, lambda _, size_bytes: bar.add(size_bytes))
     where = str(place or "folder")
-    text = f"{count} files, {size_bytes / 1e6:.1f} MB, now lie in {escape(where)}"
+    text = f"{count} files, {size_bytes / 1e6:.1f} MB, are now in {escape(where)}"
     emit({"place": where, "files": count, "size_bytes": size_bytes}, as_json=as_json, text=text)
 
 

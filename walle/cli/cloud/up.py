@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @with_options
 def up(
-    folder: Annotated[Path, typer.Argument(help="Where the cloud keeps everything; made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the cloud's state; made if missing.")],
     config: Annotated[  # noqa: ARG001 - its callback has read it
         Path | None,
         typer.Option(
             "--config",
-            help="walle.toml with these options as keys; an option that is given here goes first.",
+            help="walle.toml with these options as keys; an option that is given here takes precedence.",
             callback=cloud_config.load,
             is_eager=True,
         ),

@@ -60,13 +60,13 @@ def _edge_gateways(_: CommandOptions, config: "CloudConfig") -> _Faults:
     }
     for flag, value in given.items():
         if value:
-            yield flag, "is about edge gateways; add --gateways 1 or more"
+            yield flag, "needs edge gateways; add --gateways 1 or more"
 
 
 def _tunnel_servers(command: CommandOptions, config: "CloudConfig") -> _Faults:
     if config.tunnel_servers:
         if config.tunnel_processes > 1:
-            yield "--tunnel-servers", "take the place of --tunnel-processes; give one"
+            yield "--tunnel-servers", "replace --tunnel-processes; give one of the two"
         if command.address and not config.shared_folder:
             yield "--tunnel-servers", "are on several nodes; add --shared-folder"
         if config.tunnel_servers > 1 and config.tunnel_server_port:

@@ -87,7 +87,7 @@ def device_id_of(folder: Path, asked: str) -> str:
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(help="Where the device keeps everything; made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the device's state; made if missing.")],
     join: Annotated[Path, typer.Option(help="The join file: addresses, keys, and a token that enrols the device.")],
     id_: Annotated[
         str,
@@ -105,16 +105,18 @@ def run(
     ] = "",
     mapping: Annotated[Path | None, typer.Option(help="Which of the log's columns are which (a TOML file).")] = None,
     stream: Annotated[list[str] | None, typer.Option(help="Play only this stream of the log; once for each.")] = None,
-    speed: Annotated[float, typer.Option(help="Times real time; 0: as fast as it goes.", min=0)] = 0.0,
+    speed: Annotated[
+        float, typer.Option(help="Speed, as a multiple of real time; 0: as fast as possible.", min=0)
+    ] = 0.0,
     wait_for_task: Annotated[
-        bool, typer.Option("--wait-for-task", help="Play no event before a task is there.")
+        bool, typer.Option("--wait-for-task", help="Play no event before a task is installed.")
     ] = False,
     checkin_s: Annotated[float, typer.Option(help="Seconds between two requests to the cloud.", min=0.05)] = 30.0,
     report_s: Annotated[float, typer.Option(help="Seconds between two reports of outcomes.", min=0.05)] = 10.0,
     max_version_mb: Annotated[
         int, typer.Option(help="MB that all files of a version may have; larger ones are refused.", min=1)
     ] = 300,
-    status_s: Annotated[float, typer.Option(help="Seconds between two looks at the status.", min=0.05)] = 1.0,
+    status_s: Annotated[float, typer.Option(help="Seconds between two checks of the status.", min=0.05)] = 1.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Run a device: it asks the cloud for tasks, runs them on the user's events, and sends what they give.

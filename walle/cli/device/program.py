@@ -180,7 +180,7 @@ class _Pace:
 class DeviceProgram:
     """One run of a device, with what a person sees of it.
 
-    `speed` is times real time, 0 as fast as it goes. Requests to the cloud come every `checkin_s`, give or take a
+    `speed` is times real time, 0 as fast as possible. Requests to the cloud come every `checkin_s`, give or take a
     fifth.
     """
 
@@ -375,7 +375,7 @@ class DeviceProgram:
                 cuts = statistics.quantiles(latencies, n=100, method="inclusive")
                 lines.append(f"{what}: p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms")
         if summary.timers and self._source is not None:
-            lines.append(f"{summary.timers} timers were running at the end: no time passes after the last event")
+            lines.append(f"{summary.timers} timers were running at the end: time stops at the last event")
         lines += summary.losses
         lines += [f"skipped {report}" for report in (self._source.reports if self._source else [])]
         for line in lines:

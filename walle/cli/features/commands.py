@@ -133,8 +133,8 @@ def tail(
             "--lines", "-n", help="How many of the latest; without it 10, or all with --since.", min=1, max=1000
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until Ctrl-C.")] = False,
-    poll_s: Annotated[float, typer.Option(help="Seconds between two looks with --follow.", min=0.1, max=3600)] = 1.0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new ones until Ctrl-C.")] = False,
+    poll_s: Annotated[float, typer.Option(help="Seconds between two queries with --follow.", min=0.1, max=3600)] = 1.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Show the latest features: time of receipt, device, topic, version of the task, page and payload.
@@ -176,10 +176,8 @@ async def _show_pages(source: _Source, after: int, *, as_json: bool, patient: bo
         wait_s = 1.0
         _show(page.rows, as_json=as_json)
         if page.head < page.after:
-            what = (
-                f"the store went back from position {page.after} to {page.head}, as a restored backup; going on there"
-            )
-            progress_console.print(what, markup=False, soft_wrap=True)
+            what = f"the store went back from position {page.after} to {page.head}, as after a restore from a backup"
+            progress_console.print(f"{what}; continuing there", markup=False, soft_wrap=True)
             return page.head
         after = page.after
         if not page.more:
@@ -213,7 +211,7 @@ def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def export(
-    file: Annotated[Path, typer.Argument(help="A new file; .jsonl, .csv or .parquet, which says its form.")],
+    file: Annotated[Path, typer.Argument(help="A new file; .jsonl, .csv or .parquet, which says its format.")],
     url: UrlOption = "",
     token: TokenOption = "",
     uploads: UploadsOption = "",

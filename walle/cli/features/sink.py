@@ -32,14 +32,14 @@ def sink(
         ),
     ],
     group: Annotated[
-        str, typer.Option(help="The consumer group: its processes share the devices, and its position stays.")
+        str, typer.Option(help="The consumer group: its processes share the devices, and its position is stored.")
     ],
     task: TaskOption = "",
     topic: TopicOption = "",
     device: DeviceOption = "",
     version: VersionOption = "",
     latest: Annotated[bool, typer.Option("--latest", help="Let a new group begin with the next upload.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="End when all that is stored now was sent.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End once everything stored so far is sent.")] = False,
     every_s: Annotated[
         float | None,
         typer.Option(help="Seconds that rows wait for others of their file or batch; Parquet 60, else 0.", min=0),

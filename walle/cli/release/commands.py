@@ -54,7 +54,8 @@ def start(
     app_version: AppVersionOption = "",
     rule: RuleOption = "",
     only_device: Annotated[
-        list[str] | None, typer.Option(help="Only this device's id; once for each. It goes before all other releases.")
+        list[str] | None,
+        typer.Option(help="Only this device's id; once for each. It takes precedence over all other releases."),
     ] = None,
     gate: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the gate, see above; once for each.")
@@ -64,7 +65,7 @@ def start(
     ] = False,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Release a version: simulation, beta devices, percentage rollout, every device; rolled back by itself if it fails.
+    """Release a version: simulation, beta devices, percentage rollout, every device. A failing one is rolled back.
 
     With --watch the exit status is 0 only if the release became full. What is not given is chosen by the cloud.
     """
@@ -185,11 +186,11 @@ def retire(
     keep_versions: Annotated[
         int, typer.Option(min=2, help="Full versions to keep for each group of devices: the one in force, and others.")
     ] = 5,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be retired, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be retired, and change nothing.")] = False,
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Give up old full versions, so that `walle storage gc` removes their files after its grace time.
+    """Retire old full versions, so that `walle storage gc` removes their files after its grace time.
 
     A version goes once --keep-versions full ones have taken its place: of the same group of devices, or for all. What
     devices get is unchanged, also of one that still has it; rollbacks lead to the versions that are left. A release
@@ -266,8 +267,8 @@ def _state_lines(release: "ReleaseJson") -> list[str]:
         lines.append(f"largest state of a device: {_share(totals['state_bytes'], max_bytes)}")
     if refused := totals.get("states_refused", 0):
         lines.append(
-            f"{refused:,} reports of a state beyond its bound were ignored: of devices that lie, or whose state is of a"
-            " version with a larger bound"
+            f"{refused:,} reports of a state beyond its bound were ignored: the device reports falsely, or its state is of"
+            " a version with a larger bound"
         )
     if evicted := totals.get("entries_evicted", 0):
         lines.append(f"{evicted:,} entries of states were evicted")
@@ -300,7 +301,7 @@ def _evidence_lines(evidence: dict[str, Any], state: str) -> list[str]:
         if evidence.get("bakes"):
             lines.append(f"  full, and judged on until {until}; a bad version is rolled back until then")
         elif evidence.get("is_held"):
-            lines.append(f"  the devices are enough; the step lasts until {until} at least")
+            lines.append(f"  there are enough devices; the step lasts until {until} at least")
     if evidence["control"]:
         lines.append(f"  with the version before: {sample_text(evidence['control'])}")
     lines += _metric_lines(evidence)

@@ -28,7 +28,7 @@ AppVersionOption = Annotated[str, typer.Option(help="In place of --device: app v
 def put(
     task: TaskArgument,
     name: NameArgument,
-    file: Annotated[Path, typer.Argument(help="The file whose contents it has.")],
+    file: Annotated[Path, typer.Argument(help="The local file with its contents.")],
     url: UrlOption,
     device: DevicesOption = None,
     rule: RuleOption = "",
@@ -182,7 +182,7 @@ def _either(devices: list[str] | None, rule: str, app_version: str) -> list[str]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Give devices and groups files of their own, list and remove them.", no_args_is_help=True)
+    group = typer.Typer(help="Give devices and groups exclusive files, list and remove them.", no_args_is_help=True)
     group.command(epilog="Example: walle device-file put shop/ipv gallery.json alice.json --device phone-1")(put)
     group.command("list", epilog="Example: walle device-file list shop/ipv")(list_files)
     group.command(epilog="Example: walle device-file remove shop/ipv gallery.json --device phone-1")(remove)

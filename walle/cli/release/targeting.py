@@ -88,7 +88,7 @@ def preview(
     if found["is_full"]:
         emit(found, as_json=False, text="there are more: these are the devices that the cloud keeps, seen last")
     if found.get("is_partial"):  # an older cloud does not say
-        emit(found, as_json=False, text="the count ended at its bound of time: more devices were not counted")
+        emit(found, as_json=False, text="the count reached its time limit: more devices were not counted")
     if len(found["terms"]) > 1:
         emit_rows([{"term": one["term"], "devices": one["reached"]} for one in found["terms"]], as_json=False)
     meets = [

@@ -59,7 +59,7 @@ def new(
     name: Annotated[str, typer.Argument(help="The task's name, which is also its branch.")],
     folder: Annotated[Path | None, typer.Option(help="Where to write it; ./NAME if not given.")] = None,
     repo: Annotated[
-        Path | None, typer.Option(help="Clone of a scenario: the task becomes a branch of it, in a folder of its own.")
+        Path | None, typer.Option(help="Clone of a scenario: the task becomes a branch of it, in a separate folder.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -33,7 +33,7 @@ def dictionary(
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
     size: Annotated[int, typer.Option(help="Bytes of the dictionary at most.", min=256, max=131_072)] = 16_384,
-    write: Annotated[bool, typer.Option("--write", help="Write it also where it does not pay.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write it even if it saves nothing.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a dictionary on a task's features, say what it brings, and put it into the task where it pays.
@@ -78,7 +78,7 @@ def dictionary(
     if is_written:
         end = f"{gain}{when}: it is in {path}, and task.toml names it"
     else:
-        end = f"{gain}{when}: it does not pay, and is not written (--write writes it)"
+        end = f"{gain}{when}: it saves too little, and is not written (--write writes it)"
     lines = [
         f"{len(data):,} bytes, trained on {len(samples)} features",
         f"bytes an upload, over {len(measured)} others:",
@@ -124,7 +124,7 @@ def _features(folder: Path, events: Path | None, mapping: Path | None, limit: in
     async def play() -> None:
         result = await Simulator(1, on_run=keep).run(bundle, played, DEVICE_KINDS[:1], files=files, users=_MAX_USERS)
         if not result.ok:
-            raise ConfigError(f"{folder}: the task fails on these events: {result.first_error}; mend it first")
+            raise ConfigError(f"{folder}: the task fails on these events: {result.first_error}; fix it first")
 
     asyncio.run(play())
     return found

@@ -45,7 +45,7 @@ def simulate(
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
     users: Annotated[
-        int, typer.Option(help="How many users of the log to play at most, each on a device of its own.", min=1)
+        int, typer.Option(help="How many users of the log to play at most, each on a separate device.", min=1)
     ] = _USERS,
     until: Annotated[
         str,
@@ -391,10 +391,10 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
     if (all_users := report["users"] + report["other_users"]) > 1:
         others = f" of {all_users} (--users plays more)" if report["other_users"] else ""
-        lines.append(f"{report['users']} users{others}, each on a device of its own of each kind")
+        lines.append(f"{report['users']} users{others}, each on a separate device of each kind")
     if timers := report["timers"]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in timers.items())
-        lines.append(f"timers that still ran at the end: {kinds} (--until lets more time pass)")
+        lines.append(f"timers that were still running at the end: {kinds} (--until lets more time pass)")
     if evicted := report["window_evicted"]:
         lines.append(f"{evicted} events were too many for their windows and are missing in them")
     if report["state_max_bytes"] and report["runs"]:

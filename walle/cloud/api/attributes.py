@@ -37,7 +37,7 @@ class TableBusyError(DeployError):
     status = 409
 
     def __str__(self) -> str:
-        return "another table is being put; try again when it is there"
+        return "another table is being uploaded; try again once that has ended"
 
 
 def attribute_router(

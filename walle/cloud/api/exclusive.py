@@ -234,7 +234,7 @@ def cen_router(
     def device_of(request: Request) -> DeviceIdentity:
         session = request.headers.get(DEVICE_HEADER)
         if session is None:
-            raise HTTPException(404, "there is nothing at this path")
+            raise HTTPException(404, "this path does not exist")
         return identify_session(session.encode("latin-1"))
 
     async def groups_of(request: Request, device: DeviceIdentity) -> tuple[DeviceKey, list[GroupFile]] | None:
@@ -272,13 +272,13 @@ def cen_router(
         try:
             check_sha256(sha256, "path")
         except ProtocolError:
-            raise HTTPException(404, "there is nothing at this path") from None
+            raise HTTPException(404, "this path does not exist") from None
         sealed = await _THREADS.run(store.sealed, device.device_id, device.generation, sha256)
         if sealed is None and (found := await groups_of(request, device)) is not None:
             key, of = found
             sealed = await _THREADS.run(groups.sealed, device.device_id, key.generation, key.public_key, of, sha256)
         if sealed is None:
-            raise HTTPException(404, "there is nothing at this path")
+            raise HTTPException(404, "this path does not exist")
         return Response(sealed, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
 
     return router

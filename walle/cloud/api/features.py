@@ -52,7 +52,7 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
         after: Annotated[int, Query(description="position after which to begin", ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(description="features of this page at most", ge=1, le=MAX_PAGE)] = 1000,
         latest: Annotated[
-            int, Query(description="the latest ones in place of those after a position", ge=0, le=MAX_LATEST)
+            int, Query(description="the latest ones instead of those after a position", ge=0, le=MAX_LATEST)
         ] = 0,
         authorization: Annotated[str, Header()] = "",
     ) -> Response:

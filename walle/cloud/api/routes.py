@@ -108,7 +108,7 @@ def _page(methods: str, path: str, role: Role, where: Where, note: str = "") -> 
 _BY_FORM = "a form of the session's own"
 ROUTES: tuple[RouteRule, ...] = (
     RouteRule("GET", "/", Caller.ANYONE, note="leads to the dashboard"),
-    RouteRule("GET POST", "/dashboard/login", Caller.ANYONE, note="takes a token, and begins a session"),
+    RouteRule("GET POST", "/dashboard/login", Caller.ANYONE, note="reads a token, and begins a session"),
     RouteRule("GET", "/dashboard/static/{name}", Caller.ANYONE, note="styles and scripts"),
     RouteRule("GET", "/dashboard/shared/{link}", Caller.LINK, note="one release, until the link expires"),
     RouteRule("GET", "/dashboard/shared/{link}/live", Caller.LINK),
@@ -321,7 +321,7 @@ class RouteGuard:
         if rule is None:
             methods = self._table.methods(scope["path"])
             allow = [(b"allow", ", ".join(methods).encode())] if methods else []
-            what = "the method is not for this path" if methods else "there is nothing at this path"
+            what = "this path does not allow the method" if methods else "this path does not exist"
             await _refuse(send, 405 if methods else 404, what, allow, is_page=False)
             return "refused"
         if rule.caller is Caller.SESSION:

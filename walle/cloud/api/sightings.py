@@ -27,7 +27,7 @@ class SightingsBody(BaseModel):
 
 class SightingsAnswer(BaseModel):
     taken: int
-    refused: int = Field(description="sessions that are over or revoked, and profiles of other devices")
+    refused: int = Field(description="sessions that have expired or were revoked, and profiles of other devices")
 
 
 class Sightings:

@@ -34,7 +34,8 @@ class SignaturesBody(BaseModel):
         max_length=16, description="key id to Ed25519 signature in base64"
     )
     again: bool = Field(
-        default=False, description="releases that devices may get go on with it, in place of a revoked key's signature"
+        default=False,
+        description="releases that devices may get continue with it, instead of a revoked key's signature",
     )
 
 

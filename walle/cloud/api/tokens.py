@@ -24,7 +24,7 @@ class TokenBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(description="whose it is: a person, or a program such as ci", min_length=1, max_length=100)
+    name: str = Field(description="its owner: a person, or a program such as ci", min_length=1, max_length=100)
     roles: dict[str, str] = Field(
         description="scenario, GROUP/* or * → metrics, reader, author, releaser or admin", min_length=1, max_length=1000
     )

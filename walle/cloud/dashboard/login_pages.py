@@ -19,9 +19,9 @@ from walle.store.disk_space import DiskFullError
 
 _HOME = "/dashboard"
 _LOGIN = f"{_HOME}/login"
-_ENDED = "Your session has ended, and nothing was done. Log in to go back to the page, and do it there again."
+_ENDED = "Your session has ended; nothing was done. Log in to go back to the page, and do it there again."
 _OLD_FORM = (
-    "This form is not of your browser, or is older than an hour, and nothing was done. Log in with this one;"
+    "This form was made for another browser, or is older than an hour; nothing was done. Log in with this one;"
     " your browser must accept cookies of this host."
 )
 
@@ -34,7 +34,7 @@ def login_router(shell: Shell, log: Audit, quota: RecordQuota) -> APIRouter:
     async def static(name: str) -> Response:
         file = shell.pages.static.get(name)
         if file is None:
-            raise AccessError(404, "there is nothing at this path")
+            raise AccessError(404, "this path does not exist")
         return file.response()
 
     @router.get("/login")

@@ -166,7 +166,7 @@ class ReleasePages:
         seen = fields.get("revision", "")
         try:
             if verb == "resume" and seen.isdecimal() and int(seen) != release.revision:
-                text = "it has changed since you looked at it: look at why it is paused now, and then resume it"
+                text = "it has changed since you opened the page: check why it is paused now, and then resume it"
                 return await self._refused(release, session, text)
             done = await self._reached.change(release.id, session.identity, verb, fields.get("reason", ""))
         except TransitionError as error:
@@ -335,7 +335,7 @@ _DONE = {
 _EFFECTS: Mapping[Verb, str] = {
     "start": "It is simulated, and then goes to its first devices.",
     "pause": "No further device gets the version; those that have it keep it.",
-    "resume": "It goes on where it was paused. The cause of the pause does not pause this step again.",
+    "resume": "It continues where it was paused. The cause of the pause does not pause this step again.",
     "rollback": "Every device that has the version leaves it at its next request. This cannot be undone.",
-    "retry": "Another release is made as this one, and started. It begins without evidence.",
+    "retry": "A new release with the same request is made and started. It begins without evidence.",
 }

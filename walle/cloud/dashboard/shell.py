@@ -56,7 +56,7 @@ class Shell:
         """
         session, fields = self.session(request), await read_form(request)
         if not self.sessions.is_own_form(session, fields.get("form_key", "")):
-            raise AccessError(403, "this form is not of your session; go back, load the page again, and repeat it")
+            raise AccessError(403, "this form belongs to another session; go back, load the page again, and repeat it")
         return session, fields
 
     def page(

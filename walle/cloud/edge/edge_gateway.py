@@ -236,7 +236,9 @@ class EdgeGateway:
             if scope["path"] == "/healthz":
                 await self._tell_health(scope, send)
             elif scope["path"] != "/metrics":
-                await send_json(send, 404, {"error": "here are /healthz and /metrics of one edge gateway alone"})
+                await send_json(
+                    send, 404, {"error": "this address serves only /healthz and /metrics of one edge gateway"}
+                )
             elif self._may_watch(scope):
                 await send_bytes(send, 200, self._answers.exposition(), CONTENT_TYPE_LATEST.encode())
             else:

@@ -102,4 +102,4 @@ def _routes(config: PushGatewayConfig, answers: FollowedAnswers, business: ASGIA
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the ASGI signature
-    await send_json(send, 404, {"error": "unknown here; this gateway answers profiles alone"})
+    await send_json(send, 404, {"error": "this gateway does not serve this path; it only answers profiles"})

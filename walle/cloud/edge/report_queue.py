@@ -101,7 +101,7 @@ class ReportQueue:
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
-            self._end([*self._queue], ReportsWaitError("this edge gateway ends; send the report again"))
+            self._end([*self._queue], ReportsWaitError("this edge gateway is stopping; send the report again"))
             self._queue.clear()
 
     async def _pass_on(self) -> None:
@@ -136,7 +136,7 @@ class ReportQueue:
             self._note_error(f"the monitor has not answered within {ANSWER_S:g} s")
             self._end(chosen, ReportsWaitError(f"{self._error}; send the report again"))
         except asyncio.CancelledError:
-            self._end(chosen, ReportsWaitError("this edge gateway ends; send the report again"))
+            self._end(chosen, ReportsWaitError("this edge gateway is stopping; send the report again"))
             raise
         except DeployError as error:  # such as of a process that is gone
             self._note_error(str(error))

@@ -166,7 +166,7 @@ class ReverseProxy:
                     pause_s = unreached.failed()
                 if not can_wait or not self._may_wait(began_s, asked_s, is_held=is_held):
                     self.refused["away"] += 1
-                    what = f"the cloud's gateway does not answer now ({why}); ask again"
+                    what = f"the cloud's gateway does not answer now ({why}); try again"
                     await send_json(send, 503, {"error": what, "type": "GatewayAwayError"}, _RETRY)
                     return
                 if not is_held:

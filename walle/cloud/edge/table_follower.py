@@ -65,7 +65,7 @@ class TableFollower:
     def device_id(self, session: bytes | None) -> str:
         """Return the device whose valid session this is; raises as `SessionVerifier.identity`."""
         if self._verifier is None:
-            raise SessionRefusedError("this gateway has no table yet; ask again")
+            raise SessionRefusedError("this gateway has no table yet; try again")
         return self._verifier.device_id(session)
 
     def size_of(self, directive: Directive) -> int:
@@ -81,7 +81,7 @@ class TableFollower:
                 retry_s = _RETRY_S
             except TableFeedError as error:
                 if str(error) != self._error:
-                    _LOG.warning("%s; the last table is served on", error)
+                    _LOG.warning("%s; answers continue from the last table", error)
                 self._error = str(error)
                 if self._on_lost is not None:
                     await self._on_lost()
@@ -111,7 +111,7 @@ class TableFollower:
         try:
             self._take(json.loads(answer.body))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, KeyRefusedError) as error:
-            raise TableFeedError(f"the table of the other gateway cannot be read, is it older? {error!r}") from error
+            raise TableFeedError(f"the table of the other gateway cannot be read: {error!r}") from error
         self._answered_s = self._clock.monotonic()
         self._error = ""
         _LOG.info("generation %d after %.3f s", self._answerer.table.generation, self._answered_s - asked_s)

@@ -36,7 +36,7 @@ def parse_place(store: str, *, endpoint: str = "", region: str = "", public: str
     prefix = prefix.strip("/")
     if scheme != "s3" or not bucket or "//" in prefix or any(not part.strip(".") for part in prefix.split("/") if part):
         raise ConfigError(
-            f"files cannot lie in {store[:200]!r}; give s3://BUCKET/PREFIX, or folder for the cloud's own"
+            f"files cannot be stored in {store[:200]!r}; give s3://BUCKET/PREFIX, or folder for the cloud's own"
         )
     for url in (endpoint, public):
         if url and not url.startswith(("https://", "http://")):
@@ -74,7 +74,7 @@ def write_place(folder: Path, place: S3Place | None) -> None:
         (folder / _FILE).unlink(missing_ok=True)
         return
     said = {"store": str(place), "endpoint": place.endpoint, "region": place.region, "public": place.public}
-    text = "# Where the files of task versions lie; walle storage move changes it.\n"
+    text = "# Where the files of task versions are stored; walle storage move changes it.\n"
     write_file(folder / _FILE, text + "".join(f"{name} = {json.dumps(value)}\n" for name, value in said.items()))
 
 
@@ -89,7 +89,7 @@ def choose_place(folder: Path, place: S3Place | None) -> None:
         write_place(folder, place)  # endpoints may be others
         return
     if any(next(open_store(folder, name).files(), None) for name in STORES if (folder / name).exists()):
-        what = f"its files lie in {present or 'this folder'}; move them first: walle storage move {folder} --to"
+        what = f"its files are in {present or 'this folder'}; move them first: walle storage move {folder} --to"
         raise ConfigError(f"{folder}: {what} {place or LOCAL}")
     write_place(folder, place)
 

@@ -132,7 +132,7 @@ class _Protocol(HttpToolsProtocol):
             if error.status == 431:
                 message = f"the header has more than {limits.header_bytes} bytes or {limits.headers} fields; send less"
             else:
-                message = f"this is not a request of HTTP/1.1, or its body comes in tiny chunks: {error}"
+                message = f"this is not a request of HTTP/1.1, or its body has too many tiny chunks: {error}"
             self._owner.refuse(error.status, message, "header" if error.status == 431 else "invalid")
             return b""
 

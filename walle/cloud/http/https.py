@@ -51,7 +51,7 @@ class CertificateFiles:
                 if await asyncio.to_thread(self.renew):
                     _LOG.info("the certificate of HTTPS was loaded again from %s", self._certificate)
             except CertificateFilesError as error:
-                _LOG.error("%s; the one from before is used, and the files are tried again", error)
+                _LOG.error("%s; the previous one stays in use, and the files are read again later", error)
 
     def _load(self, context: ssl.SSLContext) -> ssl.SSLContext:
         try:

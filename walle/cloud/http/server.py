@@ -360,7 +360,7 @@ class HttpFront:
         if own or self._streams.total() >= self.limits.streams:
             self.refused["streams"] += 1
             whose = "your address has" if own else "there are"
-            message = f"{whose} as many streams as the gateway serves; ask for the release itself in intervals"
+            message = f"{whose} as many streams as the gateway serves; poll the release instead"
             await _refuse(send, 429 if own else 503, message, _RETRY)
             return
         self._streams[address] += 1

@@ -29,7 +29,7 @@ class InferenceLateError(InferenceError, RequestExpiredError):
 
 
 class NoRoomError(InferenceError):
-    """A version that is not loaded beforehand, since what is used takes all room."""
+    """A version that is not loaded in advance, since the versions in use need all the memory."""
 
 
 class ReplicaLostError(InferenceError):

@@ -86,7 +86,7 @@ class NodeCache:
         """Return a file, from the cloud where it is not here.
 
         Raises:
-            InferenceError: the cloud does not hold it, or sent other bytes.
+            InferenceError: the cloud does not have it, or sent other bytes.
             ReplicaLostError: the connection ended.
         """
         _check_name(sha256)

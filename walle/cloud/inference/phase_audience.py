@@ -111,7 +111,7 @@ class PhaseAudience:
         except UnknownDeviceError:
             return False
         except WalleError as error:
-            _LOG.warning("what device %r has is not known now: %s", device_id, error)
+            _LOG.warning("the versions of device %r are not known now: %s", device_id, error)
             return False
 
     # --- the releases -------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class ProcessEngine:
                 level = logging.WARNING if tries == _WARN_AFTER else logging.INFO
                 _LOG.log(level, "replica process %d cannot be reached: %r", link.number + 1, error)
             if link.vms:
-                _LOG.warning("replica process %d ended, or its connection did", link.number + 1)
+                _LOG.warning("replica process %d ended, or its connection was lost", link.number + 1)
                 self._lost += 1
                 backoff_s, tries = _BACKOFF_S, 0
             self._drop(link)
@@ -190,7 +190,7 @@ class ProcessEngine:
                 case (["hello", int(vms)], _) if vms > 0:
                     link.stream, link.vms = stream, vms
                 case _:
-                    raise WireError("a replica process did not say hello")
+                    raise WireError("a replica process did not send its first message")
             self._restore(link, stream)
             self._joined.set()
             self.on_change()

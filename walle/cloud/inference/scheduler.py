@@ -351,7 +351,7 @@ def _urgency(lane: _Lane) -> tuple[int, float, int]:
 
 
 def _closing() -> InferenceFullError:
-    return InferenceFullError("fallback inference is closing; ask again later", "closing")
+    return InferenceFullError("fallback inference is closing; try again later", "closing")
 
 
 def _late(version: ReleasedVersion) -> InferenceLateError:

@@ -88,7 +88,7 @@ class ServedVersions:
                 _LOG.warning("%s; the first request for it waits until it is (more --inference-vms)", error)
         except Exception as error:  # noqa: BLE001 -- the version's, whatever it is: its runs report it
             self.loads["failed"] += 1
-            _LOG.warning("%s is not loaded beforehand: %s", version.name, error)
+            _LOG.warning("%s is not loaded in advance: %s", version.name, error)
         else:
             self.loads["loaded"] += 1
         finally:

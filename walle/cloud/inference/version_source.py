@@ -55,7 +55,7 @@ class HomeSource:
         """Return the size of a file, and its PART_BYTES from `offset`, fewer at its end.
 
         Raises:
-            FileStoreError: the cloud does not hold it.
+            FileStoreError: the cloud does not have it.
             OSError: it cannot be read.
         """
         with self._store_of(sha256).open(sha256) as file:
@@ -67,4 +67,4 @@ class HomeSource:
         for store in (self._home.files, self._home.cloud_files):
             if store.has(sha256):
                 return store
-        raise FileStoreError(sha256, "the cloud does not hold it")
+        raise FileStoreError(sha256, "the cloud does not have it")

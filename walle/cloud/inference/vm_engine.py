@@ -92,7 +92,9 @@ class VmEngine:
             number = self._idle_number(version)  # a replica whose run could not load the version
             if number is None:
                 if not self._make_room(size_bytes, may_go):
-                    raise NoRoomError(f"{version.name} is not loaded beforehand: what is used here takes all room")
+                    raise NoRoomError(
+                        f"{version.name} is not loaded in advance: the versions in use need all the memory"
+                    )
                 number = 0
                 self._add(version, files, number, size_bytes)
             key = version.sha256, number

@@ -175,7 +175,7 @@ class GatewayNode:
     async def _check(self) -> None:
         """Refuse what cannot be served. Raises ConfigError."""
         if self._config.tunnel_servers and self._config.tunnel_processes > 1:
-            raise ConfigError("tunnel servers take the place of tunnel processes: give one of the two")
+            raise ConfigError("tunnel servers replace tunnel processes: give one of the two")
         await asyncio.to_thread(check_git)
 
     async def _answer_requests(self, peers: GatewayPeers) -> None:

@@ -181,7 +181,7 @@ def find_node(nodes: Sequence[Node], text: str) -> Node:
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{one.id[:12]} ({one.host})" for one in nodes) or "none"
-    raise UnknownNodeError(text, f"{len(found)} nodes are meant; there are {known}")
+    raise UnknownNodeError(text, f"{len(found)} nodes match; there are {known}")
 
 
 def urgent(

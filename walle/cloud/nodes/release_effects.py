@@ -123,7 +123,7 @@ class CloudEffects(Effects):
         try:
             await asyncio.to_thread(_code_files, self._home, bundle, older)
         except (DeployError, OSError, MemoryError):
-            _LOG.warning("%s: its files travel whole", bundle.manifest.name, exc_info=True)
+            _LOG.warning("%s: its files are sent uncompressed", bundle.manifest.name, exc_info=True)
 
     async def store_envelope(self, envelope: bytes) -> None:
         await asyncio.to_thread(self._home.files.put, envelope)

@@ -106,7 +106,7 @@ class OnlineRoles:
         try:
             self._root, self._scenarios = self._load()
         except (ConfigError, OSError) as error:  # files may be half copied: looked at again
-            _LOG.error("new metadata are not used: %s", error)
+            _LOG.error("new trust metadata is not used: %s", error)
             return
         self._names = names
         _LOG.info("root version %d, scenarios version %d", self._root.version, self._scenarios.version)

@@ -196,7 +196,9 @@ class TunnelNode:
         except (WalleError, TimeoutError) as error:
             if not self._error:
                 what = f"{error}" or type(error).__name__
-                _LOG.warning("tunnel server %s goes on by its last ring; the gateway: %s", self._name, what)
+                _LOG.warning(
+                    "tunnel server %s continues with its last ring of servers; the gateway: %s", self._name, what
+                )
             self._error = str(error) or type(error).__name__
         else:
             self._error = ""

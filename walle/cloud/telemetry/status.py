@@ -141,7 +141,7 @@ class CloudStatus:
             async with asyncio.timeout(_ASK_S):
                 return await self._keeper.progress()
         except (WalleError, TimeoutError) as error:
-            _LOG.warning("the state of the cloud lacks the plan of its nodes: %s", _why(error))
+            _LOG.warning("the plan of the nodes is missing in the cloud's status: %s", _why(error))
             return None
 
     async def _lag(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class CloudStatus:
             async with asyncio.timeout(_ASK_S):
                 effects, published = await self._releases.backlog()
         except (WalleError, TimeoutError) as error:
-            _LOG.warning("the state of the cloud lacks the backlog of releases: %s", _why(error))
+            _LOG.warning("the backlog of releases is missing in the cloud's status: %s", _why(error))
             releases: dict[str, Any] = {"effects": None, "generations": None}
         else:
             releases = {"effects": effects, "generations": published - self._generation()}

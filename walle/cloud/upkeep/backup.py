@@ -117,7 +117,7 @@ class Manifest:
             files = tuple(BackupFile(**file) for file in plain.pop("files"))
             manifest = cls(files=files, damaged=tuple(plain.pop("damaged")), **plain)
         except OSError as error:
-            raise BackupError(folder, f"is not a backup that was finished: {MANIFEST}: {error.strerror}") from error
+            raise BackupError(folder, f"is not a finished backup: {MANIFEST}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BackupError(path, f"is not the list of a backup: {error}") from error
         manifest._check(path)

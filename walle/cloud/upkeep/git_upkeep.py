@@ -77,7 +77,7 @@ class GitUpkeep:
         done = repack(self._repos, scenario, self._space)
         if done is not None and done.after_bytes < done.before_bytes:
             self._freed_bytes += done.before_bytes - done.after_bytes
-            _LOG.info("git of %s has %d bytes, %d before", scenario, done.after_bytes, done.before_bytes)
+            _LOG.info("the git repository of %s has %d bytes, %d before", scenario, done.after_bytes, done.before_bytes)
 
     def _measure(self, scenario: str) -> int:
         with self._repos.open(scenario) as repo:

@@ -152,7 +152,7 @@ def _copy(backup: Path, staging: Path, file: BackupFile) -> None:
     try:
         opened = source.open("rb")
     except OSError as error:
-        raise BackupError(source, f"cannot be read: {error.strerror}; this backup is not whole") from error
+        raise BackupError(source, f"cannot be read: {error.strerror}; this backup is incomplete") from error
     handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, file.mode & 0o777)
     with opened:
         try:
@@ -166,7 +166,7 @@ def _copy(backup: Path, staging: Path, file: BackupFile) -> None:
         finally:
             os.close(handle)
     if size_bytes != file.size_bytes or digest.hexdigest() != file.sha256:
-        raise BackupError(source, "was changed: its hash is not that of the list; this backup is not whole")
+        raise BackupError(source, "was changed: its hash is not that of the list; this backup is incomplete")
 
 
 def _write_secret(staging: Path, name: str, data: bytes) -> None:

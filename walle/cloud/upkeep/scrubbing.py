@@ -57,7 +57,7 @@ class ScrubState:
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, TypeError):
-            _LOG.warning("%s is damaged; checks of files begin again", folder / STATE_FILE)
+            _LOG.warning("%s is damaged; checks of files start from the beginning", folder / STATE_FILE)
             return cls()
 
     def save(self, folder: Path) -> None:

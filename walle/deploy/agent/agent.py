@@ -199,7 +199,7 @@ class Agent:
                 try:
                     await to_the_end(self._recover(task))
                 except (OSError, TaskNameError) as error:
-                    _LOG.warning("what is installed of %s cannot be read and is not run: %s", task, error)
+                    _LOG.warning("the installed version of %s cannot be read and is not run: %s", task, error)
         self._is_started = True
         return self
 
@@ -232,7 +232,9 @@ class Agent:
         version or its new one.
         """
         if not self._is_started:
-            raise RuntimeError("the agent is not started, or is closed: it does not know what is installed; call start")
+            raise RuntimeError(
+                "the agent is not started, or is closed: it does not know the installed versions; call start"
+            )
         refused = await self._renewal.renew(timestamp) if timestamp else None
         self.watch_freshness(is_needed=bool(directives or timestamp))
         async with asyncio.TaskGroup() as group:
@@ -341,7 +343,7 @@ class Agent:
         if number == newest:
             return
         if number < newest:
-            raise DirectiveRefusedError(directive, f"serial {newest[1]} is being carried out")
+            raise DirectiveRefusedError(directive, f"serial {newest[1]} is being applied")
         self._newest[task] = number
         self._pulls.cancel(task, _NEWER)
         try:
@@ -498,7 +500,7 @@ class Agent:
         except CheckFailedError as error:
             if not is_back:
                 raise BundleRejectedError(directive, str(error), final=True, failure=error.failure) from error
-            _LOG.warning("%s goes back to %s all the same: %s", directive.task, directive.version, error)
+            _LOG.warning("%s goes back to %s nevertheless: %s", directive.task, directive.version, error)
         except Exception as error:
             reason = f"its check failed: {type(error).__name__}: {error}"
             failure, found = failure_of(error), class_of(error)
@@ -632,7 +634,7 @@ class Agent:
             try:
                 manifest = await on_disk(self._versions.load, task, recovered.active)
             except (CorruptedError, OSError) as error:
-                _LOG.error("%s %s is left: %s", task, recovered.active.version, error)
+                _LOG.error("%s %s is deactivated: %s", task, recovered.active.version, error)
                 recovered = recovered.fall_back(str(error), corrupted=True, failure_class=class_of(error))
                 self._add_outcome(recovered)
         if recovered is not state:
@@ -694,4 +696,4 @@ class Agent:
         try:
             yield
         except Exception:  # noqa: BLE001 - one task's failure must not affect other tasks
-            _LOG.exception("%s did not end well", task)
+            _LOG.exception("%s failed", task)

@@ -236,7 +236,7 @@ class ExclusiveFiles:
         """
         for listed, entry in self._entries(files):
             if entry.size_bytes > listed.max_bytes + SEAL_OVERHEAD_BYTES:
-                what = "%s: exclusive file %s of %s is larger than its max_bytes, and not fetched"
+                what = "%s: exclusive file %s of %s is larger than its max_bytes, and is not fetched"
                 _LOG.error(what, self._device_id, entry.name, entry.task)
             elif not await on_disk(self._is_whole, entry):
                 await self._fetch(files, entry)
@@ -250,7 +250,7 @@ class ExclusiveFiles:
         data = await self._source.fetch(f"/cen/files/{entry.sha256}", max_bytes=entry.size_bytes)
         where = f"{self._device_id}: exclusive file {entry.name} of {entry.task}"
         if len(data) != entry.size_bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
-            _LOG.error("%s: what came is not what was signed", where)
+            _LOG.error("%s: the received file is not the signed one", where)
             return
         try:
             self._open(data, seal_info(self._device_id, files.generation, entry.task, entry.name))

@@ -239,7 +239,7 @@ def _coded_start(response: httpx.Response, url: str, held: HeldPart | None) -> i
         return 0
     content_range = response.headers.get("Content-Range", "")
     if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-        raise WrongLengthError(url, "what is here of it is longer")
+        raise WrongLengthError(url, "the part that is stored here is longer")
     if held is None or response.status_code != httpx.codes.PARTIAL_CONTENT:
         raise _refused(url, response)
     if not content_range.startswith(f"bytes {held.size_bytes}-") or response.headers.get("ETag") != held.etag:

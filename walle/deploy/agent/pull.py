@@ -175,7 +175,7 @@ class Puller:
             raise refuse(f"it carries no bytecode for {self._cache_tag}, only for: {carried}")
         total_bytes = sum(entry.size_bytes for entry in manifest.files)
         if total_bytes > self._max_bundle_bytes:
-            raise refuse(f"its files have {total_bytes} bytes, this device takes {self._max_bundle_bytes}")
+            raise refuse(f"its files have {total_bytes} bytes, this device accepts {self._max_bundle_bytes}")
         sizes: dict[str, int] = {}
         folders = {str(parent) for entry in manifest.files for parent in list(Path(entry.path).parents)[:-1]}
         for entry in manifest.files:

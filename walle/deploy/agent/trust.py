@@ -142,7 +142,7 @@ class DeviceTrust:
         """
         if scenarios is not None:
             if hashlib.sha256(scenarios).hexdigest() != timestamp.scenarios_sha256:
-                raise TrustError("metadata", "the scenarios metadata are not those that the timestamp names")
+                raise TrustError("metadata", "the scenarios metadata is not the one that the timestamp names")
             try:
                 found = Scenarios.verified(scenarios, self.root)
             except SignatureError as error:
@@ -188,7 +188,7 @@ class DeviceTrust:
         if self.timestamp is None:
             return "no signed timestamp came with it"
         if self.scenarios is None:
-            return "the keys of the new root metadata have signed no scenarios metadata that came here"
+            return "no scenarios metadata signed by the keys of the new root metadata was received"
         for what, expires_s in (
             ("the newest signed timestamp", self.timestamp.expires_s),
             ("the root metadata", self.root.expires_s),
@@ -282,7 +282,9 @@ class DeviceTrust:
             raise ValueError(str(error)) from error
         if root.fleet != self.root.fleet:
             _LOG.warning(
-                "the join file is of fleet %s, before it was %s: trust begins again", self.root.fleet, root.fleet
+                "the join file is of fleet %s, before it was %s: trust starts again from the join file",
+                self.root.fleet,
+                root.fleet,
             )
             return
         if root.version >= self.root.version:
@@ -303,7 +305,7 @@ class TrustFile:
     def read(self, trust: DeviceTrust) -> None:
         """Restore `trust`, and remove what a killed writer left.
 
-        A file that cannot be read is left out: trust begins again at the pinned root.
+        A file that cannot be read is left out: trust starts again from the join file at the pinned root.
         """
         remove_unfinished(self.path.parent)
         try:
@@ -311,7 +313,11 @@ class TrustFile:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            _LOG.error("%s is corrupted (%s): trust begins again with the root of the join file", self.path, error)
+            _LOG.error(
+                "%s is corrupted (%s): trust starts again from the join file with the root of the join file",
+                self.path,
+                error,
+            )
 
     def write(self, trust: DeviceTrust) -> None:
         """Keep `trust`, whole or not at all. Raises OSError."""

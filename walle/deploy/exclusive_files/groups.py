@@ -45,9 +45,7 @@ class TooManyGroupFilesError(DeployError):
     status = 409
 
     def __str__(self) -> str:
-        return (
-            f"there are {MAX_GROUP_FILES} exclusive files of groups, the most of a cloud; remove one that is not needed"
-        )
+        return f"there are {MAX_GROUP_FILES} exclusive files of groups, the limit of a cloud; remove an unused one"
 
 
 class GroupKey:

@@ -239,5 +239,5 @@ def _make(found: dict[str, DeviceRows], changes: dict[str, list[Change]]) -> int
                 change(found[device_id])
             except (ValueError, OverflowError) as error:
                 dropped += 1
-                _LOG.warning("what a device sent cannot be listed: %s", error)
+                _LOG.warning("a device's message cannot be listed: %s", error)
     return dropped

@@ -55,7 +55,7 @@ class GuardVerdict:
         """Return why the step is paused where too few devices report a guard's metric, as a sentence."""
         count = f"{test.reported} of {self.new_devices} devices have" if test.reported else "no device has"
         text = f"{count} reported {test.guard.metric}, so that the guard {test.guard} cannot be judged"
-        return f"{text}: does the version call ctx.metric, and do its runs end well?"
+        return f"{text}: check that the version calls ctx.metric and that its runs succeed"
 
     def _is_good(self, test: GuardTest) -> bool:
         return test.accept_log >= self.accept_at

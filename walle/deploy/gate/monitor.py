@@ -279,7 +279,7 @@ class Monitor:
                 return True
             hours = f"{gate.silence_s / 3600:.3g} h"
             what = f"no further device has reported for {hours}; {self.devices} devices count, too few for a verdict."
-            what += f" Resume to wait {hours} more, and then go on with the devices that count, if they are sound"
+            what += f" Resume to wait {hours} more, and then continue with the devices that count, if they are sound"
             self._pause(cause, what)
             return True
         return touched

@@ -170,9 +170,9 @@ class SilentDevices:
         texts = []
         if self.pairs:
             beside = f"{self.silent_before} of as many with the version before"
-            texts.append(f"nothing was heard of {self.silent} of {self.pairs} devices, and of {beside}")
+            texts.append(f"no report came from {self.silent} of {self.pairs} devices, and from {beside}")
         if self.alone:
-            texts.append(f"nothing was heard of {self.silent_alone} of {self.alone} devices without one to compare")
+            texts.append(f"no report came from {self.silent_alone} of {self.alone} devices without one to compare")
         return f"{'; '.join(texts)}, within {self.wait_s / 3600:.3g} h after they installed it"
 
     def to_plain(self) -> dict[str, Any]:

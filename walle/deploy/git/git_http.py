@@ -222,7 +222,7 @@ def git_app(
             await _send_error(send, GitHttpError(429 if error.own else 503, str(error)))
         except PlaceLostError as error:
             if noted.has_begun:
-                _LOG.warning("git: an answer is broken off, since its client was slow and others waited")
+                _LOG.warning("git: an answer was ended, since its client was slow and others waited")
                 raise
             await _send_error(send, GitHttpError(503, str(error)))
         except SpoolFullError as error:
@@ -276,7 +276,7 @@ async def _spool(
     """
     encoding = dict(scope["headers"]).get(b"content-encoding", b"identity")
     if encoding not in (b"identity", b"gzip", b"x-gzip"):
-        raise GitHttpError(415, f"content encoding {encoding[:40]!r} is not understood; send gzip or none")
+        raise GitHttpError(415, f"content encoding {encoding[:40]!r} is not supported; send gzip or none")
     unpacker = zlib.decompressobj(wbits=31) if encoding != b"identity" else None
     size_bytes = received_bytes = 0
     checked_bytes = _SPOOL_BYTES
@@ -291,7 +291,7 @@ async def _spool(
             if max(size_bytes, received_bytes) > MAX_REQUEST_BYTES:
                 raise GitHttpError(
                     413,
-                    f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; large files go by Git LFS",
+                    f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; push large files with Git LFS",
                 )
             share.grow(size_bytes)
             if space is not None and size_bytes > checked_bytes:

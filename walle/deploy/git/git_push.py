@@ -221,7 +221,7 @@ def _refuse_early(repo: Repo, command: _Command, request: GitRequest) -> str:
     if not check_ref_format(command.ref) or "\ufffd" in command.name:
         return "not a name that git allows in UTF-8"
     if not command.ref.startswith(b"refs/"):  # a file of the repository beside its refs
-        return "only branches and tags TASK/vN are kept here"
+        return "only branches and tags TASK/vN are accepted"
     kind, _, name = command.name.removeprefix("refs/").partition("/")
     present = repo.refs.read_ref(command.ref) or ZERO_SHA
     if kind == "tags":
@@ -234,7 +234,7 @@ def _refuse_early(repo: Repo, command: _Command, request: GitRequest) -> str:
             verb = "deleted" if command.new == ZERO_SHA else "moved"
             return f"a version is never {verb}; tag the next one"
     elif kind != "heads":
-        return "only branches and tags TASK/vN are kept here"
+        return "only branches and tags TASK/vN are accepted"
     elif command.new != ZERO_SHA and (why := name_refusal(name)):
         return why
     elif not request.identity.may_push(request.scenario, name):
@@ -257,7 +257,9 @@ def _apply(repo: Repo, present: set[str], command: _Command, request: GitRequest
         if command.old == ZERO_SHA and (why := clash_refusal(command.name, present)):
             return why
         if rules.quota.take(request.identity.name):
-            return f"this token has changed {rules.quota.most} refs, the most in a day; push fewer, or wait a while"
+            return (
+                f"this token has changed {rules.quota.most} refs, the most in a day; push fewer, or wait until tomorrow"
+            )
         _record(rules.audit, request, command)
         if command.new == ZERO_SHA:
             if not repo.refs.remove_if_equals(command.ref, command.old):

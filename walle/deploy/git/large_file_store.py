@@ -50,7 +50,7 @@ class LargeFileBusyError(LargeFileError):
     """An upload to which another request adds bytes now."""
 
     def __init__(self, sha256: str) -> None:
-        super().__init__(sha256, "another request sends it now; try again once that has ended")
+        super().__init__(sha256, "another request is sending it; try again once that has ended")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,10 +64,10 @@ class LargeFileLimits:
     def check(self, sha256: str, size_bytes: int, used: "Used") -> None:
         """Raise LargeFileError where a file of this length may not come to a scenario that has `used`."""
         if used.files >= self.scenario_files:
-            why = f"the scenario has {used.files} large files, as many as it may; commit small ones without Git LFS"
+            why = f"the scenario has {used.files} large files, the limit; commit small ones without Git LFS"
             raise LargeFileError(sha256, why, is_full=True)
         if size_bytes > self.file_bytes:
-            raise LargeFileError(sha256, f"has {size_bytes} bytes; at most {self.file_bytes} are taken")
+            raise LargeFileError(sha256, f"has {size_bytes} bytes; at most {self.file_bytes} are accepted")
         if used.size_bytes + size_bytes > self.scenario_bytes:
             why = (
                 f"has {size_bytes} bytes, and the scenario's large files have {used.size_bytes} of at most"
@@ -115,7 +115,7 @@ class LargeFileStore:
         try:
             return self._path(sha256).open("rb")
         except FileNotFoundError:
-            raise LargeFileError(sha256, "it was never pushed here, or not to its end") from None
+            raise LargeFileError(sha256, "it was never pushed here, or only in part") from None
 
     @property
     def has_folder(self) -> bool:
@@ -261,7 +261,7 @@ class IncomingFile:
         with self._lock:
             self._written_bytes += len(data)
             if self._written_bytes > self._size_bytes:
-                raise LargeFileError(self._sha256, f"more came than its {self._size_bytes} bytes")
+                raise LargeFileError(self._sha256, f"received more than its {self._size_bytes} bytes")
             write_all(self._handle, data)
             if self._is_hashed:
                 self._digest.update(data)
@@ -281,7 +281,7 @@ class IncomingFile:
             if not self._is_hashed:
                 self._hash_all()
             if self._digest.hexdigest() != self._sha256:
-                raise LargeFileError(self._sha256, "what came has another sha256; push it again")
+                raise LargeFileError(self._sha256, "the received file has another sha256; push it again")
             self.is_wrong = False
             os.fchmod(self._handle, 0o444)
             os.fsync(self._handle)

@@ -209,7 +209,7 @@ async def _batch(
             return found | _error(422, f"the file of this sha256 has {held_bytes} bytes")
         if operation == "download":
             if held_bytes is None:
-                return found | _error(404, "it was never pushed here, or not to its end")
+                return found | _error(404, "it was never pushed here, or only in part")
             return found | {"actions": {"download": action}}
         if held_bytes is not None:
             return found

@@ -26,7 +26,7 @@ def rewrite_refusal(role: Role, adds_to_history: Callable[[], bool]) -> str:
     if role >= MAY_REWRITE or adds_to_history():
         return ""
     return (
-        f"a forced push takes commits away, which the role {MAY_REWRITE} may, and this token has {role};"
+        f"a forced push removes commits, for which the role {MAY_REWRITE} is needed; this token has {role};"
         " merge or revert, or push to a new branch"
     )
 
@@ -49,5 +49,5 @@ def clash_refusal(ref: str, present: Collection[str]) -> str:
     if below := next((one for one in present if one.startswith(f"{ref}/")), ""):
         return f"{below} exists already, in a folder of this name; choose another"
     if ref.startswith("refs/heads/") and sum(one.startswith("refs/heads/") for one in present) >= MAX_BRANCHES:
-        return f"there are {MAX_BRANCHES} branches already, the most of a scenario; have old ones deleted"
+        return f"there are {MAX_BRANCHES} branches already, the limit of a scenario; delete old ones"
     return ""

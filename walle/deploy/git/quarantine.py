@@ -77,7 +77,7 @@ class Quarantine:
         if magic != b"PACK":
             raise PackError("it does not begin as a pack does")
         if count > MAX_OBJECTS:
-            raise PackError(f"it has {count} objects; at most {MAX_OBJECTS} are taken in one push")
+            raise PackError(f"it has {count} objects; at most {MAX_OBJECTS} are accepted in one push")
         pack.seek(start)
         try:
             self._git("index-pack", "--stdin", "--fix-thin", "--strict", "--threads=1",
@@ -90,7 +90,9 @@ class Quarantine:
             raise PackError(error.why) from error
         largest = max(map(int, sizes), default=0)
         if largest > MAX_OBJECT_BYTES:
-            raise PackError(f"it has a file of {largest} bytes; at most {MAX_OBJECT_BYTES} are taken without Git LFS")
+            raise PackError(
+                f"it has a file of {largest} bytes; at most {MAX_OBJECT_BYTES} are accepted without Git LFS"
+            )
         # From now on `store` shows the repository's objects too.
         self.store.add_alternate_path(str(self._repository / "objects"))
 

@@ -256,7 +256,7 @@ def read_tree(
                 path = prefix + _entry_name(entry.path, prefix, what)
                 if stat.S_ISDIR(entry.mode):
                     if path.count("/") >= MAX_TREE_DEPTH:
-                        raise RepoError(what, f"{path} lies deeper than {MAX_TREE_DEPTH} folders")
+                        raise RepoError(what, f"{path} is deeper than {MAX_TREE_DEPTH} folders")
                     folders += 1
                     if (
                         folders > MAX_TREE_FILES

@@ -150,13 +150,13 @@ def parse_schema(text: str, where: str = "attributes.toml") -> Schema:
             if name == APP_VERSION:
                 raise SchemaError(where, f"{name} is declared always: it is the profile's app version, a string")
             if name == UPLOADED[:-1]:
-                raise SchemaError(where, f"{name} begins the names of uploaded attributes, and is none itself")
+                raise SchemaError(where, f"{name} is the prefix of uploaded attributes, and cannot be an attribute")
             if kind not in list(ColumnType):
                 types = ", ".join(f'"{one}"' for one in ColumnType)
                 raise SchemaError(where, f"{name} is of type {str(kind)[:100]!r}; the types are {types}")
             schema[prefix + name] = ColumnType(kind)
     if len(schema) > MAX_ATTRIBUTES:
-        raise SchemaError(where, f"declares {len(schema)} attributes; {MAX_ATTRIBUTES} is the most")
+        raise SchemaError(where, f"declares {len(schema)} attributes; {MAX_ATTRIBUTES} is the limit")
     return schema
 
 
@@ -178,7 +178,7 @@ def read_schema(path: Path) -> Schema:
     except OSError as error:
         raise SchemaError(path.name, f"cannot be read: {error.strerror or error}") from error
     if len(data) > MAX_TEXT_BYTES:
-        raise SchemaError(path.name, f"is of {len(data)} bytes; {MAX_TEXT_BYTES} is the most")
+        raise SchemaError(path.name, f"is of {len(data)} bytes; {MAX_TEXT_BYTES} is the limit")
     try:
         return parse_schema(data.decode(), path.name)
     except UnicodeDecodeError as error:

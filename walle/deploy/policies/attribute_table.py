@@ -83,11 +83,11 @@ class AttributeTable:
         for at in range(0, self.size_bytes - _SHA_BYTES, _CHUNK_BYTES):
             digest.update(data[at : min(at + _CHUNK_BYTES, self.size_bytes - _SHA_BYTES)])
         if data[-_SHA_BYTES:] != digest.digest() or data[: len(_MAGIC)] != _MAGIC:
-            raise AttributeTableError(f"{path}: is damaged, or not a table of attributes; put it again")
+            raise AttributeTableError(f"{path}: is damaged, or not a table of attributes; upload it again")
         length = int.from_bytes(data[8:16], sys.byteorder)
         header = json.loads(bytes(data[16 : 16 + length]))
         if header["order"] != sys.byteorder:
-            raise AttributeTableError(f"{path}: is of another kind of machine; put it again")
+            raise AttributeTableError(f"{path}: was made on another kind of machine; upload it again")
         self.facts = TableFacts.from_plain(header["facts"])
         self.version = digest.hexdigest()
         self._salt = bytes.fromhex(header["salt"])

@@ -69,7 +69,7 @@ class Policy:
             what = "is not a version range; write for example '>=10,<11'"
             raise PolicyError("app_version", self.app_version, what) from error
         if len(self.devices) > MAX_POLICY_DEVICES:
-            what = f"are too many; {MAX_POLICY_DEVICES} is the most. Name more devices by an attribute and a rule"
+            what = f"are too many; {MAX_POLICY_DEVICES} is the limit. Name more devices by an attribute and a rule"
             raise PolicyError("devices", f"{len(self.devices)} ids", what)
         for device_id in self.devices:
             if not 0 < len(device_id) <= MAX_ID_CHARS:

@@ -54,7 +54,7 @@ _OPERATORS = {
 }
 _METHODS = frozenset({"startsWith", "endsWith", "contains", "matches", "size"})
 _VERSION_IN = "version_in"
-_TOO_DEEP = "is nested too deeply: about 30 brackets or operators within each other are the most"
+_TOO_DEEP = "is nested too deeply: about 30 brackets or operators within each other are the limit"
 _PLACE = re.compile(r"<input>:(\d+):(\d+): ([^\n]*)")
 
 
@@ -261,7 +261,7 @@ def _explained(text: str, message: str, columns: Columns) -> RuleError:
         declared = ", ".join([APP_VERSION, *(name for name, _ in columns)])
         what = f"{name[1]!r} is not a declared attribute; declared are: {declared[:500]}"
     elif mismatch := re.match(r"found no matching overload for '([^']*)' applied to '(.*)'", what):
-        what = f"{_OPERATORS.get(mismatch[1], mismatch[1])!r} does not take {mismatch[2]}"
+        what = f"{_OPERATORS.get(mismatch[1], mismatch[1])!r} does not accept {mismatch[2]}"
     elif what.startswith("Syntax error: "):
         what = what.partition(" expecting ")[0]
     return RuleError(text, min(offset, len(text)), what)
@@ -297,7 +297,7 @@ def _check(text: str, node: Node, types: Mapping[str, ColumnType]) -> None:
 
     for one in _walk(node):
         if one.kind == "other":
-            raise refuse(one, "macros, fields, maps, null, bytes and unsigned numbers are not for rules")
+            raise refuse(one, "macros, fields, maps, null, bytes and unsigned numbers are not supported in rules")
         if one.kind == "name" and one.value not in types:
             raise refuse(one, f"{str(one.value)!r} is not a value; rules compare attributes")
         if one.kind != "call":
@@ -329,7 +329,7 @@ def _check(text: str, node: Node, types: Mapping[str, ColumnType]) -> None:
             except VersionRangeError as error:
                 raise refuse(one.parts[1], "is not a version range; write for example '>=10,<11'") from error
         elif function not in _OPERATORS and function not in _METHODS and function not in ("!_", "-_", "_?_:_"):
-            raise refuse(one, f"the function {function.strip('_@')!r} is not for rules")
+            raise refuse(one, f"the function {function.strip('_@')!r} is not supported in rules")
 
 
 def _type(node: Node, types: Mapping[str, ColumnType]) -> type | None:

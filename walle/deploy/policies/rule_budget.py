@@ -31,7 +31,7 @@ class PatternBudgetError(DeployError):
     def __str__(self) -> str:
         return (
             f"the patterns in rules of the {self.owners} of scenario {self.scenario} have {self.used:,} instructions,"
-            f" and those of this rule {self.wanted:,}; {MAX_INSTRUCTIONS:,} in all is the most. Remove or roll back"
+            f" and those of this rule {self.wanted:,}; {MAX_INSTRUCTIONS:,} in all is the limit. Remove or roll back"
             " some with patterns, or list texts by 'in'"
         )
 

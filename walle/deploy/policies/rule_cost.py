@@ -89,12 +89,12 @@ class _Count:
         if pattern.kind != "literal":
             return  # refused by the rule's own check
         if len(text) > MAX_PATTERN_CHARS:
-            what = f"the pattern has {len(text)} characters; {MAX_PATTERN_CHARS} is the most"
+            what = f"the pattern has {len(text)} characters; {MAX_PATTERN_CHARS} is the limit"
             self._excess = CostExcess(pattern, what)
             return
         self._instructions += pattern_size(text)
         if self._instructions > self._max_instructions:
             what = f"the patterns of the rule have some {self._instructions:,} instructions with this one"
-            most = f"{self._max_instructions} is the most"
+            most = f"{self._max_instructions} is the limit"
             advice = "repeat less ({n} multiplies), avoid \\p classes, or list texts by 'in'"
             self._excess = CostExcess(pattern, f"{what}; {most}: {advice}")

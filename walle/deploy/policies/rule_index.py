@@ -145,7 +145,7 @@ class PolicyIndex:
                     rule = policy.compiled()
                 except RuleError:
                     _LOG.exception(
-                        "a rule that was valid when its release was made is not any more; it takes no device"
+                        "a rule was valid when its release was made and is invalid now; it matches no device"
                     )
                     self._unnamed &= ~bit
                     self._named = {device_id: named & ~bit for device_id, named in self._named.items()}

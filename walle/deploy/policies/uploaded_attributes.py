@@ -111,7 +111,7 @@ class UploadedAttributes:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError, AttributeTableError) as error:
-                _LOG.error("rules take no device by uploaded attributes of %s: %s", name, error)
+                _LOG.error("rules match no device by uploaded attributes of %s: %s", name, error)
                 continue
             tables.append(before.get((table.facts.key, table.version), table))
         tables.sort(key=lambda table: (table.facts.key != DEVICE_ID, table.facts.key))

@@ -98,7 +98,7 @@ def feed_router(feed: TableFeed, check: Callable[[str], None]) -> APIRouter:
         check(authorization)
         data = await feed.after(number, wait_s)
         if feed.is_closing:
-            return Response("this gateway is closing; ask again", status_code=503)
+            return Response("this gateway is closing; try again", status_code=503)
         return Response(status_code=204) if data is None else Response(data, media_type="application/json")
 
     return router

@@ -49,7 +49,7 @@ class SignedAgainError(DeployError):
 
     def __str__(self) -> str:
         return (
-            f"release {self.release_id} cannot go on with new signatures: the manifest is another one since walle or"
+            f"release {self.release_id} cannot continue with new signatures: the manifest is another one since walle or"
             " Python of this cloud changed; release a new version"
         )
 

@@ -90,7 +90,7 @@ def _explain_task(task: str, table: ReleaseTable, profile: Profile, known: Mappi
         if not applies:
             result = "not for this device: " + "; ".join(f"{one.term} ({one.device})" for one in terms if not one.holds)
         elif gets is not None:
-            result = f"for this device too, but {gets.directive.release} goes first"
+            result = f"for this device too, but {gets.directive.release} takes precedence"
         else:
             is_in, result = _admission(entry, profile, has)
             if is_in:
@@ -136,10 +136,10 @@ def _admission(entry: RowEntry, profile: Profile, has: str) -> tuple[bool, str]:
     if profile.device_id in admission.devices:
         why = "it is a beta device of the release"
     elif not admission.share:
-        why = f"the release is in beta, and this is none of its {len(admission.devices)} devices"
+        why = f"the release is in beta, and this device is not one of its {len(admission.devices)} devices"
     else:
         place = share(entry.directive.release, profile.device_id)
-        why = f"the release takes places below {admission.share:g}, and this device has place {place:.4f}"
+        why = f"the release is rolled out to places below {admission.share:g}, and this device has place {place:.4f}"
     if admission.open:
         return is_in, why
     kept = "it has the version and keeps it" if is_in else "only devices that have the version keep it"

@@ -155,7 +155,9 @@ class ReleaseService:
         named = request.policy.devices
         strangers = [] if isinstance(request.beta, int) or not named else sorted({*request.beta} - {*named})
         if strangers:
-            raise ReleaseRequestError("beta", f"{strangers[0][:100]!r} is none of the devices that the release is for")
+            raise ReleaseRequestError(
+                "beta", f"{strangers[0][:100]!r} is not one of the devices that the release is for"
+            )
         self._refuse_if_busy(request)
         await self._effects.check_version(request.scenario, request.task, request.version)
         reads: tuple[str, ...] = ()

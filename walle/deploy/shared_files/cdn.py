@@ -64,7 +64,7 @@ def cdn_app(store: FileStore, coded_files: CodedFiles | None = None, *, accel_re
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the ASGI signature
         if scope["type"] != "http":
-            raise FileStoreError(str(scope["type"]), "the file store speaks HTTP alone")
+            raise FileStoreError(str(scope["type"]), "the file store serves HTTP only")
         await _answer(store, coded_files, accel_redirect.rstrip("/"), scope, send)
 
     return app
@@ -113,7 +113,7 @@ def _open(
     """Return the form of a file that its caller gets, or the address of the whole one.
 
     Raises:
-        FileStoreError: the store does not hold it.
+        FileStoreError: the store does not have it.
     """
     codings = _accepted(request.get(b"accept-encoding", ""))
     if coded_files is not None and codings and store.has(sha256):

@@ -96,7 +96,7 @@ class FolderStore(FileStore):
 
 
 def _absent(sha256: str) -> FileStoreError:
-    return FileStoreError(sha256, "the store does not hold it")
+    return FileStoreError(sha256, "the store does not have it")
 
 
 def _stored(sha256: str, found: os.stat_result) -> StoredFile:

@@ -45,7 +45,7 @@ class Marks:
             self.since_s = {}
         except (ValueError, TypeError, AttributeError) as error:
             what = "is damaged; remove it: files wait for their grace time again"
-            raise ConfigError(f"marks of files that nothing reaches, {path}: {what}") from error
+            raise ConfigError(f"marks of unreferenced files, {path}: {what}") from error
 
     def save(self) -> None:
         write_file(self._path, json.dumps(self.since_s, indent=0) + "\n", mode=0o644)

@@ -206,7 +206,7 @@ class S3Store(FileStore):
         except FileNotFoundError as error:
             if _NO_BUCKET in str(error):
                 raise FileStoreUnavailableError(sha256, f"{self.place}: {_MAKE_BUCKET}") from error
-            raise FileStoreError(sha256, f"the store {self.place} does not hold it") from None
+            raise FileStoreError(sha256, f"the store {self.place} does not have it") from None
         except (PermissionDeniedError, UnauthenticatedError) as error:
             what = "refused; check the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and what they may do there"
             raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {short_error(error)}") from error

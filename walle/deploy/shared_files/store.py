@@ -86,7 +86,7 @@ class FileWriter:
         """
         sha256 = self._digest.hexdigest()
         if expected and sha256 != expected:
-            reason = f"the {self.size_bytes} bytes that came have the sha256 {sha256}; send it again"
+            reason = f"the {self.size_bytes} bytes received have the sha256 {sha256}; send it again"
             raise FileStoreError(expected, reason)
         os.fchmod(self._handle, 0o644)
         os.fsync(self._handle)

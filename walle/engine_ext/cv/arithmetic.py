@@ -280,7 +280,7 @@ def normalize(
     given = as_image(src)
     if mask is not None:
         raise UnsupportedError(
-            "normalize with a mask is not supported; normalise the masked pixels as an array of their own"
+            "normalize with a mask is not supported; normalise the masked pixels as a separate array"
         )
     if norm_type == constants.NORM_MINMAX:
         low, high = float(given.min()), float(given.max())

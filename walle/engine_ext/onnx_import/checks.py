@@ -161,7 +161,7 @@ def _check_node(node: onnx.NodeProto, where: str, versions: Mapping[str, int]) -
     given = {one.name for one in node.attribute}
     missing = next((name for name, one in schema.attributes.items() if one.required and name not in given), "")
     if missing:
-        raise ModelError(f"{where} lacks the attribute {missing!r}")
+        raise ModelError(f"{where} has no attribute {missing!r}")
     _check_bodies(node, where)
     for one in node.attribute:
         if one.ref_attr_name:

@@ -49,7 +49,7 @@ class EventError(PipelineError):
 def _no_field(name: object) -> str:
     """Return the text of an error about a field that events do not have."""
     fields = ", ".join(_FIELDS)
-    return f'an event has {fields}, and no {str(name)[:80]}; what it is about is in its contents: event["contents"]'
+    return f'an event has {fields}, and no {str(name)[:80]}; other fields are in its contents: event["contents"]'
 
 
 class Event:

@@ -120,7 +120,8 @@ class _Resolver:
             raise EventError(place, f"file {path!r} cannot be read: {error.strerror}") from error
         if data is None:
             raise EventError(
-                place, f"file {path!r} does not exist beside the events, or has more than {MAX_ARRAY_BYTES} bytes"
+                place,
+                f"file {path!r} does not exist in the folder of the events, or has more than {MAX_ARRAY_BYTES} bytes",
             )
         try:
             array = load(data)

@@ -165,7 +165,7 @@ class StoreDatabase:
         self.state = store_schema.read_state(db)
         if mark is not None and mark.epoch == self.state.epoch and mark.commits > self.state.commits:
             self.lost_commits += mark.commits - self.state.commits
-            _LOG.error("feature store %s lacks its last %d transactions", self.path, self.lost_commits)
+            _LOG.error("feature store %s: the last %d transactions are missing", self.path, self.lost_commits)
         losses = epochs.rolled_back(self.state, mark)
         if losses:
             self._start_epoch(losses)

@@ -117,7 +117,7 @@ def _remove_oldest(path: pathlib.Path, newest: pathlib.Path) -> None:
     found = [file for file in path.parent.glob(f"{glob.escape(path.name)}.damaged-*") if not file.name.endswith("-wal")]
     found = sorted((file for file in found if file != newest), key=lambda file: file.stat().st_mtime_ns)
     for old in found[: max(0, len(found) - _KEPT_ASIDE + 1)]:
-        _LOG.warning("%s, a damaged feature store of before, is removed: the latest %d are kept", old, _KEPT_ASIDE)
+        _LOG.warning("%s, an earlier damaged feature store, is removed: the latest %d are kept", old, _KEPT_ASIDE)
         for suffix in ("-wal", ""):
             old.with_name(old.name + suffix).unlink(missing_ok=True)
 

@@ -53,7 +53,7 @@ def own_topic(task: str, topic: object) -> str:
     if is_topic_name(name):
         return f"{task}/{name}"
     if "/" in topic and owner(topic) != task:
-        raise TopicError(task, topic, f"is not of task {task}, which may put features under names of its own only")
+        raise TopicError(task, topic, f"is not of task {task}, which may put features under its own names only")
     raise TopicError(task, topic, f"is not a name: {NAME_RULE}")
 
 
@@ -95,7 +95,7 @@ def check_readable(task: str, reads: "Collection[str]", topic: str) -> None:
         entry = topic.removeprefix(f"{scenario}/")[:200]
         what = f"is not of task {task}; to read it, add {entry!r} to topics under [reads] in task.toml"
     else:
-        what = f"is not of task {task} nor of its scenario; a task reads topics of its own scenario only"
+        what = f"is not of task {task} nor of its scenario; a task reads topics of its scenario only"
     raise TopicError(task, topic, what)
 
 

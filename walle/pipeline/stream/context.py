@@ -35,7 +35,7 @@ MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
 _MAX_RETURNED = 8  # runs of other calls may come between a run's return and the question for its log
 
 _NO_HISTORY = "the run has no ctx.history: add [history] to task.toml, and use it on the device"
-_NO_RECENT = "the run has no ctx.recent: a phase that runs in the cloud gets what the phase before it returned"
+_NO_RECENT = "the run has no ctx.recent: a phase that runs in the cloud gets the result of the phase before it"
 _NO_EXCLUSIVE = "the run has no ctx.exclusive: list the file under [[exclusive]] in task.toml, and use it on the device"
 _NO_FEATURES = "the run has no ctx.features: only a phase in the cloud has, with views of walle cloud up --features"
 _NO_STORE = "the run has no ctx.store.query: a phase that runs in the cloud has no feature store"
@@ -265,7 +265,7 @@ class Context:
         if name == _LATENCY:
             raise TaskContextError(f"the metric {name} is the device's own: it reports the time of each run")
         if name not in self.metrics and len(self.metrics) >= MAX_METRICS:
-            raise TaskContextError(f"the metric {name} is one too many: a run may report {MAX_METRICS}")
+            raise TaskContextError(f"the metric {name} is refused: a run may report {MAX_METRICS} metrics")
         try:
             number = _INFINITE if isinstance(value, _TEXTS) else float(value)
         except (TypeError, ValueError, OverflowError):

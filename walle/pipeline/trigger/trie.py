@@ -19,7 +19,7 @@ from walle.protocol import TriggerCondition
 
 
 class TriggerError(PipelineError):
-    """A pair of condition and task that cannot be added, or is not in the trie. Carries `condition` and `task`."""
+    """A pair of condition and task that cannot be added, or was not added. Carries `condition` and `task`."""
 
     def __init__(self, condition: TriggerCondition, task: str, what: str) -> None:
         super().__init__(f"trigger condition {str(condition)!r} of task {task!r}: {what}")
@@ -80,7 +80,7 @@ class TriggerTrie(_core.TriggerTrie):
         """Remove the pair at once, and the nodes that no other condition needs.
 
         Raises:
-            TriggerError: the pair is not in the trie.
+            TriggerError: the pair was not added.
         """
         _remove(self, condition, task)
 

@@ -49,7 +49,7 @@ def _missing(path: str, paths: list[str]) -> str:
         return f"is a folder; list each file: {_listed(inside)}"
     same_kind = [one for one in paths if one.rpartition(".")[2] == path.rpartition(".")[2]]
     close = difflib.get_close_matches(path, same_kind, n=1, cutoff=_SIMILAR)
-    return "does not exist" + (f"; did you mean {close[0]}?" if close else "; add the file, or take the line out")
+    return "does not exist" + (f"; did you mean {close[0]}?" if close else "; add the file, or remove the line")
 
 
 def _listed(paths: list[str]) -> str:

@@ -55,7 +55,7 @@ def _check_batch(file: str, tree: ast.Module, bound: Collection[str], max_batch:
         return  # the import may bring it
     line = next((one.lineno for one in _functions(tree) if one.name == _BATCH), 1)
     if _BATCH in bound and "execute" not in bound:
-        what = "has execute_batch and no execute, which runs a payload that has no company, or failed in a batch"
+        what = "has execute_batch and no execute, which runs a payload that is alone, or failed in a batch"
         yield Finding(file=file, line=line, column=1, code="batch", message=what)
     elif _BATCH in bound and max_batch == 1:
         what = "has execute_batch, which is never called: set max_batch under [cloud] in task.toml"

@@ -73,7 +73,7 @@ class TaskVersion:
             BundleError: task.toml, main.py or the simulation's events are missing, or task.toml names another task.
         """
         if CONFIG_FILE not in tree.files:
-            raise BundleError(CONFIG_FILE, "is missing; a task's files lie at the root of its branch")
+            raise BundleError(CONFIG_FILE, "is missing; a task's files are at the root of its branch")
         config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
         if config.name != tree.task:
             raise BundleError(CONFIG_FILE, f"[task] name is {config.name!r}, but the version is one of {tree.task!r}")
@@ -266,7 +266,7 @@ def unpack(
         BundleError: a blob is missing, or differs from the manifest.
     """
     if folder.exists():
-        raise BundleError(str(folder), "is there already; lay a bundle out in a new folder")
+        raise BundleError(str(folder), "exists already; unpack a bundle into a new folder")
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
     try:
         for entry in (*manifest.files, *(manifest.cloud_files if on_cloud else ())):
@@ -330,7 +330,7 @@ def _listed_files(tree: TaskTree, config: TaskConfig, *, on_cloud: bool = False)
         files[path] = tree.files[path]
     for path in (*tree.files, *tree.large):
         if path.startswith(RESOURCES) and path not in config.files and not is_source(path):
-            raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
+            raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or remove it')
     return files
 
 

@@ -196,7 +196,7 @@ def _run(
         OverflowError,
         RecursionError,
     ):  # only a process that was taken over says such
-        raise _EndedError("its process said what it never says", done) from None
+        raise _EndedError("its process sent an invalid message", done) from None
     else:
         return tag, found
     finally:

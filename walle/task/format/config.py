@@ -239,7 +239,7 @@ class _Section:
         self.where = where
         self.name = name
         if not isinstance(value, dict):
-            what = f"{name} must be a section: write [{name}] on a line of its own"
+            what = f"{name} must be a section: write [{name}] on a separate line"
             raise TaskConfigError(where, "", "", what, unknown=name)
         self.values: dict[str, Any] = value
 
@@ -341,14 +341,14 @@ def _files(section: _Section) -> dict[str, str]:
         raise section.error("", f"lists {len(section.values)} files, more than {MAX_FILES}")
     for path, route in section.values.items():
         if route == "exclusive":
-            what = "is exclusive: give it a table [[exclusive]] with its name in place of this line, and put it with:"
+            what = "is exclusive: replace this line with a table [[exclusive]] with its name, and put it with:"
             raise section.error(path, f"{what} walle device-file put")
     return {section.path(path, path): section.choice(path, ROUTES) for path in section.values}
 
 
 def _exclusive(where: str, tables: object) -> tuple[ExclusiveFile, ...]:
     if not isinstance(tables, list):
-        what = "exclusive must be a list of tables: write [[exclusive]] on a line of its own, for each file"
+        what = "exclusive must be a list of tables: write [[exclusive]] on a separate line, for each file"
         raise TaskConfigError(where, "", "", what, unknown="exclusive")
     try:
         return parse_exclusive(tables)

@@ -7,7 +7,7 @@ from walle.engine_ext.vm.imports import ALLOWED_IMPORTS, is_allowed
 
 _NO_FILES = "a task has no files: ctx.resource(name) reads those of resources/, and ctx.state is kept between runs"
 _NO_NETWORK = "a task has no network: return what the cloud is to get, or ask it with ctx.escalate(payload)"
-_NO_THREADS = "a task runs on one thread of its own, and starts no others"
+_NO_THREADS = "a task runs on one thread, and starts no others"
 _MODEL = "convert the model with `walle model convert`, and run it with ctx.session(name).run({...})"
 _ARRAYS = "use `import walle.np as np`, which has NumPy's names"
 _IMAGES = "use `import walle.cv as cv`, which has OpenCV's names"

@@ -260,7 +260,7 @@ async def test_a_process_whose_file_a_newer_walle_has_migrated_says_so_and_write
             newer.executescript(
                 "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 8"
             )
-        what = r"uploads\.db: was brought to format 8 by another version of walle .* format 7; .* that version"
+        what = r"uploads\.db: was converted to format 8 by another version of walle .* format 7; .* that version"
         for work in (
             lambda: store.accept([received(2)]),
             lambda: store.accept([received(seq) for seq in range(2, 20)]),

@@ -127,7 +127,7 @@ class SqliteConnection:
         found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
         if found != FORMAT:
             what = (
-                f"was brought to format {found} by another version of walle while this process had it open,"
+                f"was converted to format {found} by another version of walle while this process had it open,"
                 f" which uses format {FORMAT}; stop this process, or start it again with that version"
             )
             raise IngestError(self.path, what)

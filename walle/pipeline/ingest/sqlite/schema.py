@@ -111,7 +111,7 @@ def finish_schema(database: sqlite3.Connection, path: Path) -> None:
     """
     if not _has_older(database):
         return
-    _LOG.warning("received uploads in %s: the file is brought to format %d, which takes a while", path, FORMAT)
+    _LOG.warning("received uploads in %s: the file is converted to format %d, which may take minutes", path, FORMAT)
     is_done, first, tries = False, _first_older(database), 0
     while not is_done:
         try:

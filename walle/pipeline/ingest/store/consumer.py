@@ -81,7 +81,9 @@ class Consumer:
             what = f"batch_limit {batch_limit} and lease_s {lease_s} must be above 0"
             raise ConfigError(f"consumer group {group!r}: {what}")
         if lease_s > MAX_LEASE_S:
-            what = f"lease_s {lease_s} is above {MAX_LEASE_S:.0f}; a member that works for longer commits meanwhile"
+            what = (
+                f"lease_s {lease_s} is above {MAX_LEASE_S:.0f}; a member that works for longer must commit in between"
+            )
             raise ConfigError(f"consumer group {group!r}: {what}")
         if "\0" in group or any("\0" in topic for topic in topics or ()):
             raise ConfigError(
@@ -175,7 +177,7 @@ class Consumer:
             await self._commit_idle()
             await self._store.leave_group(self.group, self.member)
         except IngestError as error:
-            _LOG.warning("consumer group %r: it is left when the lease ends: %s", self.group, error)
+            _LOG.warning("consumer group %r: this member leaves the group when its lease ends: %s", self.group, error)
 
     async def commit(self, batch: UploadBatch) -> bool:
         positions = dict.fromkeys(batch.parts, batch.position)

@@ -86,7 +86,7 @@ class TaskTopics:
             async with asyncio.timeout(ASK_S):
                 found = await self._lookup(asked)
         except Exception as error:  # noqa: BLE001 -- whatever is away, uploads are stored
-            what = "tasks of devices cannot be looked up, uploads are taken unchecked: %s"
+            what = "tasks of devices cannot be looked up, uploads are accepted unchecked: %s"
             _LOG.warning(what, str(error) or type(error).__name__)
             self._away_until_s = self._clock.monotonic() + AGAIN_S  # each try may delay a batch by ASK_S
             return None

@@ -387,7 +387,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
     def _refuse_out_of_turn(self, seq: int) -> None:
         window = self._server.limits.window
         if seq != self.due:
-            self.refuse("gap", f"upload {seq} came where {self.due} was due", 0.0)
+            self.refuse("gap", f"received upload {seq} where {self.due} was expected", 0.0)
         else:
             self.refuse("window", f"upload {seq} is more than {window} past {self.acked}, the last acknowledged", 10.0)
 
@@ -411,7 +411,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
                     self._write(protocol.Pong(frame.token))
             case _:
                 name = type(frame).__name__
-                self.refuse("order", f"{name} came while the connection was {self._state.name.lower()}", 60.0)
+                self.refuse("order", f"received {name} while the connection was {self._state.name.lower()}", 60.0)
         return not self._is_closed
 
     def _on_request(self, request: protocol.Request) -> None:

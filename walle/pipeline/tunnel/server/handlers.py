@@ -97,7 +97,7 @@ class Handlers:
             task.cancel()
         _, pending = await asyncio.wait(self._tasks, timeout=wait_s)
         if pending:
-            _LOG.error("tunnel: %d request handlers go on after their cancellation", len(pending))
+            _LOG.error("tunnel: %d request handlers still run after their cancellation", len(pending))
 
     async def _in_slot(self, handler: Callable[[], Awaitable[bytes]], device_id: str, priority: int) -> bytes:
         async with self._device_slot(device_id, priority), self._slots.slot(priority):
