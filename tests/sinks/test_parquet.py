@@ -340,7 +340,7 @@ async def test_a_file_system_that_cannot_keep_exactly_once_is_refused_at_the_sta
     assert await folder.create("g/a", b"first")
     assert not await folder.create("g/a", b"second")
     monkeypatch.setattr(durable_file, "_renameat2", lambda: None)
-    with pytest.raises(SinkError, match=r"neither hard links nor renames.*name a folder on a local disk") as refused:
+    with pytest.raises(SinkError, match=r"neither hard links nor renames.*name a local or NFS folder") as refused:
         await folder.start()
     assert not refused.value.may_pass
     with pytest.raises(SinkError, match="neither hard links nor renames"):

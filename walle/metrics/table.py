@@ -174,7 +174,7 @@ _ALL = [
         (
             _COUNTER,
             "release_states_refused",
-            "Reports of a state beyond its bound, ignored: the device reports falsely, or keeps an older version's state",
+            "Reports of a state beyond its bound, ignored: they are false, or an older version's state is kept",
             _OF_RELEASE,
         ),
         (
@@ -419,9 +419,7 @@ _ALL = [
             _COUNTER,
             "trace_spans_dropped",
             "Spans that were lost",
-            {
-                "cause": "device (more than its share of a minute), queue (it was full), export (refused by the receiver)"
-            },
+            {"cause": "device (more than its share of a minute), queue (it was full), export (receiver refused)"},
         ),
         (_GAUGE, "trace_queue_spans", "Spans that wait to be sent"),
     ),

@@ -267,8 +267,8 @@ def _state_lines(release: "ReleaseJson") -> list[str]:
         lines.append(f"largest state of a device: {_share(totals['state_bytes'], max_bytes)}")
     if refused := totals.get("states_refused", 0):
         lines.append(
-            f"{refused:,} reports of a state beyond its bound were ignored: the device reports falsely, or its state is of"
-            " a version with a larger bound"
+            f"{refused:,} reports of a state beyond its bound were ignored: the device reports falsely, or its state is"
+            " of a version with a larger bound"
         )
     if evicted := totals.get("entries_evicted", 0):
         lines.append(f"{evicted:,} entries of states were evicted")
