@@ -229,7 +229,7 @@ def test_a_trigger_condition_survives_its_table() -> None:
         {"window_s": 60, "window_every_s": 20, "grace_s": 5},
     ],
 )
-def test_a_condition_of_time_survives_its_table_and_leaves_out_what_it_does_not_use(table: dict[str, object]) -> None:
+def test_a_time_condition_round_trips_and_omits_unused_keys(table: dict[str, object]) -> None:
     condition = TriggerCondition.parse(table)
     assert condition.to_json() == table
     assert str(condition).endswith(", ".join(f"{key} {table[key]}" for key in table if key != "sequence"))

@@ -47,7 +47,7 @@ def test_new_token_replaces_the_old_one() -> None:
         access.issue("a\nb", {})
 
 
-def test_headers() -> None:
+def test_a_token_is_read_from_a_bearer_or_basic_header_and_no_other() -> None:
     access = Access([Identity("anna", DIGEST, {})])
     assert access.identify_header(basic("secret")) is not None
     assert access.identify_header("bearer secret") is not None

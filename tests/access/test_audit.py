@@ -223,7 +223,7 @@ class AuditContract:
         assert found.last > 60
 
     @pytest.mark.asyncio
-    async def test_what_stops_harm_goes_on_and_its_record_follows(self, make: MakeLog) -> None:
+    async def test_a_rollback_does_not_wait_for_its_audit_record_which_follows(self, make: MakeLog) -> None:
         log = make()
         await log.record("x", who="anna")
         with self.unwritable(log):

@@ -64,7 +64,7 @@ def test_old_segments_are_removed_and_a_record_says_so(tmp_path: Path) -> None:
     assert any("are missing, and none says why" in fault for fault in faults(tmp_path))
 
 
-def test_a_log_goes_on_after_a_start(tmp_path: Path) -> None:
+def test_a_log_continues_after_a_start(tmp_path: Path) -> None:
     for _ in range(3):
         filled(tmp_path, 2)
     assert [record.number for record in read_records(tmp_path)] == [1, 2, 3, 4, 5, 6]
@@ -84,7 +84,7 @@ def test_a_record_that_was_not_finished_is_removed(tmp_path: Path, caplog: pytes
     assert read_records(tmp_path)[-1].number == 4
 
 
-def test_a_segment_that_was_begun_and_not_written_goes_on(tmp_path: Path) -> None:
+def test_a_segment_that_was_begun_and_not_written_continues(tmp_path: Path) -> None:
     filled(tmp_path, 3)
     (tmp_path / "000000000004.jsonl").touch()
     log_in(tmp_path).append("x", who="anna")
@@ -121,7 +121,7 @@ def test_writers_in_several_processes_and_threads_make_one_chain(tmp_path: Path)
 
 
 @pytest.mark.asyncio
-async def test_on_a_full_disk_an_action_is_refused_but_for_what_stops_harm(
+async def test_a_full_disk_refuses_actions_other_than_rollbacks_and_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(tmp_path, 1)

@@ -11,7 +11,7 @@ from walle.actors.head import HeadAwayError, SharedQuestion, ask_head
 
 
 @pytest.mark.asyncio
-async def test_an_answer_and_an_error_of_its_own_are_the_callers() -> None:
+async def test_a_call_returns_its_answer_and_raises_its_error() -> None:
     def divide(a: int, *, by: int) -> float:
         return a / by
 
@@ -30,7 +30,7 @@ async def test_an_error_of_rays_says_that_the_head_is_away() -> None:
 
 
 @pytest.mark.asyncio
-async def test_questions_without_an_answer_keep_nobody_from_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_without_an_answer_block_no_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "ASK_S", 0.05)
     answering = threading.Event()
     try:

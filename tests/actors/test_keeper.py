@@ -84,7 +84,7 @@ async def test_a_keeper_does_not_start_where_no_node_can_have_its_processes(
 
 @pytest.mark.parametrize("has_room", [True, False])
 @pytest.mark.asyncio
-async def test_where_a_node_has_no_room_for_two_the_one_before_leaves_first(
+async def test_a_process_is_stopped_before_its_successor_where_a_node_has_no_room_for_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_room: bool
 ) -> None:
     node = _NODES[0]
@@ -159,7 +159,7 @@ async def test_a_process_that_does_not_start_in_time_is_ended_and_the_reason_is_
 
 
 @pytest.mark.asyncio
-async def test_a_fault_is_over_once_the_head_answers_and_the_plan_has_nothing_to_do(
+async def test_a_fault_ends_once_the_head_answers_and_the_plan_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_away = False
@@ -191,7 +191,7 @@ async def test_a_fault_is_over_once_the_head_answers_and_the_plan_has_nothing_to
 
 
 @pytest.mark.asyncio
-async def test_a_keeper_that_was_to_be_ended_and_still_runs_goes_on(
+async def test_a_keeper_that_was_told_to_stop_and_still_runs_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders: list[tuple[str, bool]] = []

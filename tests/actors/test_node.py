@@ -48,7 +48,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.asyncio
-async def test_an_error_is_in_the_other_process_what_it_was(error: Exception) -> None:
+async def test_an_error_of_another_process_keeps_its_class(error: Exception) -> None:
     @returns_errors
     async def method() -> None:
         raise error

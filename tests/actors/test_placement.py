@@ -37,7 +37,7 @@ def test_replicas_whose_tasks_read_features_stay_where_the_file_is() -> None:
     assert of_replicas(elsewhere, HERE)["scheduling_strategy"] == "SPREAD"
 
 
-def test_clouds_on_a_node_have_names_of_their_own() -> None:
+def test_clouds_on_a_node_have_different_names() -> None:
     names = {cloud_name(CloudConfig(folder=Path(folder))) for folder in ("/a", "/b")}
     assert len(names) == 2
     assert all(name.isalnum() for name in names)

@@ -66,7 +66,7 @@ def test_a_token_that_was_given_is_used_and_no_file_made(tmp_path: Path, token: 
 
 
 @pytest.mark.parametrize("blank", [" ", "\n", " \t "])
-def test_a_blank_token_is_refused_before_ray_writes_a_file_of_its_own(tmp_path: Path, token: Path, blank: str) -> None:
+def test_a_blank_token_is_refused_before_ray_writes_a_file(tmp_path: Path, token: Path, blank: str) -> None:
     with pytest.raises(ConfigError, match=r"RAY_AUTH_TOKEN is blank; .* unset it"):
         prepare_token({"RAY_AUTH_TOKEN": blank}, tmp_path)
     assert not token.parent.exists()

@@ -49,7 +49,7 @@ def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return str(request.param)
 
 
-def test_of_two_writers_of_a_new_file_one_puts_it_at_each_try(file_system: str, tmp_path: Path) -> None:
+def test_one_of_two_writers_of_a_new_file_wins_at_each_try(file_system: str, tmp_path: Path) -> None:
     if file_system == "neither":
         with pytest.raises(NoExclusiveNamesError, match="neither hard links nor renames"):
             write_new_file(tmp_path / "file", "x", strict=True)
@@ -130,7 +130,7 @@ def broken_folder_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("broken_folder_sync")
-def test_a_folder_that_cannot_be_synced_is_told_apart_from_a_failed_write(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_synced_raises_another_error_than_a_failed_write(tmp_path: Path) -> None:
     with pytest.raises(NotSyncedError, match="Input/output error"):
         write_file(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"

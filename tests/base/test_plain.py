@@ -45,7 +45,7 @@ def test_other_buffers_are_arrays_too() -> None:
     assert list(plain.decode(plain.encode(array.array("d", [1.5, math.inf])))) == [1.5, math.inf]
 
 
-def test_nan_and_tuples() -> None:
+def test_nan_stays_nan_and_tuples_become_lists() -> None:
     assert math.isnan(plain.decode(plain.encode(math.nan)))
     assert plain.decode(plain.encode((1, (2,)))) == [1, [2]]
 
@@ -62,7 +62,7 @@ def test_arbitrary_bytes_decode_or_are_refused(data: bytes) -> None:
         plain.decode(data)
 
 
-def test_an_array_that_lies_about_its_size_is_refused() -> None:
+def test_an_array_with_a_false_size_is_refused() -> None:
     data = bytearray(plain.encode(np.zeros((2, 3), "f4")))
     at = data.index(b"\x02\x00\x00\x00\x03")
     data[at] = 200

@@ -233,7 +233,7 @@ OLD_ROWS = [
 
 
 @pytest.mark.asyncio
-async def test_rows_that_cannot_be_decoded_are_reported_and_the_query_goes_on(
+async def test_rows_that_cannot_be_decoded_are_reported_and_the_query_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with FeatureStore(tmp_path / "features.db") as store:

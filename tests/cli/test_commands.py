@@ -51,7 +51,7 @@ def commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
             waiting += [(f"{path} {name}".strip(), child) for name, child in children.items()]
 
 
-def test_these_are_the_commands() -> None:
+def test_the_command_tree_is_the_expected_one() -> None:
     assert {path for path, _ in commands()} == COMMANDS
 
 

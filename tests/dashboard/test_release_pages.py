@@ -189,7 +189,7 @@ async def test_a_reader_sees_no_buttons_and_a_releasers_name_is_in_the_audit_log
 
 
 @pytest.mark.asyncio
-async def test_a_person_without_a_role_is_told_and_may_log_in_with_another_token(shop: ShopCloud) -> None:
+async def test_a_person_without_a_role_sees_why_and_may_log_in_with_another_token(shop: ShopCloud) -> None:
     as_browser = {"Accept": "text/html,*/*;q=0.8"}
     for name, roles, leads in (
         ("<i>nora", {}, ["/dashboard/login?again=1"]),
@@ -208,7 +208,7 @@ async def test_a_person_without_a_role_is_told_and_may_log_in_with_another_token
 
 
 @pytest.mark.asyncio
-async def test_of_two_people_who_press_at_once_the_second_is_told(shop: ShopCloud) -> None:
+async def test_the_second_of_two_simultaneous_actions_is_refused_with_the_first_actor(shop: ShopCloud) -> None:
     release_id = await shop.release("v1", beta=["nobody"])
     await shop.until(release_id, "beta")
     address = f"/dashboard/releases/{release_id}"

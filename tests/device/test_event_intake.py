@@ -88,7 +88,7 @@ async def opened(folder: Path, *, runs: asyncio.Event | None = None, **options: 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("position", [0, 2, 3, 50])
-async def test_a_position_after_a_live_event_is_refused_and_live_events_go_on(tmp_path: Path, position: int) -> None:
+async def test_a_position_after_a_live_event_is_refused_and_live_events_continue(tmp_path: Path, position: int) -> None:
     async with opened(tmp_path) as device:
         for event in clicks(0, 1, 2):
             await device.intake.take_live(event, can_wait=False)
@@ -289,7 +289,7 @@ async def test_a_journal_that_is_opened_while_the_device_closes_is_closed_again(
 
 
 @pytest.mark.asyncio
-async def test_a_call_that_is_cancelled_while_it_opens_the_journal_takes_no_later_event_away(
+async def test_a_call_cancelled_while_it_opens_the_journal_loses_no_later_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begins = threading.Event()

@@ -164,7 +164,7 @@ async def test_a_device_that_is_killed_in_mid_page_gives_the_feature_after_a_res
 
 
 @pytest.mark.asyncio
-async def test_a_running_timer_goes_on_after_a_restart_with_what_was_left(tmp_path: Path) -> None:
+async def test_a_running_timer_continues_after_a_restart_with_what_was_left(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     async with opened(tmp_path / "one", NO_PURCHASE) as device:
         await device.take("cart", item=1)
@@ -216,7 +216,7 @@ async def test_a_suspended_device_has_had_the_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_clock_that_is_set_back_takes_no_time_from_timers(tmp_path: Path) -> None:
+async def test_a_clock_that_is_set_back_does_not_shorten_timers(tmp_path: Path) -> None:
     async with opened(tmp_path) as device:
         await device.take(PAGE_ENTER, "item")
         await device.clock.advance(1000)

@@ -64,7 +64,7 @@ async def ended(shop: ShopCloud, version: str, user: User) -> ReleaseJson:
 
 @pytest.mark.night
 @pytest.mark.asyncio
-async def test_a_version_that_fails_on_the_device_is_refused_there_and_the_old_one_goes_on(
+async def test_a_version_that_fails_on_the_device_is_refused_there_and_the_old_one_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
@@ -205,7 +205,7 @@ async def test_without_events_a_version_is_only_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_run_that_was_slow_once_is_tried_again_and_a_device_that_is_too_slow_accuses_nobody(
+async def test_a_slow_smoke_run_is_tried_again_and_a_slow_device_rejects_no_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smoke_run, "_LEAST_S", 0.0)

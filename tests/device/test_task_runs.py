@@ -191,7 +191,7 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
-async def test_the_app_is_told_the_cpu_time_of_runs_that_fail(tmp_path: Path) -> None:
+async def test_the_app_gets_the_cpu_time_of_failed_runs(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)
         with device.results("shop/count") as results:

@@ -184,7 +184,7 @@ async def test_a_task_whose_only_version_fails_keeps_its_state_for_the_next_one(
 
 
 @pytest.mark.asyncio
-async def test_a_task_without_a_state_is_told_to_declare_one(tmp_path: Path) -> None:
+async def test_a_task_without_a_state_gets_an_error_that_names_the_section(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)
         await shop.push("v1", main=MAIN)

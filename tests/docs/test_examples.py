@@ -124,7 +124,7 @@ def test_a_table_of_task_toml_is_read(block: Block, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", of("python"), ids=lambda block: block.place)
-def test_a_task_runs(block: Block, tmp_path: Path) -> None:
+def test_a_task_of_the_docs_passes_its_simulation(block: Block, tmp_path: Path) -> None:
     code = phase_text(block)
     (tmp_path / "main.py").write_text(code)
     (tmp_path / "task.toml").write_text(config_text(block, code))
@@ -199,7 +199,7 @@ def test_a_device_in_an_app(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_frames_and_sound(tmp_path: Path) -> None:
+async def test_the_page_on_frames_gives_the_outputs_that_it_shows(tmp_path: Path) -> None:
     page = [block for block in BLOCKS if block.page == "docs/how-to/frames.md"]
     files = {block.remark: block.text for block in page if block.kind == "file"}
     (line,) = (block.text for block in page if block.language == "json")

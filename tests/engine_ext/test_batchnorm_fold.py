@@ -22,7 +22,7 @@ def check(proto: onnx.ModelProto, feeds: dict[str, Any]) -> None:
 
 
 @pytest.mark.skipif(not CASE.exists(), reason="../shared/cases is absent")
-def test_the_reported_model() -> None:
+def test_the_reported_model_agrees_with_onnx_runtime() -> None:
     proto = onnx.load(CASE)
     sizes = [one.dim_value for one in proto.graph.input[0].type.tensor_type.shape.dim]
     check(proto, {proto.graph.input[0].name: numbers(*sizes)})
@@ -119,7 +119,9 @@ def test_other_types_of_weights(
 
 @pytest.mark.parametrize("backend", [one.name for one in walle.backends() if one.available and one.exact])
 @pytest.mark.parametrize(("op", "weight", "attributes"), PRODUCTS)
-def test_every_backend(op: str, weight: tuple[int, ...], attributes: dict[str, Any], backend: str) -> None:
+def test_a_folded_normalization_agrees_on_every_backend(
+    op: str, weight: tuple[int, ...], attributes: dict[str, Any], backend: str
+) -> None:
     for between in ("Nothing", "Relu", "Tanh"):
         proto, feeds = normalised(op, weight, attributes, between, residual=True)
         found = walle.Session(convert_bytes(proto), backend=backend).run(feeds)["y"]

@@ -84,7 +84,7 @@ def test_a_chain_becomes_a_layer_normalization(square: str, axes: list[int], swa
         (8, {"inputs": ("scaled", "epsilon")}),  # one number for all
     ],
 )
-def test_other_chains_stay(at: int, change: dict[str, Any]) -> None:
+def test_a_chain_that_is_not_a_normalization_is_not_fused(at: int, change: dict[str, Any]) -> None:
     before = normalisation()
     nodes = list(before.nodes)
     nodes[at] = replace(nodes[at], **change)
@@ -169,7 +169,7 @@ def test_a_chain_becomes_a_gelu(inner: list[Node], product: list[Node]) -> None:
         [make_node("Pow", ("x", "one"), ("c",)), POWER[1], *TANH, *PRODUCTS[0]],
     ],
 )
-def test_other_products_stay(nodes: list[Node]) -> None:
+def test_products_that_are_not_a_gelu_are_not_fused(nodes: list[Node]) -> None:
     assert "Gelu" not in ops(graph(nodes, CONSTANTS))
 
 

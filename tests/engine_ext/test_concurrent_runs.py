@@ -141,7 +141,7 @@ def test_stops_at_random_points_leave_the_session_right(name: str) -> None:
         assert run(session, one) == right
 
 
-def test_a_fault_fails_its_own_run_only() -> None:
+def test_a_fault_fails_only_the_run_that_caused_it() -> None:
     graph = GraphBuilder("gather")
     x, places = graph.input("x", (64,)), graph.input("places", (2000,), "int64")
     graph.output("y", graph.op("Gather", [x, places]))

@@ -49,7 +49,7 @@ def check(got: Any, want: Any, case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @EXAMPLES
 @given(data=st.data())
-def test_as_in_opencv(case: Case, data: st.DataObject) -> None:
+def test_a_function_gives_what_opencv_gives(case: Case, data: st.DataObject) -> None:
     picture = data.draw(pictures(case.dtypes, case.channels))
     args, options = case.draw(data, picture)
     try:

@@ -55,7 +55,7 @@ seeds = st.integers(0, 1000)
 
 @settings(max_examples=40, deadline=None)
 @given(shape=shapes, seed=seeds, axis=st.integers(0, 2), log=st.booleans())
-def test_softmax(shape: tuple[int, ...], seed: int, axis: int, log: bool) -> None:
+def test_softmax_is_within_its_error_bound(shape: tuple[int, ...], seed: int, axis: int, log: bool) -> None:
     axis %= len(shape)
     x = numbers(shape, seed, 10)
     apart = x.astype(np.float64) - x.max(axis=axis, keepdims=True)
@@ -83,7 +83,9 @@ def test_softmax_at_its_ends(columns: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(shape=shapes, seed=seeds, axis=st.integers(0, 2), shifted=st.booleans(), rms=st.booleans())
-def test_normalisation(shape: tuple[int, ...], seed: int, axis: int, shifted: bool, rms: bool) -> None:
+def test_normalization_is_within_its_error_bound(
+    shape: tuple[int, ...], seed: int, axis: int, shifted: bool, rms: bool
+) -> None:
     axis %= len(shape)
     x, scale, shift = numbers(shape, seed) + 2, numbers(shape[axis:], seed + 1), numbers(shape[axis:], seed + 2)
     axes = tuple(range(axis, len(shape)))
@@ -125,13 +127,13 @@ MAPS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @settings(max_examples=50, deadline=None)
 @given(name=st.sampled_from(sorted(MAPS)), shape=shapes, seed=seeds)
-def test_activations(name: str, shape: tuple[int, ...], seed: int) -> None:
+def test_activations_are_within_their_error_bound(name: str, shape: tuple[int, ...], seed: int) -> None:
     exact, attributes = MAPS[name]
     x = numbers(shape, seed)
     check(name, [x], exact(x.astype(np.float64)), 1e-6 * (np.abs(x) + 1), **attributes)
 
 
-def test_gelu_by_tanh() -> None:
+def test_gelu_by_tanh_is_within_its_error_bound() -> None:
     x = numbers((1000,), 3)
     wide = x.astype(np.float64)
     exact = 0.5 * wide * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
@@ -148,7 +150,7 @@ def test_activations_at_their_ends(name: str) -> None:
 
 
 @pytest.mark.parametrize("slope", [(), (1,), (7,), (5, 1), (5, 7), (3, 1, 1), (1, 1, 7)])
-def test_prelu(slope: tuple[int, ...]) -> None:
+def test_prelu_is_within_its_error_bound(slope: tuple[int, ...]) -> None:
     x, factor = numbers((3, 5, 7), 4), numbers(slope, 5)
     check("PRelu", [x, factor], np.where(x < 0, x.astype(np.float64) * factor, x), 1e-7 * (np.abs(x * factor) + 1))
 
@@ -181,7 +183,7 @@ def test_a_scale_that_broadcasts_is_decomposed() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 300), columns=st.integers(1, 40), planes=st.integers(1, 3), seed=seeds)
-def test_sums_over_rows(rows: int, columns: int, planes: int, seed: int) -> None:
+def test_sums_over_rows_are_within_their_error_bound(rows: int, columns: int, planes: int, seed: int) -> None:
     x = numbers((planes, rows, columns), seed)
     for op, exact in (("ReduceSum", x.sum(1, np.float64)), ("ReduceMean", x.mean(1, np.float64))):
         bound = 1e-6 * np.abs(x).sum(1, np.float64)

@@ -241,7 +241,7 @@ def test_a_long_name_is_shortened_in_messages(converter: Converter, tmp_path: Pa
             convert(converter, path)
 
 
-def test_an_idle_process_ends_by_itself(tmp_path: Path) -> None:
+def test_an_idle_process_exits(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(many_nodes(3))
     with Converter(idle_s=0.2) as converter:
         convert(converter, tmp_path / "m.onnx")

@@ -78,7 +78,7 @@ def test_rotary_embedding_by_tables_of_constant_nodes() -> None:
     np.testing.assert_allclose(found, reference(proto, inputs)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_rotary_embedding_in_a_branch_by_its_own_tables() -> None:
+def test_rotary_embedding_in_a_branch_uses_the_branchs_tables() -> None:
     nodes, inputs, weights = rotary(10)
     tables = [numpy_helper.from_array(one, name) for name, one in weights.items()]
     branch = helper.make_graph(nodes, "b", [], [helper.make_tensor_value_info("y", 1, None)], tables)

@@ -30,7 +30,7 @@ BACKENDS = [one.name for one in walle.backends() if one.available and one.exact]
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("repeats", [[2, 3, 2, 3, 2], [3, 1, 2, 2, 4], [2, 2, 2, 2, 2, 2]])
-def test_tile(backend: str, repeats: list[int]) -> None:
+def test_tile_of_many_axes_agrees_with_numpy(backend: str, repeats: list[int]) -> None:
     x = numbers(*[2, 3, 4, 2, 3, 2][: len(repeats)])
     numpy.testing.assert_array_equal(run("Tile", x, backend, repeats), numpy.tile(x, repeats))
 

@@ -67,7 +67,7 @@ def result(scale: float, zero: int, dtype: str = "uint8") -> dict[str, Any]:
 @pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1,), (7,), (3, 1, 7)])
-def test_binary_operators(op: str, dtype: str, shape: tuple[int, ...]) -> None:
+def test_quantized_binary_operators_agree_with_onnx_runtime(op: str, dtype: str, shape: tuple[int, ...]) -> None:
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     a, b = parts("a", (2, 3, 5, 7), 0.021, 12, dtype), parts("b", shape, 0.013, -3 if dtype == "int8" else 99, dtype, 1)
     agree(*operator(op, a | b | result(0.037, 5, dtype), kind))
@@ -124,7 +124,9 @@ def test_where_chooses_by_a_condition() -> None:
 @pytest.mark.parametrize("turned", [0, 1])
 @pytest.mark.parametrize("channels", [False, True])
 @pytest.mark.parametrize(("alpha", "bias", "is_float"), [(1.0, True, False), (0.5, True, False), (1.0, False, True)])
-def test_gemm(turned: int, channels: bool, alpha: float, bias: bool, is_float: bool) -> None:
+def test_quantized_gemm_agrees_with_onnx_runtime(
+    turned: int, channels: bool, alpha: float, bias: bool, is_float: bool
+) -> None:
     rng = np.random.default_rng(4)
     shape, count = ((6, 9) if turned else (9, 6)), (6,) if channels else ()
     inputs = parts("a", (5, 9), 0.02, 128) | {

@@ -250,7 +250,7 @@ def test_sequences_and_optionals_come_in_and_go_out() -> None:
 
 
 @pytest.mark.parametrize(("split", "sizes"), [(None, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), ([1, 4], [1, 4])])
-def test_split_to_sequence(split: Any, sizes: list[int]) -> None:
+def test_split_to_sequence_gives_parts_of_the_asked_sizes(split: Any, sizes: list[int]) -> None:
     graph = GraphBuilder("split")
     x = graph.input("x", (2, 5))
     given = [x] if split is None else [x, graph.constant("split", split, "int64")]

@@ -36,7 +36,7 @@ def by_channel(value: numpy.ndarray, rank: int) -> numpy.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shape", [(2, 6), (3, 6, 5), (2, 6, 3, 4)])
-def test_batch_normalization(shape: tuple[int, ...], dtype: str) -> None:
+def test_batch_normalization_agrees_with_its_definition(shape: tuple[int, ...], dtype: str) -> None:
     x, rank = normal(*shape, dtype=dtype), len(shape)
     scale, bias, mean = (normal(6, dtype=dtype) for _ in range(3))
     variance = numpy.abs(normal(6, dtype=dtype)) + dtype_one(dtype)

@@ -27,7 +27,7 @@ UNARY: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", UNARY)
-def test_elementwise_functions(name: str, dtype: str) -> None:
+def test_elementwise_functions_agree_with_numpy(name: str, dtype: str) -> None:
     there = sample(dtype, (5, 13))
     there.flat[:6] = [0.0, -0.0, numpy.inf, -numpy.inf, numpy.nan, 100.0]
     with numpy.errstate(all="ignore"):
@@ -60,7 +60,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("a", DTYPES)
 @pytest.mark.parametrize("b", DTYPES)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_between_dtypes(name: str, a: str, b: str) -> None:
+def test_operators_between_dtypes_agree_with_numpy(name: str, a: str, b: str) -> None:
     left, right = sample(a, (3, 1, 5), 1), sample(b, (4, 1), 2)
     own = OPERATORS[name](np.asarray(left), np.asarray(right))
     with numpy.errstate(all="ignore"):
@@ -93,7 +93,7 @@ def test_an_int_too_large_for_the_array_is_refused() -> None:
         np.zeros(3, "uint8") + 256
 
 
-def test_powers_and_logic() -> None:
+def test_powers_and_logic_agree_with_numpy() -> None:
     there = sample("int64", (20,))
     same(np.asarray(there) ** 3, there**3)
     same(2.0 ** np.array([0.5, 2]), numpy.array([2**0.5, 4], "float32"))
@@ -243,7 +243,9 @@ def test_short_rows_are_broadcast(shape: tuple[int, ...], dtype: str) -> None:
     st.lists(st.integers(1, 3), max_size=2), st.integers(0, 9), st.integers(0, 9), st.integers(0, 20),
     st.sampled_from(["float32", "float64", "int64"]), st.booleans(), st.booleans(),
 )  # fmt: skip
-def test_matrix_products(batch: list[int], m: int, k: int, n: int, dtype: str, turn_a: bool, turn_b: bool) -> None:
+def test_matrix_products_agree_with_numpy(
+    batch: list[int], m: int, k: int, n: int, dtype: str, turn_a: bool, turn_b: bool
+) -> None:
     a = sample(dtype, (*batch, k, m), 1).swapaxes(-1, -2) if turn_a else sample(dtype, (*batch, m, k), 1)
     b = sample(dtype, (n, k), 2).T if turn_b else sample(dtype, (k, n), 2)
     same(np.asarray(a) @ b, a @ b)
@@ -261,7 +263,7 @@ def test_batched_products_broadcast() -> None:
     same(np.outer([1, 2], [3, 4]), numpy.outer([1, 2], [3, 4]))
 
 
-def test_creation() -> None:
+def test_created_arrays_agree_with_numpy() -> None:
     same(np.zeros((2, 3)), numpy.zeros((2, 3), "float32"))
     same(np.ones(3, "int32"), numpy.ones(3, "int32"))
     same(np.full((2,), 7), numpy.full((2,), 7))
@@ -281,7 +283,7 @@ def test_creation() -> None:
     assert (np.ones_like(like).dtype, np.full_like(like, 3).tolist()) == ("int32", [[3, 3], [3, 3]])
 
 
-def test_where_and_clip() -> None:
+def test_where_and_clip_agree_with_numpy() -> None:
     there = sample("float32", (3, 4))
     same(np.where(there > 0, there, 0), numpy.where(there > 0, there, numpy.float32(0)))
     same(np.where([True, False], 1, 2), numpy.where([True, False], 1, 2))
@@ -303,7 +305,7 @@ def test_text_shows_values_and_dtype() -> None:
     assert "..., 0., 0., 0.], shape=(5000,)" in repr(np.zeros(5000))
 
 
-def test_iteration_and_length() -> None:
+def test_iteration_and_length_agree_with_numpy() -> None:
     rows = list(np.array([[1, 2], [3, 4]]))
     assert [row.tolist() for row in rows] == [[1, 2], [3, 4]]
     a, b = np.array([5, 6])
@@ -356,7 +358,7 @@ def test_every_name_of_mnn_is_there() -> None:
     assert public - set(dir(np)) == meant
 
 
-def test_limits_and_kinds() -> None:
+def test_limits_and_kinds_of_dtypes_agree_with_numpy() -> None:
     for name in ("float16", "float32", "float64"):
         own, there = np.finfo(name), numpy.finfo(name)
         for what in ("bits", "eps", "max", "min", "tiny", "nmant", "minexp", "smallest_normal", "smallest_subnormal"):

@@ -40,7 +40,7 @@ def test_the_magnitude_of_a_spectrum_is_one_number_each() -> None:
 @pytest.mark.parametrize("other", COMPLEX + REAL)
 @pytest.mark.parametrize("dtype", COMPLEX)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "pow", "eq", "ne"])
-def test_operators_between_dtypes(name: str, dtype: str, other: str) -> None:
+def test_complex_operators_between_dtypes_agree_with_numpy(name: str, dtype: str, other: str) -> None:
     apply: Callable[[Any, Any], Any] = getattr(operator, name)
     a, b = sample(dtype, (3, 1, 7), 1), sample(other, (4, 1), 2)
     with numpy.errstate(all="ignore"):
@@ -64,7 +64,7 @@ def test_operators_with_pythons_numbers(name: str, dtype: str, number: complex) 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv"])
 @pytest.mark.parametrize("dtype", COMPLEX)
-def test_operators_in_place(name: str, dtype: str) -> None:
+def test_complex_operators_in_place_agree_with_numpy(name: str, dtype: str) -> None:
     apply: Callable[[Any, Any], Any] = getattr(operator, "i" + name)
     there = sample(dtype, (5, 9))
     here = np.array(there)
@@ -136,7 +136,7 @@ def test_magnitudes_neither_overflow_nor_vanish(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", COMPLEX)
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 2)])
 @pytest.mark.parametrize("name", ["sum", "prod", "mean", "var", "std", "all", "any", "count_nonzero", "nansum"])
-def test_reductions(name: str, axis: Any, dtype: str) -> None:
+def test_complex_reductions_agree_with_numpy(name: str, axis: Any, dtype: str) -> None:
     there = sample(dtype, (4, 3, 37))
     same(getattr(np, name)(there, axis), getattr(numpy, name)(there, axis), 40)
     same(getattr(np, name)(np.asarray(there)[:, ::-1, ::2], axis), getattr(numpy, name)(there[:, ::-1, ::2], axis), 40)
@@ -162,7 +162,7 @@ def test_running_totals_and_differences(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(("a", "b"), [((7,), (7,)), ((5, 7), (7,)), ((7,), (7, 3)), ((5, 7), (7, 33)), ((2, 5, 7), (7, 3)), ((2, 1, 70, 65), (3, 65, 9)), ((130, 70), (70, 90)), ((0, 3), (3, 2)), ((4, 0), (0, 2))])  # fmt: skip # noqa: E501
 @pytest.mark.parametrize("dtype", [*COMPLEX, "float64"])
-def test_matrix_products(dtype: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_complex_matrix_products_agree_with_numpy(dtype: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
     left, right = sample("complex128" if dtype == "float64" else dtype, a, 1), sample(dtype, b, 2)
     same(np.asarray(left) @ np.asarray(right), left @ right, 100)
     if left.ndim == right.ndim == 2:  # strided operands
@@ -172,7 +172,7 @@ def test_matrix_products(dtype: str, a: tuple[int, ...], b: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("dtype", COMPLEX)
-def test_other_products(dtype: str) -> None:
+def test_other_complex_products_agree_with_numpy(dtype: str) -> None:
     a, b = sample(dtype, (3, 4), 1), sample(dtype, (3, 4), 2)
     for name in ("vdot", "inner", "outer", "kron", "vecdot", "tensordot"):
         same(getattr(np, name)(a, b), getattr(numpy, name)(a, b), 20)
@@ -190,7 +190,7 @@ def test_other_products(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", COMPLEX)
-def test_linear_algebra(dtype: str) -> None:
+def test_complex_linear_algebra_agrees_with_numpy(dtype: str) -> None:
     a, b = sample(dtype, (2, 5, 5), 1), sample(dtype, (2, 5, 3), 2)
     same(np.linalg.solve(a, b), numpy.linalg.solve(a, b), 200)
     same(np.linalg.solve(a[0], b[0, :, 0]), numpy.linalg.solve(a[0], b[0, :, 0]), 200)
@@ -240,7 +240,7 @@ def test_parts_are_views_that_can_be_written(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", COMPLEX)
-def test_indexing_and_movement(dtype: str) -> None:
+def test_indexing_and_movement_of_complex_arrays_agree_with_numpy(dtype: str) -> None:
     there = sample(dtype, (4, 5, 6))
     here = np.array(there)
     mask = there.real > 0
@@ -275,7 +275,7 @@ def test_indexing_and_movement(dtype: str) -> None:
     assert here[0, 0, 0] in here
 
 
-def test_creation() -> None:
+def test_created_complex_arrays_agree_with_numpy() -> None:
     assert np.array([1, 2j]).dtype == "complex64"  # floats become float32 likewise
     assert np.array([1, 2j]).tolist() == [1, 2j]
     assert np.asarray(2 - 1j).item() == 2 - 1j
@@ -294,7 +294,7 @@ def test_creation() -> None:
         np.array([1j], "int32")
 
 
-def test_scalars() -> None:
+def test_a_complex_array_of_one_element_converts_to_a_number() -> None:
     x = np.array([3 - 4j], "complex128")
     assert complex(x) == 3 - 4j
     assert complex(np.ones(1)) == 1
@@ -310,7 +310,7 @@ def test_scalars() -> None:
 
 @pytest.mark.parametrize("dtype", COMPLEX)
 @pytest.mark.parametrize("other", REAL + COMPLEX)
-def test_astype(dtype: str, other: str) -> None:
+def test_astype_of_complex_arrays_agrees_with_numpy(dtype: str, other: str) -> None:
     there = sample(dtype, (3, 40)) * 5
     if other.startswith("u"):
         there = numpy.abs(there).astype(dtype)
@@ -389,7 +389,7 @@ REAL_RESULTS = {"Magnitude", "IsNaN", "IsFinite", "IsInfinite", "Equal", "NotEqu
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(*(st.complex_numbers(max_magnitude=1e6, allow_nan=False),) * 3), min_size=1, max_size=50))
-def test_laws_of_arithmetic(triples: list[tuple[complex, complex, complex]]) -> None:
+def test_complex_arithmetic_obeys_its_laws(triples: list[tuple[complex, complex, complex]]) -> None:
     a, b, c = (np.array(list(column), "complex128") for column in zip(*triples, strict=True))
     size = 1e-12 * (1 + abs(a) + abs(b) + abs(c)) ** 3
 
@@ -511,7 +511,7 @@ def test_texts_of_numbers_are_numpys(dtype: str, number: complex) -> None:
     assert str(np.asarray(number, dtype)) == str(numpy.dtype(dtype).type(number))
 
 
-def test_kinds_of_dtypes() -> None:
+def test_kinds_of_complex_dtypes_agree_with_numpy() -> None:
     for name in ("F", "D", "c8", "c16", "complex64", "complex128", "csingle"):
         assert np.dtype(name) == numpy.dtype(name).name
     made = np.dtype("complex128")

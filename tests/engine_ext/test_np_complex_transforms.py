@@ -19,7 +19,9 @@ from walle.engine_ext.errors import DTypeError, ShapeError
     st.sampled_from([None, "backward", "ortho", "forward"]), st.sampled_from(["float32", "float64", "int16", "int64"]),
     st.integers(-2, 1), st.integers(1, 9), st.integers(-3, 3),
 )  # fmt: skip
-def test_transforms(n: int, seed: int, norm: Any, dtype: str, axis: int, rows: int, longer: int) -> None:
+def test_transforms_agree_with_numpy(
+    n: int, seed: int, norm: Any, dtype: str, axis: int, rows: int, longer: int
+) -> None:
     shape = (rows, n) if axis % 2 else (n, rows)
     real = sample(dtype, shape, seed)
     wide = "complex64" if dtype in ("float32", "int16") else "complex128"
@@ -38,7 +40,7 @@ def test_transforms(n: int, seed: int, norm: Any, dtype: str, axis: int, rows: i
 @settings(max_examples=60, deadline=None)
 @given(st_numpy.arrays("complex128", st_numpy.array_shapes(min_dims=1, max_dims=3, max_side=20),
                        elements=st.complex_numbers(max_magnitude=1e3, allow_nan=False)))  # fmt: skip
-def test_laws_of_transforms(x: numpy.ndarray) -> None:
+def test_transforms_obey_their_laws(x: numpy.ndarray) -> None:
     here = np.asarray(x)
     spectrum = np.fft.fft(here)
     limit = 1e-12 * (1 + float(np.linalg.norm(here)))

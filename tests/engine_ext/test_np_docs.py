@@ -23,7 +23,7 @@ def test_the_page_has_the_names_and_the_differences() -> None:
     assert [what for what, why in np_page.MEANT.items() if f"| {what} | {why} |" not in page] == []
 
 
-def test_every_name_is_compared_or_has_tests_of_its_own() -> None:
+def test_every_name_is_compared_or_has_separate_tests() -> None:
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_np*.py"))
     for name in np_page.present():
         last = name.split(".")[-1]

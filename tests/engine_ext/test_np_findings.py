@@ -283,7 +283,7 @@ def test_matrix_products_of_64_bits(dtype: str, m: int, n: int, k: int) -> None:
         assert here.dtype == dtype
 
 
-def test_angles_of_float64() -> None:
+def test_angles_of_float64_agree_with_numpy() -> None:
     special = [0.0, -0.0, 1.0, -1.0, numpy.inf, -numpy.inf, numpy.nan, 5e-324, -5e-324, 1e308, 7 / 16, 11 / 16]
     y, x = (numpy.array(line) for line in zip(*itertools.product(special, special), strict=True))
     rng = numpy.random.default_rng(0)

@@ -24,7 +24,7 @@ def same(here: Any, there: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["f4", "<f8", "=f2", "|u1", "i8", "?", "b1", "e", "d", "B", "uintc", "longlong", "short"]
 )
-def test_names_of_dtypes(name: str) -> None:
+def test_names_of_dtypes_agree_with_numpy(name: str) -> None:
     there = numpy.dtype(name)
     here = np.dtype(name)
     assert here == there.name
@@ -84,7 +84,7 @@ def test_base_is_the_array_that_owns_the_memory() -> None:
         assert own.base is None
 
 
-def test_flags() -> None:
+def test_flags_describe_the_memory_of_an_array() -> None:
     x = np.arange(6).reshape(2, 3)
     assert (x.flags.c_contiguous, x.flags["F"], x.T.flags.f_contiguous) == (True, False, True)
     assert (x.flags.owndata, x.copy().flags.owndata, x.flags.writeable, x.flags.aligned) == (False, True, True, True)
@@ -103,7 +103,7 @@ def test_flags() -> None:
     assert "WRITEABLE : False" in repr(x.flags)
 
 
-def test_flat() -> None:
+def test_flat_reads_and_writes_in_c_order() -> None:
     x: Any = np.arange(12).reshape(3, 4)
     there: Any = numpy.arange(12).reshape(3, 4)
     assert [one.item() for one in x.T.flat] == list(there.T.flat)
@@ -123,7 +123,7 @@ def test_flat() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "int8", "uint64"])
-def test_pickles(dtype: str) -> None:
+def test_pickled_arrays_and_dtypes_come_back_equal(dtype: str) -> None:
     for x in (np.asarray([[1, 0, 1], [0, 1, 1]], dtype).T, np.asarray([1, 0], dtype)[0], np.zeros((0, 3), dtype)):
         back = pickle.loads(pickle.dumps(x))
         assert (back.tolist(), back.dtype, back.shape) == (x.tolist(), x.dtype, x.shape)
@@ -144,7 +144,7 @@ def test_damaged_pickles_are_refused() -> None:
     assert function(b"\x02\x03", "bool", (2,)).sum() == 1
 
 
-def test_numbers_round() -> None:
+def test_numbers_of_one_element_round_like_numbers() -> None:
     assert round(np.float32(2.5)) == 2
     assert type(round(np.float32(2.5))) is int
     assert round(np.float64(2.555), 1).item() == 2.6
@@ -153,7 +153,7 @@ def test_numbers_round() -> None:
         round(np.zeros(2))
 
 
-def test_grids() -> None:
+def test_grids_agree_with_numpy() -> None:
     for own, other in ((np, numpy),):
         same(own.r_[0:3, 5, [1, 2]], other.r_[0:3, 5, [1, 2]])
         same(own.r_["0,2", [1, 2], [3, 4]], other.r_["0,2", [1, 2], [3, 4]])
@@ -174,7 +174,7 @@ def test_grids() -> None:
         np.r_[1:]
 
 
-def test_kinds() -> None:
+def test_kinds_of_dtypes_agree_with_numpy() -> None:
     for name in ("float32", "int8", "uint64", "bool"):
         for kind in ("generic", "number", "inexact", "floating", "integer", "signedinteger", "unsignedinteger"):
             assert np.issubdtype(name, getattr(np, kind)) == numpy.issubdtype(name, getattr(numpy, kind))
@@ -188,7 +188,7 @@ def test_kinds() -> None:
     assert not np.isdtype(np.bool_, "numeric")
 
 
-def test_floating_point_errors() -> None:
+def test_errstate_decides_what_a_floating_point_error_does() -> None:
     with np.errstate(divide="ignore", invalid="warn"):
         assert np.geterr()["invalid"] == "warn"
         assert (np.array([1.0]) / 0).item() == math.inf
@@ -201,7 +201,7 @@ def test_floating_point_errors() -> None:
 
 
 @pytest.mark.parametrize(("n", "p"), [(10, 0.3), (1, 0.5), (1000, 0.9), (100000, 0.01), (5, 0.0), (5, 1.0), (0, 0.5)])
-def test_binomial(n: int, p: float) -> None:
+def test_binomial_draws_have_the_expected_moments(n: int, p: float) -> None:
     drawn = numpy.asarray(np.random.default_rng(3).binomial(n, p, 20000))
     assert drawn.dtype == "int64"
     assert drawn.min() >= 0
@@ -212,7 +212,7 @@ def test_binomial(n: int, p: float) -> None:
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.2, 3.5, 40.0, 300.0, 5000.0])
-def test_poisson(mean: float) -> None:
+def test_poisson_draws_have_the_expected_moments(mean: float) -> None:
     drawn = numpy.asarray(np.random.default_rng(4).poisson(mean, 5000))
     assert drawn.dtype == "int64"
     assert abs(drawn.mean() - mean) <= 5 * math.sqrt(mean / 5000)

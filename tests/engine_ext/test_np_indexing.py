@@ -68,7 +68,7 @@ def base(strides: int) -> numpy.ndarray:
 
 @settings(max_examples=400, deadline=None)
 @given(keys(), st.integers(0, 2))
-def test_reading(key: Any, strides: int) -> None:
+def test_reading_by_a_key_agrees_with_numpy(key: Any, strides: int) -> None:
     there = base(strides)
     expected = there[key]
     own = np.asarray(there)[own_key(key)]
@@ -82,7 +82,7 @@ def test_reading(key: Any, strides: int) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(keys(), st.integers(0, 2), st.sampled_from(["number", "array", "row"]))
-def test_writing(key: Any, strides: int, kind: str) -> None:
+def test_writing_by_a_key_agrees_with_numpy(key: Any, strides: int, kind: str) -> None:
     there = base(strides).copy(order="K")
     own_base = there.copy(order="K")
     own = np.asarray(own_base)
@@ -153,7 +153,7 @@ def test_indices_that_do_not_broadcast_and_read_only_arrays_are_refused() -> Non
         np.diagonal(np.zeros((3, 3)))[0] = 1
 
 
-def test_put_and_place() -> None:
+def test_put_and_place_agree_with_numpy() -> None:
     for name, args in {
         "put": ([0, 5, 5], [1, 2, 3]), "place": (numpy.arange(6).reshape(2, 3) % 2 == 0, [7, 8]),
         "putmask": (numpy.arange(6).reshape(2, 3) > 2, [7, 8, 9]), "fill_diagonal": (4,),
@@ -172,7 +172,7 @@ def test_put_and_place() -> None:
                 assert own.tolist() == there.tolist(), name
 
 
-def test_methods() -> None:
+def test_methods_of_arrays_agree_with_numpy() -> None:
     there = numpy.random.default_rng(0).random((3, 4))
     own = np.asarray(there.copy())
     for name, args in {

@@ -26,7 +26,7 @@ def close(a: Any, b: Any, dtype: str, scale: float = 1.0) -> None:
     st.sampled_from([(), (2,), (2, 1)]),
     st.booleans(),
 )
-def test_qr(m: int, n: int, seed: int, dtype: str, stack: tuple[int, ...], complete: bool) -> None:
+def test_qr_agrees_with_numpy(m: int, n: int, seed: int, dtype: str, stack: tuple[int, ...], complete: bool) -> None:
     there = numpy.random.default_rng(seed).normal(size=(*stack, m, n)).astype(dtype)
     mode: Any = "complete" if complete else "reduced"
     q, r = np.linalg.qr(there, mode)
@@ -42,7 +42,7 @@ def test_qr(m: int, n: int, seed: int, dtype: str, stack: tuple[int, ...], compl
 
 @settings(max_examples=40, deadline=None)
 @given(SIZES, SIZES, st.integers(0, 999), st.sampled_from(["float32", "float64"]), st.integers(0, 3), st.booleans())
-def test_svd(m: int, n: int, seed: int, dtype: str, rank: int, full: bool) -> None:
+def test_svd_agrees_with_numpy(m: int, n: int, seed: int, dtype: str, rank: int, full: bool) -> None:
     rng = numpy.random.default_rng(seed)
     there = rng.normal(size=(m, n))
     if rank:  # limits the rank
@@ -79,7 +79,7 @@ def test_svd_of_large_matrices_of_low_rank(shape: tuple[int, int], rank: int, dt
     st.booleans(),
     st.sampled_from("LU"),
 )
-def test_eigh(n: int, seed: int, dtype: str, equal: bool, uplo: Any) -> None:
+def test_eigh_agrees_with_numpy(n: int, seed: int, dtype: str, equal: bool, uplo: Any) -> None:
     rng = numpy.random.default_rng(seed)
     there = rng.normal(size=(2, n, n))
     there = there + there.swapaxes(-1, -2)
@@ -96,7 +96,7 @@ def test_eigh(n: int, seed: int, dtype: str, equal: bool, uplo: Any) -> None:
     close(np.matrix_transpose(v) @ v, numpy.broadcast_to(numpy.eye(n), (2, n, n)), dtype)
 
 
-def test_a_larger_matrix() -> None:
+def test_a_matrix_of_60_rows_is_solved_inverted_and_decomposed() -> None:
     there = numpy.random.default_rng(0).normal(size=(60, 60))
     close(np.linalg.solve(there, there @ numpy.ones(60)), numpy.ones(60), "float64", 1e3)
     close(np.linalg.inv(there) @ there, numpy.eye(60), "float64", 1e3)
@@ -132,7 +132,7 @@ def test_errors_name_what_is_wrong_with_the_matrix(call: Any, message: str) -> N
         call()
 
 
-def test_empty_matrices() -> None:
+def test_empty_matrices_agree_with_numpy() -> None:
     assert np.linalg.inv(np.zeros((0, 0))).shape == (0, 0)
     assert np.linalg.svd(np.zeros((0, 3)))[2].shape == (3, 3)
     assert np.linalg.det(np.zeros((0, 0))).item() == 1

@@ -28,7 +28,7 @@ NUMBERS = st.one_of(
 
 @settings(max_examples=600, deadline=None)
 @given(st.data())
-def test_texts_agree(data: st.DataObject) -> None:
+def test_texts_of_arrays_agree_with_numpy(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 5), max_size=3))
     dtype = data.draw(st.sampled_from(["float64", "float32", "float16", "int64", "int32", "uint8", "bool"]))
     count = int(numpy.prod(shape))
@@ -64,12 +64,12 @@ def test_texts_agree(data: st.DataObject) -> None:
     ],
     ids=lambda x: f"{x.dtype}-{x.shape}",
 )  # fmt: skip
-def test_shapes_agree(there: Any) -> None:
+def test_texts_of_any_shape_agree_with_numpy(there: Any) -> None:
     assert str(np.asarray(there)) == str(there)
     assert repr(np.asarray(there)) == repr(there)
 
 
-def test_options() -> None:
+def test_print_options_change_the_texts() -> None:
     x = np.array([1 / 3, 2e-7])
     np.set_printoptions(precision=3, suppress=True)
     assert str(x) == "[0.333 0.   ]"

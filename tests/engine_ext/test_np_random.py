@@ -59,7 +59,7 @@ def test_spawned_generators_differ() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_distributions(dtype: str) -> None:
+def test_draws_have_the_expected_distributions(dtype: str) -> None:
     rng = np.random.default_rng(0)
     flat = numpy.asarray(rng.random(COUNT, dtype))
     assert flat.dtype == dtype
@@ -82,7 +82,7 @@ def test_distributions(dtype: str) -> None:
     assert (span.min() < -1.9, span.max() > 2.9, span.min() >= -2, span.max() <= 3) == (True,) * 4
 
 
-def test_whole_numbers() -> None:
+def test_drawn_integers_are_uniform_within_their_bounds() -> None:
     rng = np.random.default_rng(0)
     dice = numpy.asarray(rng.integers(1, 7, COUNT))
     assert dice.dtype == "int64"
@@ -95,7 +95,7 @@ def test_whole_numbers() -> None:
     assert np.random.randint(5, 6, (2, 2), "int32").tolist() == [[5, 5], [5, 5]]
 
 
-def test_order_and_choice() -> None:
+def test_permutations_and_choices_keep_the_elements() -> None:
     rng = np.random.default_rng(0)
     assert sorted(rng.permutation(50).tolist()) == list(range(50))
     table = np.arange(12).reshape(3, 4)

@@ -28,7 +28,7 @@ def same(here: Any, there: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_elements_are_numbers_of_their_own(dtype: str) -> None:
+def test_elements_are_numbers_apart_from_their_array(dtype: str) -> None:
     x = np.asarray([1, 0, 1], dtype)
     first, last, (_, *rest) = x[0], x[0, ...], x
     x[0], x[2] = 0, 0
@@ -158,7 +158,7 @@ def test_flags_may_change_while_another_thread_counts_them() -> None:
         thread.join()
 
 
-def test_out_of_integers_takes_no_complex_numbers() -> None:
+def test_out_of_integers_refuses_complex_numbers() -> None:
     numbers = np.ones((2, 3), "complex64")
     with pytest.raises(DTypeError, match="cannot hold"):
         np.add.reduce(numbers, out=np.zeros(3, "int32"))
@@ -244,7 +244,7 @@ def test_sorts_of_unknown_kinds_are_refused() -> None:
 
 
 @pytest.mark.parametrize("order", ["C", "F", "A", "K"])
-def test_orders_of_elements(order: Any) -> None:
+def test_orders_of_elements_agree_with_numpy(order: Any) -> None:
     there = numpy.arange(24).reshape(2, 3, 4)
     for own, view in (
         (np.asarray(there), there),
@@ -258,7 +258,7 @@ def test_orders_of_elements(order: Any) -> None:
             same(np.reshape(own, (-1, 2), order=order), numpy.reshape(view, (-1, 2), order=order))
 
 
-def test_creation() -> None:
+def test_small_created_arrays_agree_with_numpy() -> None:
     same(np.array(range(3)), numpy.array(range(3)))
     same(np.asarray([range(2), range(2)]), numpy.asarray([range(2), range(2)]))
     same(np.arange(7, 1, -2), numpy.arange(7, 1, -2))
@@ -310,7 +310,7 @@ def test_methods_of_ufuncs_agree(data: st.DataObject) -> None:
         same(target, wanted)
 
 
-def test_ufuncs() -> None:
+def test_ufuncs_have_the_attributes_of_numpys() -> None:
     assert isinstance(np.sqrt, type(np.floor))
     assert (np.add.nin, np.add.nout, np.add.nargs, np.add.identity, np.sqrt.nin) == (2, 1, 3, 0, 1)
     assert (np.add.__name__, repr(np.add)) == ("add", "<ufunc 'add'>")

@@ -25,7 +25,7 @@ def test_arrays_are_compared_as_numpys() -> None:
     assert [type(one).__name__ for one in to_numpy([np.zeros(2), np.float32(1), 3])] == ["ndarray", "float32", "int"]
 
 
-def test_a_file_runs() -> None:
+def test_a_file_of_the_numpy_suite_gives_an_outcome_for_each_test() -> None:
     rows, problem = run.outcomes("_core/test_indexerrors", 100)
     assert problem == ""
     kinds = [row["kind"] for row in rows]

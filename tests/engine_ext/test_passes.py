@@ -229,7 +229,7 @@ def test_batch_normalization_is_folded_into_a_product(
 
 
 @pytest.mark.parametrize("outputs", [("y", "z"), ("y", "h")])
-def test_batch_normalization_stays_where_others_read_what_it_reads(outputs: tuple[str, ...]) -> None:
+def test_batch_normalization_is_not_folded_where_others_read_its_input(outputs: tuple[str, ...]) -> None:
     x = numbers(2, 4, 5, 5)
     proto = norm_of(
         NODE("Conv", ["x", "w"], ["h"]), {"w": numbers(6, 4, 1, 1)}, x, NODE("Neg", ["h"], ["z"]), outputs=outputs

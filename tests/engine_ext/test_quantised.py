@@ -88,7 +88,7 @@ def run(graph: Graph, x: Any) -> list[Any]:
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("axis", [None, 0])
-def test_convolutions(dtype: str, relu: bool, axis: int | None) -> None:
+def test_quantized_convolutions_become_integer_products(dtype: str, relu: bool, axis: int | None) -> None:
     net = QDQ(numbers(1, 4, 9, 9), dtype)
     zero = 0 if dtype == "int8" else 128
     x = net.bytes_of("x", 0.03, zero)
@@ -100,7 +100,7 @@ def test_convolutions(dtype: str, relu: bool, axis: int | None) -> None:
 
 @pytest.mark.parametrize("turned", [0, 1])
 @pytest.mark.parametrize("per_column", [False, True])
-def test_gemm(turned: int, per_column: bool) -> None:
+def test_a_quantized_gemm_becomes_an_integer_product(turned: int, per_column: bool) -> None:
     net = QDQ(numbers(3, 20))
     x = net.bytes_of("x", 0.03, 120)
     shape, axis = ((10, 20), 0) if turned else ((20, 10), 1)
@@ -109,14 +109,14 @@ def test_gemm(turned: int, per_column: bool) -> None:
     net.check("y", ["IntegerLinear"])
 
 
-def test_products_of_stacks() -> None:
+def test_quantized_products_of_stacks_become_integer_products() -> None:
     net = QDQ(numbers(2, 5, 20))
     x = net.bytes_of("x", 0.03, 120)
     net.bytes_of(net.op("MatMul", x, net.weights("w", (20, 10)), out="g"), 0.05, 130, "y")
     net.check("y", ["IntegerLinear"])
 
 
-def test_sums_and_means() -> None:
+def test_quantized_sums_and_means_become_integer_steps() -> None:
     net = QDQ(numbers(1, 4, 6, 6))
     x = net.bytes_of("x", 0.03, 120)
     y = net.bytes_of(net.op("Relu", net.op("Add", x, x, out="a"), out="r"), 0.02, 10)

@@ -78,7 +78,7 @@ def test_transposing_reshaping_and_broadcasting(data: st.DataObject) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_transform_operators(data: st.DataObject) -> None:
+def test_transform_operators_agree_with_numpy(data: st.DataObject) -> None:
     there = data.draw(arrays(least=1, ranks=(1, 4)))
     here = np.asarray(there)
     axis = data.draw(st.integers(-there.ndim, there.ndim - 1))
@@ -176,7 +176,7 @@ def test_a_broadcast_view_is_not_written() -> None:
     np.broadcast_to(np.zeros(2), (3, 2))[0].copy()
 
 
-def test_many_axes() -> None:
+def test_8_axes_are_moved_and_9_are_refused() -> None:
     there = numpy.arange(2**8).reshape((2,) * 8)
     same(np.asarray(there).T.copy(), there.T)
     deep = np.asarray(numpy.arange(2**9).reshape((2,) * 9))

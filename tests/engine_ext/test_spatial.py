@@ -128,7 +128,7 @@ def test_bias_residual_and_activation_follow_the_sums(backend: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_other_floats_convolve(dtype: str) -> None:
+def test_convolutions_of_other_float_types_agree_with_the_definition(dtype: str) -> None:
     random = np.random.default_rng(3)
     x, w = random.standard_normal((1, 2, 6, 6)).astype(dtype), random.standard_normal((3, 2, 3, 3)).astype(dtype)
     (found,) = run("Conv", {"x": x, "w": w}, strides=[2, 1])
@@ -164,7 +164,7 @@ def test_conv_transpose_is_the_adjoint_of_conv(case: tuple[dict[str, Array], dic
     ("strides", "dilations"),
     [([2**26], [3]), ([2**31 - 2], [5]), ([2**31 - 1] * 3, [2] * 3), ([2**21, 2**21, 2**22], [3] * 3)],
 )
-def test_a_transposed_convolution_of_far_strides_takes_no_memory_for_them(
+def test_a_transposed_convolution_of_large_strides_needs_no_memory_for_them(
     strides: list[int], dilations: list[int]
 ) -> None:
     """Run one tap on one number; the last strides multiply to 2^64."""

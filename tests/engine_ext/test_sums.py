@@ -62,7 +62,9 @@ def check(found: Array, exact: Array, unit: float, what: object) -> None:
 @pytest.mark.parametrize("kind", ["equal", "random"])
 @pytest.mark.parametrize(("shape", "axes"), SUMS)
 @pytest.mark.parametrize("backend", AVAILABLE)
-def test_reductions(backend: str, shape: tuple[int, ...], axes: tuple[int, ...], kind: str, dtype: str) -> None:
+def test_reductions_are_within_their_error_bound(
+    backend: str, shape: tuple[int, ...], axes: tuple[int, ...], kind: str, dtype: str
+) -> None:
     x = numbers(shape, dtype, kind)
     wide = x.astype(np.longdouble)
     sums, count = wide.sum(axes), math.prod(shape[axis] for axis in axes)
@@ -113,7 +115,7 @@ def test_pools_in_packed_layouts(backend: str, kind: str) -> None:
 @pytest.mark.parametrize("axis", [1, 2])
 @pytest.mark.parametrize("dtype", UNITS)
 @pytest.mark.parametrize("backend", AVAILABLE)
-def test_softmax(backend: str, dtype: str, axis: int) -> None:
+def test_softmax_of_long_rows_is_within_its_error_bound(backend: str, dtype: str, axis: int) -> None:
     x = np.full((2, 20_000, 3) if axis == 1 else (2, 3, 20_000), 1.1, dtype)
     x[:, 0, 0] = 2
     wide = np.exp(x.astype(np.longdouble) - 2)
@@ -151,7 +153,7 @@ def test_normalisation_behind_a_convolution(backend: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize(("shape", "axis"), [((20_000,), 0), ((5000, 64), 0), ((4, 3000, 100), 1), ((5000, 3), 0)])
-def test_sums_of_arrays(shape: tuple[int, ...], axis: int, dtype: str) -> None:
+def test_sums_of_arrays_are_within_their_error_bound(shape: tuple[int, ...], axis: int, dtype: str) -> None:
     x = np.full(shape, 1.1).astype(dtype)
     wide = x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble).sum(axis)
     unit = UNITS["float32" if dtype in {"float32", "complex64"} else "float64"]

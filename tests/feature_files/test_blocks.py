@@ -158,7 +158,7 @@ def test_fields_beyond_the_bound_are_together_in_one_column_in_all_pages(tmp_pat
 
 @pytest.mark.parametrize("payload", [{"$float": None}, {"$float": "x"}, {"$float": {"a": 1}}, {"$bytes": 5}])
 @pytest.mark.parametrize("form", ["csv", "parquet"])
-def test_a_table_with_a_key_of_ours_is_exported(tmp_path: Path, form: str, payload: Any) -> None:
+def test_a_table_with_a_reserved_key_is_exported(tmp_path: Path, form: str, payload: Any) -> None:
     with Export(tmp_path / f"f.{form}", WHAT) as exporting:
         exporting.add([feature(1, payload), feature(2, {"$float": "nan"})], 2)
         exporting.finish()

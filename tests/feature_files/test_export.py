@@ -209,7 +209,7 @@ def test_columns_are_bounded_and_names_do_not_collide() -> None:
     ]  # fmt: skip
 
 
-def test_an_export_that_was_cut_goes_on_after_its_last_whole_line(tmp_path: Path) -> None:
+def test_an_export_that_was_cut_continues_after_its_last_whole_line(tmp_path: Path) -> None:
     path, spool = tmp_path / "f.jsonl", tmp_path / "f.jsonl.part"
     with Export(path, WHAT) as exporting:
         exporting.add(FEATURES[:3], 4)
@@ -286,7 +286,7 @@ def test_what_cannot_be_exported_to_is_named(tmp_path: Path, monkeypatch: pytest
         form_of(tmp_path / "f.parquet")
 
 
-def test_a_disk_that_is_full_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_that_says_how_to_continue(tmp_path: Path) -> None:
     with Export(tmp_path / "f.csv", WHAT) as exporting:
         exporting.add(FEATURES[:1], 1)
         full = os.open("/dev/full", os.O_RDWR)

@@ -108,7 +108,7 @@ def test_an_address_without_tls_or_host_is_refused(url: str) -> None:
     assert url_refusal(url)
 
 
-def test_the_default_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder({}) == tmp_path / ".cache/walle/models"
     assert default_folder({"XDG_CACHE_HOME": "/big/cache"}) == Path("/big/cache/walle/models")

@@ -410,7 +410,7 @@ def instructions(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.name)
-def test_container_files(path: Path) -> None:
+def test_container_files_have_known_instructions_and_defined_arguments(path: Path) -> None:
     found = instructions(path)
     assert {name for name, _ in found} <= INSTRUCTIONS
     stages: set[str] = set()

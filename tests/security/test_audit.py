@@ -131,7 +131,7 @@ async def test_a_revocation_of_no_token_is_not_recorded_as_done(tmp_path: Path) 
 
 
 @pytest.mark.asyncio
-async def test_without_a_record_nothing_starts_and_a_rollback_goes_on(
+async def test_without_an_audit_record_nothing_starts_and_a_rollback_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: AuditLog, *_: Any, **__: Any) -> AuditRecord:

@@ -471,7 +471,7 @@ async def _revoke_on_the_folder(shop: ShopCloud, device_id: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_device_whose_folder_was_deleted_is_told_what_to_type(tmp_path: Path) -> None:
+async def test_a_device_whose_folder_was_deleted_gets_the_command_to_run(tmp_path: Path) -> None:
     async with attacked(tmp_path / "cloud") as attacker:
         for name, advice in (("phone", "walle device enrol phone --cloud"), ("a b", "walle device enrol ID --output")):
             for number, folder in enumerate(("before", "after")):

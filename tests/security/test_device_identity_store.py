@@ -90,7 +90,7 @@ class IdentityStoreContract:
         with pytest.raises(IdentityRefusedError, match="expired"):
             identities.enrol("a", b"key a", token)
 
-    def test_a_token_for_any_device_takes_no_id_that_has_a_key(self, identities: Identities) -> None:
+    def test_a_token_for_any_device_admits_no_id_that_has_a_key(self, identities: Identities) -> None:
         token = identities.token(uses=3)
         identities.enrol("a", b"key a", token)
         with pytest.raises(IdentityRefusedError, match="another key"):
@@ -334,7 +334,7 @@ class TestSqliteIdentityStore(IdentityStoreContract):
     def open_store(self, tmp_path: Path) -> Open:
         return lambda clock: IdentityStore.in_file(tmp_path / "identities.db", clock=clock)
 
-    def test_what_is_in_the_file_is_of_its_owner_alone_and_tokens_are_hashes(
+    def test_only_the_owner_reads_the_file_and_tokens_are_stored_as_hashes(
         self, identities: Identities, tmp_path: Path
     ) -> None:
         token = identities.store.make_token(uses=5, life_s=60.0)
@@ -349,7 +349,7 @@ class TestSqliteIdentityStore(IdentityStoreContract):
             IdentityStore.in_file(path).open()
         assert error_status(raised.value) == 503  # the cloud's fault, and not the device's
 
-    def test_a_full_disk_is_said_as_such(self, identities: Identities, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_is_named_in_the_error(self, identities: Identities, monkeypatch: pytest.MonkeyPatch) -> None:
         """SQLite ends the transaction itself then; that it cannot be ended again must not hide the reason."""
         connect, token = sqlite3.connect, identities.token()
 

@@ -81,7 +81,7 @@ MAIN = 'def execute(ctx, trigger):\n    return {{"page": trigger["event"]["page_
 @pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.system
-async def test_devices_go_on_after_their_cloud_was_lost_and_restored(tmp_path: Path, start: Programs) -> None:
+async def test_devices_continue_after_their_cloud_was_lost_and_restored(tmp_path: Path, start: Programs) -> None:
     folder, out, keys, work = tmp_path / "cloud", tmp_path / "backup", tmp_path / "keys", tmp_path / "work"
     cloud = RunningCloud(start, folder)
     await cloud.push(work, "v1", MAIN.format("v1"))
@@ -175,7 +175,7 @@ def _serial(device: Device) -> tuple[int, int]:
 
 @pytest.mark.night
 @pytest.mark.system
-def test_a_backup_that_is_killed_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_a_killed_backup_leaves_nothing_that_passes_as_complete(tmp_path: Path) -> None:
     home = CloudHome(tmp_path / "cloud")
     home.prepare(("shop",))
     for number in range(400):

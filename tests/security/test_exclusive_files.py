@@ -170,7 +170,7 @@ async def test_a_question_for_files_of_groups_is_not_answered_as_a_check_in(tmp_
 
 
 @pytest.mark.asyncio
-async def test_a_file_of_a_group_is_told_and_given_to_its_devices_alone(tmp_path: Path) -> None:
+async def test_a_file_of_a_group_is_listed_and_given_to_its_devices_alone(tmp_path: Path) -> None:
     async with enrolled(tmp_path, "mine", "other") as shop:
         home = shop.cloud.home
         (home.folder / "attributes.toml").write_text('[attributes]\nos = "string"\n')

@@ -99,7 +99,7 @@ def test_a_body_without_a_length_is_refused_once_it_is_too_large(gateway: Attack
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_connection_goes_on_after_a_body_that_was_refused_and_is_small(gateway: AttackedGateway) -> None:
+def test_a_connection_continues_after_a_body_that_was_refused_and_is_small(gateway: AttackedGateway) -> None:
     first = b"POST /v1/outcomes HTTP/1.1\r\nhost: x\r\ncontent-length: 20000\r\n\r\n" + bytes(20000)
     answer = raw(gateway, first + CHECK_IN + b"GET /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     statuses = re.findall(rb"HTTP/1.1 (\d+) ", answer)

@@ -272,7 +272,7 @@ def test_a_team_pushes_releases_and_lists_in_its_group_until_the_scenario_leaves
     assert (said.count('"group.add"'), said.count('"group.remove"')) == (2, 1), said
 
 
-def test_a_damaged_file_is_told_over_http_and_closes_the_group(tmp_path: Path, cloud: tuple[Path, str]) -> None:
+def test_a_damaged_file_is_reported_over_http_and_closes_the_group(tmp_path: Path, cloud: tuple[Path, str]) -> None:
     folder, url = cloud
     admin = Person(tmp_path / "admin", url)
     admin.json("login", url, "--token-file", str(folder / "admin.token"))

@@ -55,7 +55,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict
 # --- the cloud's own authority ----------------------------------------------------------------------------------------
 
 
-def test_a_cloud_speaks_https_by_its_own_authority(cloud: tuple[Path, dict[str, Any]]) -> None:
+def test_a_cloud_serves_https_with_a_certificate_of_its_ca(cloud: tuple[Path, dict[str, Any]]) -> None:
     _, said = cloud
     assert said["url"].startswith("https://127.0.0.1:")
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):

@@ -196,7 +196,7 @@ def test_a_version_that_poisons_its_interpreter_fails_and_five_honest_ones_pass(
 
 @pytest.mark.system
 @pytest.mark.vm_host
-def test_no_attempt_to_read_write_or_reach_out_works(attacked_cloud: AttackedCloud) -> None:
+def test_every_attempt_to_read_write_or_connect_fails(attacked_cloud: AttackedCloud) -> None:
     before = attacked_cloud.secrets
     main = ATTEMPTS.format(folder=str(attacked_cloud.folder), parent=str(attacked_cloud.said["pid"]))
     release = attacked_cloud.release("attempts", main)
@@ -254,7 +254,7 @@ def check_processes(attacked_cloud: AttackedCloud, hosts: list[int]) -> None:
 @pytest.mark.system
 @pytest.mark.vm_host
 @pytest.mark.parametrize("task", GREEDY)
-def test_a_task_that_takes_all_it_can_is_stopped_and_the_cloud_goes_on(
+def test_a_task_that_exhausts_its_limits_is_stopped_and_the_cloud_continues(
     attacked_cloud: AttackedCloud, task: str
 ) -> None:
     release = attacked_cloud.release(task, GREEDY[task])

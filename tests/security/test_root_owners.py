@@ -150,7 +150,7 @@ def test_online_and_scenarios_keys_are_rotated_by_two_owners(home: Path, three: 
     assert "several owners change root keys" in refused("rotate", home, "--role=root")
 
 
-def test_a_changed_or_damaged_proposal_is_signed_by_nobody_and_published_by_nobody(
+def test_a_changed_or_damaged_proposal_is_neither_signed_nor_published(
     home: Path, three: tuple[Owner, Owner, Owner]
 ) -> None:
     anna, ben, carla = three

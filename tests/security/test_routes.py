@@ -159,7 +159,7 @@ async def test_each_route_is_open_to_the_callers_of_the_table_only(asked: Asked)
 
 
 @pytest.mark.asyncio
-async def test_each_route_of_the_gateway_has_its_own_entry_and_one_without_is_closed(
+async def test_each_route_of_the_gateway_has_an_entry_and_one_without_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[RouteGuard] = []

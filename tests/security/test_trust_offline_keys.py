@@ -109,7 +109,7 @@ async def test_a_cloud_without_the_offline_keys_waits_for_the_authors_signature(
 
 
 @pytest.mark.asyncio
-async def test_a_version_of_a_revoked_key_is_signed_again_while_its_release_goes_on(
+async def test_a_version_of_a_revoked_key_is_signed_again_while_its_release_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "one") as one, shop.device(tmp_path / "two") as two:
@@ -200,7 +200,7 @@ def _text(data: bytes) -> str:
 
 @pytest.mark.night
 @pytest.mark.asyncio
-async def test_devices_go_on_after_a_restore_from_a_backup_and_after_new_online_keys(tmp_path: Path) -> None:
+async def test_devices_continue_after_a_restore_from_a_backup_and_after_new_online_keys(tmp_path: Path) -> None:
     """Serials are drawn again after a restore; the new epoch, and after it new keys, make devices follow them."""
     backup, home = tmp_path / "backup", tmp_path / "cloud"
     phone = tmp_path / "phone"

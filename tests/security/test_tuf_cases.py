@@ -190,7 +190,7 @@ async def test_metadata_are_pulled_once_and_read_from_the_disk_after_a_restart(
 
 
 @pytest.mark.asyncio
-async def test_delegations_are_one_level_and_each_scenario_has_its_own_signatures(tmp_path: Path) -> None:
+async def test_delegations_are_one_level_and_each_scenario_has_separate_signatures(tmp_path: Path) -> None:
     """test_shared_delegation_signature_check, test_invalid_metadata, test_safely_encoded_rolenames."""
     scene = await Scene.begin(tmp_path)
     cloud, shared = scene.cloud, Signer.generate()

@@ -176,7 +176,7 @@ class FolderContract:
     """Tests of each kind of folder; the fixture `folder` is an empty one."""
 
     @pytest.mark.asyncio
-    async def test_of_several_writers_of_a_name_one_writes(self, folder: ObjectFolder) -> None:
+    async def test_one_of_several_writers_of_a_name_writes(self, folder: ObjectFolder) -> None:
         await folder.start()
         made = await asyncio.gather(*(folder.create("g/x.parquet", f"{number}".encode()) for number in range(8)))
         assert sorted(made) == [False] * 7 + [True]

@@ -159,7 +159,7 @@ def test_a_sink_that_is_killed_sends_each_row_or_sets_it_aside(hook: Hook, tmp_p
 
 
 @pytest.mark.asyncio
-async def test_a_folder_takes_no_more_rows_than_its_bound(hook: Hook, uploads: Path, tmp_path: Path) -> None:
+async def test_a_folder_of_refused_rows_is_bounded(hook: Hook, uploads: Path, tmp_path: Path) -> None:
     folder = tmp_path / "aside"
     bad = [f"phone-{device}/e1/30" for device in range(3)]
     hook.refused = dict.fromkeys(bad, 422)

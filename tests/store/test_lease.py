@@ -128,7 +128,7 @@ class LeaseContract:
                 await store.renew(second, 60)
 
     @pytest.mark.asyncio
-    async def test_a_lease_that_ended_is_still_its_holder_s_while_nobody_takes_it(self, place: str) -> None:
+    async def test_an_expired_lease_stays_with_its_holder_until_another_takes_it(self, place: str) -> None:
         async with self.opened(place) as store:
             grant = await store.acquire("releases", "a", 0)
             assert grant is not None
@@ -231,7 +231,9 @@ class LeaseContract:
         assert asyncio.run(drawn()) == 2
 
     @pytest.mark.asyncio
-    async def test_a_standby_goes_on_when_the_holder_ends(self, place: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_standby_takes_over_when_the_holder_ends(
+        self, place: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async with self.opened(place) as one, self.opened(place) as other:
             standby = LeaseKeeper(other.leases, "releases", SystemClock(), standby_s=0.01)
             async with LeaseKeeper(one.leases, "releases", SystemClock()) as keeper:
@@ -246,7 +248,7 @@ class LeaseContract:
             await standby.__aexit__()
 
     @pytest.mark.asyncio
-    async def test_a_successor_waits_for_its_predecessor_and_for_nobody_else(self, place: str) -> None:
+    async def test_a_successor_waits_only_for_its_predecessor(self, place: str) -> None:
         async with self.opened(place) as store:
             assert await store.acquire("releases", "predecessor", 0.2) is not None
             clock = SystemClock()
@@ -294,7 +296,7 @@ class TestSqliteLeases(LeaseContract):
         assert asyncio.run(leases.acquire("releases", "next", 60)) == Grant("releases", "next", 2)
         assert [path.name for path in Path(place).parent.glob("*.lock")] == ["releases.db-releases-2.lock"]
 
-    def test_a_full_disk_takes_no_lease_from_its_holder(self, tmp_path: Path) -> None:
+    def test_a_holder_keeps_its_lease_on_a_full_disk(self, tmp_path: Path) -> None:
         disk = tmp_path / "disk"
         disk.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
@@ -359,7 +361,7 @@ class TestPostgresLeases(LeaseContract):
             assert found.left_s <= 60
 
     @pytest.mark.asyncio
-    async def test_nobody_takes_a_lease_while_a_write_of_its_holder_is_not_committed(self, place: str) -> None:
+    async def test_a_lease_is_not_taken_while_a_write_of_its_holder_is_uncommitted(self, place: str) -> None:
         from walle.store.postgres_database import Connection, PostgresDatabase
 
         async with PostgresDatabase(place) as database, self.opened(place) as other:
@@ -383,7 +385,7 @@ class TestPostgresLeases(LeaseContract):
             assert await taking == Grant("releases", "b", 2)
 
     @pytest.mark.asyncio
-    async def test_a_holder_goes_on_while_the_database_is_away_and_a_standby_waits(
+    async def test_a_holder_continues_while_the_database_is_away_and_a_standby_waits(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         with postgres_server() as server:

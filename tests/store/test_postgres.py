@@ -59,7 +59,7 @@ def test_a_url_names_hosts(url: str, hosts: list[str]) -> None:
     assert hosts_of(url) == hosts
 
 
-def test_errors_are_told_apart() -> None:
+def test_errors_are_classified() -> None:
     full, read_only = asyncpg.DiskFullError("full"), asyncpg.ReadOnlySQLTransactionError("read-only")
     many, wrong = asyncpg.TooManyConnectionsError("many"), asyncpg.InvalidPasswordError("wrong x&y")
     deadlock, refused = asyncpg.DeadlockDetectedError("deadlock"), ConnectionRefusedError(111, "refused")
@@ -115,7 +115,7 @@ def standby(postgres: PostgresServer) -> Iterator[PostgresServer]:
 
 @pytest.mark.night
 @pytest.mark.asyncio
-async def test_a_server_that_takes_no_writes_is_not_used(postgres: PostgresServer, standby: PostgresServer) -> None:
+async def test_a_read_only_server_is_not_used(postgres: PostgresServer, standby: PostgresServer) -> None:
     with pytest.raises(ServerError, match="is a standby, which refuses writes until it is promoted") as raised:
         await Connector(standby.dsn(), {})()
     assert raised.value.may_pass

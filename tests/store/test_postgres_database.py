@@ -152,7 +152,7 @@ async def test_a_fail_over_to_a_standby_loses_nothing_that_both_had() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_takes_no_writes_any_more_is_asked_again_by_a_new_connection(
+async def test_a_server_that_became_read_only_is_retried_by_a_new_connection(
     postgres: PostgresServer,
 ) -> None:
     dsn = postgres.make_database()

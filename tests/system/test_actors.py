@@ -239,7 +239,7 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
 
 @pytest.mark.night
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transitions(
+async def test_a_release_continues_when_an_actor_is_killed_at_each_of_its_transitions(
     cloud: ActorCloud, ray_marker: str, tmp_path: Path
 ) -> None:
     """Nobody is told of a fault within the cloud, every device gets the version, and what was sent was received."""

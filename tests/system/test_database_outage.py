@@ -19,7 +19,7 @@ STOPPED_S = 60.0  # a bound of seconds, on a machine that is busy with other wor
 @pytest.mark.system
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio
-async def test_a_cloud_goes_on_without_its_database_and_after_it_and_stops_without_it(tmp_path: Path) -> None:
+async def test_a_cloud_continues_without_its_database_and_after_it_and_stops_without_it(tmp_path: Path) -> None:
     with postgres_server(port=free_port()) as server:
         await asyncio.to_thread(server.execute, f"CREATE ROLE {ROLE} LOGIN")
         await asyncio.to_thread(server.execute, f"CREATE DATABASE {DATABASE} OWNER {ROLE}")

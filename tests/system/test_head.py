@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 @pytest.mark.night
-def test_a_cloud_goes_on_while_the_head_is_cut_off_for_30_s_and_restarted_from_redis(
+def test_a_cloud_continues_while_the_head_is_cut_off_for_30_s_and_restarted_from_redis(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     if reason := why_no_machines() or why_no_redis():

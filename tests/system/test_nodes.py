@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(640)]
 
 
 @pytest.mark.night
-def test_a_cloud_whose_node_with_all_services_is_killed_goes_on_with_its_release_and_uploads(
+def test_a_cloud_whose_node_with_all_services_is_killed_continues_with_its_release_and_uploads(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     if reason := why_no_namespace():

@@ -102,7 +102,7 @@ async def test_a_shopper_plays_visits_and_asks_the_shop(site: Site) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_run_goes_on_where_the_device_left_off(site: Site) -> None:
+async def test_a_run_continues_where_the_device_left_off(site: Site) -> None:
     device, stream = RecordingDevice(), ShoppingEvents(1, "device")
     async with httpx.AsyncClient(base_url=site.url) as client:
         for start, visits in ((0, 2), (25, 3)):

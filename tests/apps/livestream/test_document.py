@@ -60,7 +60,7 @@ def test_counts_add_up() -> None:
     assert (counts["by_device"], counts["by_cloud"], counts["alone"], counts["sent_bytes"]) == (2, 1, 1, 100)
 
 
-def test_bytes_that_were_sent_are_told_from_those_that_gave_an_answer() -> None:
+def test_sent_bytes_are_counted_apart_from_those_that_gave_an_answer() -> None:
     seconds = [second(0, 0.9, decided="cloud")]
     for number, why in enumerate(("away", "away", "late", "full"), 1):
         seconds.append({**second(number, 0.6, decided="device alone"), "why": why, "sent_bytes": 10**number})
@@ -88,7 +88,7 @@ def test_the_document_is_written_whole(tmp_path: Path) -> None:
 
 
 class TestPage:
-    def test_it_says_everything_without_scripts(self, tmp_path: Path) -> None:
+    def test_the_document_shows_everything_without_scripts(self, tmp_path: Path) -> None:
         value = made([second(0, 0.9, label="cup", held=0.8), second(1, 0.1)], faults=("ended at 2.0 s of 9.0 s",))
         page = write_page(value, tmp_path, video="talk.mp4").read_text()
         without = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
@@ -120,7 +120,7 @@ class TestPage:
         assert len(scripts) == 2
         assert "alert(1)</script>" not in page
 
-    def test_it_reaches_nothing_outside(self, tmp_path: Path) -> None:
+    def test_the_document_fetches_nothing(self, tmp_path: Path) -> None:
         page = write_page(made([second(0, 0.9)]), tmp_path).read_text()
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
 
@@ -155,7 +155,7 @@ class TestPage:
         assert "face (none in this stream)" not in page
         assert json.loads(page.split('id="data">')[1].split("</script>")[0])["seconds"][0]["evidence"]["voice"] is None
 
-    def test_it_says_which_frames_were_not_analysed_and_what_was_not_answered(self, tmp_path: Path) -> None:
+    def test_the_document_lists_frames_without_analysis_and_requests_without_an_answer(self, tmp_path: Path) -> None:
         stream = Stream(
             source="talk.mp4", duration_s=10, frames=4000, sound_s=1.0, unchanged=20, over_budget=5, budget=0.25
         )
@@ -171,7 +171,7 @@ class TestPage:
         assert path == "M0.0 0.0H333.33M666.67 160.0H1000.0"
 
     @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (75.9, "1:15"), (3725, "1:02:05")])
-    def test_clock(self, seconds: float, shown: str) -> None:
+    def test_seconds_are_shown_as_minutes_and_hours(self, seconds: float, shown: str) -> None:
         assert clock(seconds) == shown
 
     def test_script_json_round_trips(self) -> None:

@@ -102,7 +102,7 @@ class TestEvidence:
         assert EVIDENCE.frame_evidence([CUP, person], [[85, 45, 20, 20]], SIZE, RULE)["held"] == 0
         assert EVIDENCE.frame_evidence([CUP, person], [[85, 5, 20, 20]], SIZE, RULE)["held"] == 0.6
 
-    def test_the_held_item_gives_its_name_before_a_better_one_that_lies(self) -> None:
+    def test_a_held_item_gives_its_name_before_a_better_one_on_the_table(self) -> None:
         lying = item("bottle", 0.9, 0, 0, 30, 30)
         found = EVIDENCE.frame_evidence([lying, CUP, item("person", 0.9, 90, 0, 60, 100)], [], SIZE, RULE)
         assert (found["held"], found["label"]) == (0.6, "cup")
@@ -176,7 +176,7 @@ class TestEvidenceOfPalmAndArticle:
 
     @settings(max_examples=50, deadline=None)
     @given(ITEMS, FOUND, FOUND)
-    def test_another_palm_takes_nothing_from_what_is_handled_and_a_weaker_one_adds_nothing(
+    def test_another_palm_does_not_lower_the_evidence_and_a_weaker_one_does_not_raise_it(
         self, items: list[Any], palms: list[Any], more: list[Any]
     ) -> None:
         def handled(*found: Any) -> float:
@@ -192,7 +192,7 @@ class TestEvidenceOfPalmAndArticle:
         face = [122, 52, 6, 6]  # the detector takes faces for palms
         assert EVIDENCE.frame_evidence([CUP], [face], SIZE, RULE, [palm])["handled"] == 0
 
-    def test_what_is_in_the_middle_is_shown_where_nobody_is(self) -> None:
+    def test_an_article_in_the_middle_counts_as_shown_without_a_person(self) -> None:
         def shown(items: tuple[Any, ...] = (), faces: tuple[Any, ...] = (), palms: tuple[Any, ...] = ()) -> float:
             article = {"centre": 0.9, "border": 0.1}
             found: float = EVIDENCE.frame_evidence(items, faces, SIZE, RULE, palms, article)["shown"]

@@ -158,7 +158,9 @@ def test_results_do_not_go_where_other_files_are(tmp_path: Path) -> None:
 
 class TestResultsFolder:
     @pytest.mark.parametrize("out", ["/proc/self/results/of/today", "FILE/out"])
-    def test_one_that_cannot_be_written_is_said_before_anything_is_started(self, out: str, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_written_is_reported_before_anything_is_started(
+        self, out: str, tmp_path: Path
+    ) -> None:
         (tmp_path / "FILE").write_text("")
         out = out.replace("FILE", str(tmp_path / "FILE"))
         with pytest.raises(ConfigError, match=r"(no file can be written there|not a folder that can be read) .*--out"):
@@ -321,7 +323,7 @@ def test_each_highlight_has_the_picture_of_its_best_second() -> None:
 
 @pytest.mark.system
 @pytest.mark.asyncio
-async def test_a_task_that_fails_its_simulation_is_said_at_once(tmp_path: Path) -> None:
+async def test_a_task_that_fails_its_simulation_is_reported_at_once(tmp_path: Path) -> None:
     decision = {"bias": 0.0, "weights": {"no such evidence": 1.0}, "threshold": 0.5}
     with pytest.raises(TasksNotInstalledError, match=r"highlight-v1-4 is failed: .*no such evidence"):
         async with (

@@ -89,7 +89,7 @@ async def test_the_presenters_face_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_voice_is_told_from_music_and_silence(tmp_path: Path) -> None:
+async def test_the_voice_model_separates_voice_from_music_and_silence(tmp_path: Path) -> None:
     heard = sound()
     async with running(write_task("voice", tmp_path, OwnModels()), "voice") as task:
         whole = await task.run(samples=heard, pts_ms=0)

@@ -95,7 +95,7 @@ def test_one_of_the_two_models_alone_is_not_used(article_models: ModelFolder, tm
     assert "without article_efficientnet" in choose_models("public", ModelFolder(tmp_path)).why
 
 
-def test_the_own_models_have_no_such_task(tmp_path: Path) -> None:
+def test_the_own_models_have_neither_palm_nor_article(tmp_path: Path) -> None:
     with pytest.raises(TaskFilesError, match="has no model among the app's own"):
         write_task("article", tmp_path, OwnModels())
 

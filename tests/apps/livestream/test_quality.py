@@ -35,7 +35,7 @@ class TestCounts:
         assert (counted.precision, counted.recall, counted.f1) == (1, 1, 1)
 
     @given(FLAGS)
-    def test_right_answers_score_1(self, labels: list[bool]) -> None:
+    def test_only_right_answers_give_scores_of_1(self, labels: list[bool]) -> None:
         assert scores.count(labels, labels).f1 == 1
 
     def test_lengths_must_agree(self) -> None:
@@ -89,7 +89,7 @@ class TestIntervals:
 
 
 class TestAveragePrecision:
-    def test_all_found_is_1_and_none_is_0(self) -> None:
+    def test_average_precision_is_1_if_all_are_found_and_0_if_none_is(self) -> None:
         labels = [Interval(0, 3), Interval(8, 9)]
         assert moments.average_precision([(labels, labels)]) == 1
         assert moments.average_precision([(labels, [])]) == 0

@@ -244,7 +244,7 @@ async def test_a_consumer_that_is_behind_loses_the_oldest_frames_and_no_sound(tm
     assert source.report.balanced
 
 
-async def test_sound_that_nobody_reads_makes_the_source_wait(tmp_path: Path) -> None:
+async def test_unread_sound_makes_the_source_wait(tmp_path: Path) -> None:
     path = Movie(seconds=8).write(tmp_path / "a.mp4")
     async with open_source(path, when_behind="drop", limits=MediaLimits(sound_queue_s=1)) as source:
         await asyncio.sleep(0.5)

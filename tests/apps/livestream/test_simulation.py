@@ -64,7 +64,7 @@ def test_it_passes_task_check(task_folder: Callable[..., Path], name: str) -> No
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["item", "face", "voice", "palm", "article"])
-async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str) -> None:
+async def test_the_simulation_events_give_the_expected_outputs(task_folder: Callable[..., Path], name: str) -> None:
     folder = task_folder(name) / "simulation"
     lines = (folder / "events.jsonl").read_text().splitlines()
     async with running(task_folder(name), name) as task:

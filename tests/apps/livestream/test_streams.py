@@ -171,7 +171,7 @@ async def test_a_file_without_ranges_that_is_cut_is_reported(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("fault", ["stall", "reset", "trickle"])
-async def test_a_live_stream_that_is_lost_and_comes_back_goes_on(tmp_path: Path, fault: str) -> None:
+async def test_a_live_stream_that_is_lost_and_comes_back_continues(tmp_path: Path, fault: str) -> None:
     _, data = made(tmp_path, ".ts", seconds=8)
 
     def script(connection: socket.socket, _: bytes, number: int) -> None:
@@ -307,7 +307,7 @@ async def test_a_live_source_drops_frames_and_no_sound(tmp_path: Path) -> None:
     assert source.report.balanced
 
 
-async def test_video_goes_on_where_the_sound_of_a_live_stream_ends(tmp_path: Path) -> None:
+async def test_video_continues_where_the_sound_of_a_live_stream_ends(tmp_path: Path) -> None:
     """A frame waits for sound that may precede it for a second of stream, not until the sound comes back."""
     _, data = made(tmp_path, ".ts", seconds=8, sound_ms=[(0, 2000)])
     released = threading.Event()
@@ -330,7 +330,7 @@ async def test_video_goes_on_where_the_sound_of_a_live_stream_ends(tmp_path: Pat
 
 
 @pytest.mark.parametrize("at", ["before the head", "in the head of the file", "in the middle"])
-async def test_closing_a_stalled_source_takes_no_time(tmp_path: Path, at: str) -> None:
+async def test_a_stalled_source_closes_at_once(tmp_path: Path, at: str) -> None:
     _, data = made(tmp_path, ".ts", seconds=20)
     released = threading.Event()
 

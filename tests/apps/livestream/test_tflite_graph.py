@@ -49,7 +49,7 @@ def test_pad_adds_channels_at_the_end(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, np.pad(IMAGE, ends))
 
 
-def test_max_pool(tmp_path: Path) -> None:
+def test_max_pool_gives_the_maximum_of_each_window(tmp_path: Path) -> None:
     found = run(tmp_path, [one("MaxPool", (1, 3, 4, 4), padding="SAME", strides=(2, 2), window=(2, 2))])
     np.testing.assert_array_equal(found, IMAGE.reshape(1, 3, 2, 4, 2, 4).max((2, 4)))
 

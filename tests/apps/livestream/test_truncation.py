@@ -39,7 +39,7 @@ def movie(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.asyncio
-async def test_a_whole_file_is_called_whole(movie: Path) -> None:
+async def test_a_complete_file_is_reported_as_complete(movie: Path) -> None:
     items, report = await read(movie)
     assert len(frames_of(items)) == 40
     assert report.complete is (None if movie.suffix == ".ts" else True)
@@ -70,7 +70,7 @@ def damaged_file(movie: Path, folder: Path, seed: int) -> Path:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("share", CUTS)
-async def test_a_truncated_file_is_never_called_whole(movie: Path, tmp_path: Path, share: float) -> None:
+async def test_a_truncated_file_is_never_reported_as_complete(movie: Path, tmp_path: Path, share: float) -> None:
     """152 cuts: each is an error that says so, or ends with all that was decoded and the place of its end."""
     cut, length = cut_file(movie, tmp_path, share)
     try:
@@ -93,7 +93,7 @@ async def test_a_truncated_file_is_never_called_whole(movie: Path, tmp_path: Pat
 
 
 @pytest.mark.asyncio
-async def test_a_transport_stream_cut_between_packets_is_not_known_to_be_whole(tmp_path: Path) -> None:
+async def test_a_transport_stream_cut_between_packets_is_not_known_to_be_complete(tmp_path: Path) -> None:
     """It has no length and no index: where a packet of 188 bytes ends, its end may be anywhere."""
     whole = Movie(seconds=4).write(tmp_path / "a.ts").read_bytes()
     cut = tmp_path / "cut.ts"
@@ -105,7 +105,9 @@ async def test_a_transport_stream_cut_between_packets_is_not_known_to_be_whole(t
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("name", "codec"), [("a.wav", "pcm_s16le"), ("a.flac", "flac"), ("a.ogg", "libopus")])
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
-async def test_truncated_sound_is_never_called_whole(tmp_path: Path, name: str, codec: str, share: float) -> None:
+async def test_truncated_sound_is_never_reported_as_complete(
+    tmp_path: Path, name: str, codec: str, share: float
+) -> None:
     path = Movie(rate=0, seconds=10, sound_codec=codec).write(tmp_path / name)
     _, report = await read(path)
     assert report.complete is True

@@ -129,7 +129,7 @@ async def test_seconds_are_means_of_the_windows_that_begin_in_them(task_folder: 
 
 
 @pytest.mark.asyncio
-async def test_speech_is_told_from_noise_and_music(task_folder: Folders, sounds: Path) -> None:
+async def test_speech_is_separated_from_noise_and_music(task_folder: Folders, sounds: Path) -> None:
     async with running(task_folder("voice"), "voice") as task:
         for name in SPEECH:
             task.state = {}

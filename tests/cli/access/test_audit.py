@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return home.folder
 
 
-def test_it_shows_records(folder: Path) -> None:
+def test_audit_show_prints_the_records(folder: Path) -> None:
     shown = json.loads(run("show", str(folder), "--after", "3", "--json").stdout)["records"]
     assert [(record["number"], record["who"], record["subject"]) for record in shown] == [
         (4, "anna", "ipv-v1-3"), (5, "anna", "ipv-v1-4"),

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return home.folder
 
 
-def test_a_backup_says_what_it_lacks_and_its_hash_restores_it(folder: Path, tmp_path: Path) -> None:
+def test_a_backup_reports_what_is_missing_and_its_hash_restores_it(folder: Path, tmp_path: Path) -> None:
     made = run("backup", str(folder), str(tmp_path / "b"))
     assert made.exit_code == 0, made.output
     assert "without keys and tokens" in made.output

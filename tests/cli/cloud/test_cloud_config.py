@@ -93,7 +93,7 @@ def _flat(values: dict[str, dict[str, object]]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("more", "refused"), [((), "needs --database"), (("--gateways=0",), "add --gateways 1 or more")]
 )
-def test_a_cluster_with_a_shared_folder_has_an_edge_on_each_node_unless_it_is_told_otherwise(
+def test_a_cluster_with_a_shared_folder_has_an_edge_on_each_node_by_default(
     tmp_path: Path, more: tuple[str, ...], refused: str
 ) -> None:
     options = ("--ray", "--address=auto", "--shared-folder", "--gateway-label=a=b", *more)

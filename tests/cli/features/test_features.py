@@ -219,7 +219,7 @@ def test_tail_follows_and_survives_a_cloud_that_is_away(cloud: ServedFeatures, u
     assert "trying again in 1 s" in error
 
 
-def test_a_store_that_went_back_is_said_and_followed_there(tmp_path: Path, uploads: Path) -> None:
+def test_a_store_that_went_back_is_reported_and_followed_from_there(tmp_path: Path, uploads: Path) -> None:
     with Export(tmp_path / "f.csv", {"source": str(uploads.resolve())}) as exporting:
         exporting.add([{"position": 25}], 25)
     older = tmp_path / "older.db"
@@ -272,7 +272,7 @@ def test_export_writes_each_form_from_a_cloud(cloud: ServedFeatures, tmp_path: P
     )  # fmt: skip
 
 
-def test_an_export_that_was_cut_goes_on_and_has_each_feature_once(
+def test_an_export_that_was_cut_continues_and_has_each_feature_once(
     cloud: ServedFeatures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("walle.cli.features.commands._PAGE", 10)

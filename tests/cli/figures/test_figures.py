@@ -178,7 +178,7 @@ def test_a_figure_may_take_half_of_what_none_needs_and_the_last_one_all_of_it() 
     assert Budget(math.inf).share_s(first, [second]) == math.inf
 
 
-def test_where_all_need_more_than_there_is_each_has_its_part() -> None:
+def test_a_budget_that_is_too_small_is_shared_by_all_figures() -> None:
     now_s = 0.0
     first, second = (Figure(name=name, path=Path(name), title=name, quick_s=98.0) for name in "ab")
     budget = Budget(50.0, lambda: now_s)

@@ -270,7 +270,7 @@ def test_a_failed_simulation_shows_its_device_its_event_and_the_source_line(pers
     assert "traceback" not in "".join(line for line in shown if line.lstrip().startswith("SimulationFailed"))
 
 
-def test_what_the_cloud_refuses_is_said_with_what_to_do(person: Person) -> None:
+def test_a_refusal_by_the_cloud_is_shown_with_the_remedy(person: Person) -> None:
     with pytest.raises(CloudRefusedError, match="release 'none' does not exist"):
         person.text("status", "none")
     with pytest.raises(CloudRefusedError, match="v9"):
@@ -283,12 +283,12 @@ def test_what_the_cloud_refuses_is_said_with_what_to_do(person: Person) -> None:
     assert caught.value.status == 401
 
 
-def test_where_no_cloud_answers_the_address_is_named() -> None:
+def test_a_missing_cloud_is_reported_with_its_address() -> None:
     with pytest.raises(CloudUnreachableError, match=r"http://127\.0\.0\.1:1 .*walle cloud up"):
         Person("http://127.0.0.1:1", "").text("status")
 
 
-def test_another_server_is_told_from_a_cloud(tmp_path: Path) -> None:
+def test_another_server_is_reported_as_not_a_cloud(tmp_path: Path) -> None:
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             """Say nothing."""

@@ -294,7 +294,7 @@ def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:
     assert "it loads; give it events to run on: [simulation] events in task.toml, or --events" in result.stdout
 
 
-def test_simulate_plays_each_stream_of_a_log_by_itself(task: Path, tmp_path: Path) -> None:
+def test_simulate_plays_each_stream_of_a_log_separately(task: Path, tmp_path: Path) -> None:
     (task / "main.py").write_text("def execute(ctx, trigger):\n    assert len(ctx.events) == 2, len(ctx.events)\n")
     log = write_events(tmp_path / "log.jsonl", *((f"device-{number}", False) for number in range(5)))
     log.write_text(log.read_text() + "broken\n")

@@ -34,7 +34,7 @@ def new(name: str, clone: Path, folder: Path) -> dict[str, object]:
     return dict(json.loads(done.stdout))
 
 
-def test_tasks_of_a_scenario_lie_side_by_side_and_are_pushed_each(clone: Path, tmp_path: Path) -> None:
+def test_tasks_of_a_scenario_are_in_separate_folders_and_pushed_separately(clone: Path, tmp_path: Path) -> None:
     for name in ("visits", "dwell"):
         folder = tmp_path / name
         assert new(name, clone, folder)["branch"] == name

@@ -134,7 +134,7 @@ def test_it_plays_as_many_users_as_the_cloud_does() -> None:
     assert _USERS == DEFAULT_USERS
 
 
-def test_wrong_use_has_a_status_of_its_own(task: Path) -> None:
+def test_wrong_use_ends_with_status_2_and_a_failure_with_1(task: Path) -> None:
     assert simulate(task, "--limit", "0").returncode == 2
     assert simulate(task / "missing").returncode == 1
 

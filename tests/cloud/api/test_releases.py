@@ -254,7 +254,7 @@ async def test_a_heartbeat_needs_a_session_and_a_profile(gateway: Gateway) -> No
 
 
 @pytest.mark.asyncio
-async def test_health_without_a_token_asks_nobody() -> None:
+async def test_health_without_a_token_calls_no_service() -> None:
     """Anyone may ask it, as often as they like: with Ray the release service is another process."""
     releases = mock.AsyncMock()
     app = FastAPI()

@@ -208,7 +208,7 @@ async def test_a_form_of_a_session_that_has_ended_leads_to_the_login_through_an_
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
-async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: Path) -> None:
+async def test_a_client_cannot_claim_another_address_through_an_edge_or_around_it(tmp_path: Path) -> None:
     async with _shop_with_edge(tmp_path) as (shop, _, http):
         forged = {"X-Walle-Edge": "0" * 64 + " 10.0.0.9 1 https 1", "X-Forwarded-For": "10.0.0.9"}
         forged["X-Forwarded-Proto"] = "https"
@@ -231,7 +231,7 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
-async def test_clients_that_send_slowly_keep_nobody_from_the_gateway(tmp_path: Path) -> None:
+async def test_clients_that_send_slowly_do_not_block_others(tmp_path: Path) -> None:
     slowly = b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"
     patient = HttpLimits(grace_s=600.0, header_s=600.0)  # long limits: the machine may be busy too
     async with _shop_with_edge(tmp_path, patient) as (shop, edge, http), contextlib.AsyncExitStack() as undo:
@@ -362,7 +362,7 @@ class _NotedPauses(SystemClock):
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("asked", "answers"), [(b"3", 503), (b"1", 503), (b"25", 503), (b"3", 200)])
-async def test_a_gateway_that_answers_503_is_asked_again_when_it_said_and_less_and_less(
+async def test_a_gateway_that_answers_503_is_retried_after_its_time_and_with_growing_delays(
     asked: bytes, answers: int
 ) -> None:
     requests = 0

@@ -98,7 +98,7 @@ async def test_a_busy_monitor_gets_larger_batches_within_bounds(
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("bound", "value"), [("MAX_WAITING", 10), ("MAX_WAITING_BYTES", 3_000)])
-async def test_what_waits_is_bounded_and_the_rest_is_told_to_come_again(
+async def test_waiting_reports_are_bounded_and_others_are_asked_to_retry(
     monitor: _Monitor, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
     monkeypatch.setattr(report_queue, bound, value)

@@ -151,7 +151,7 @@ async def test_the_next_start_moves_them_and_says_so(left: LeftFolder, home: Clo
 @pytest.mark.parametrize(
     ("name", "when"), [("identities.db", "withdrawn"), ("exclusive.db", "half copied"), ("identities.db", "copied")]
 )
-def test_a_move_that_is_killed_goes_on_where_it_was(left: LeftFolder, home: CloudHome, name: str, when: str) -> None:
+def test_a_move_that_is_killed_continues_where_it_was(left: LeftFolder, home: CloudHome, name: str, when: str) -> None:
     program = [sys.executable, "-c", _MOVE, str(left.folder / name), left.dsn, when]
     assert subprocess.run(program, check=False, capture_output=True).returncode == -signal.SIGKILL
     assert (left.folder / name).exists()
@@ -222,7 +222,7 @@ def test_large_files_are_moved_by_parts(left: LeftFolder, home: CloudHome, monke
     left.check(home)
 
 
-def test_a_file_beside_a_database_that_has_identities_of_its_own_is_refused(tmp_path: Path, left: LeftFolder) -> None:
+def test_a_file_beside_a_database_with_other_identities_is_refused(tmp_path: Path, left: LeftFolder) -> None:
     own = tmp_path / "own"
     choose_database(own, left.dsn)
     with contextlib.closing(CloudHome(own)) as home:

@@ -44,9 +44,7 @@ async def test_state_is_in_the_database_that_the_folder_names(tmp_path: Path, po
     assert await asyncio.to_thread(os.listdir, tmp_path) == ["database.toml"]
 
 
-def test_a_folder_with_state_of_its_own_is_not_started_with_a_database(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
+def test_a_folder_with_state_in_files_is_not_started_with_a_database(tmp_path: Path, postgres: PostgresServer) -> None:
     dsn = postgres.make_database()
     CloudHome(tmp_path).audit.append("release.created", who="test")
     with pytest.raises(ConfigError, match=r"move them first: walle cloud move-state .* --to postgresql://"):
@@ -84,7 +82,7 @@ async def test_a_monitor_whose_lease_is_taken_stops_and_saves_nothing(
 
 
 @pytest.mark.asyncio
-async def test_a_second_node_waits_and_goes_on_with_what_the_first_has_saved(
+async def test_a_second_node_waits_and_continues_with_what_the_first_has_saved(
     tmp_path: Path, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     dsn = postgres.make_database()

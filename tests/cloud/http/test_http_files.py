@@ -129,7 +129,7 @@ async def test_requests_that_come_meanwhile_are_answered_after_the_file(tmp_path
 
 
 @pytest.mark.asyncio
-async def test_a_client_that_leaves_or_takes_nothing_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_or_stops_reading_leaves_nothing_behind(tmp_path: Path) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names
     async with _server(tmp_path, HttpLimits(stalled_s=0.0)) as (front, url, sha256):
         loop = asyncio.get_running_loop()

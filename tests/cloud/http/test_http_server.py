@@ -319,7 +319,7 @@ async def test_a_connection_ends_after_a_number_of_requests() -> None:
 
 
 @pytest.mark.asyncio
-async def test_only_who_is_known_is_told_that_the_disk_is_full(tmp_path: Path) -> None:
+async def test_only_known_callers_learn_that_the_disk_is_full(tmp_path: Path) -> None:
     start = b"POST /v1/releases/r/start HTTP/1.1\r\nhost: x\r\n%s\r\n"
     async with served(HttpLimits()) as server:
         server.front._space = DiskSpace(tmp_path, 1 << 62)
@@ -482,7 +482,7 @@ async def test_between_turns_that_rest_others_have_the_loop() -> None:
     assert passes[0] < passes[1] < passes[2]
 
 
-def test_addresses() -> None:
+def test_addresses_of_one_ipv6_network_count_as_one_client() -> None:
     assert address_key("192.0.2.1") == "192.0.2.1"
     assert address_key("::ffff:192.0.2.1") == "192.0.2.1"
     assert address_key("2001:db8::1") == address_key("2001:db8::2:3") != address_key("2001:db8:0:1::1")

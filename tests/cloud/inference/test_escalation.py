@@ -70,7 +70,7 @@ async def outputs(shop: ShopCloud, user: User) -> list[Any]:
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_late_cloud_leaves_the_task_time_to_decide_by_itself(tmp_path: Path) -> None:
+async def test_a_late_cloud_leaves_the_task_time_to_decide_alone(tmp_path: Path) -> None:
     config = AUTO + "[limits]\ndeadline_ms = 600\n"
     async with escalating(tmp_path, main(seconds=0.55), config) as (shop, user):
         await user.visit()
@@ -94,7 +94,7 @@ async def test_the_tasks_own_time_limit_holds_in_the_cloud_too(tmp_path: Path) -
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_full_cloud_refuses_at_once_and_the_task_goes_on(tmp_path: Path) -> None:
+async def test_a_full_cloud_refuses_at_once_and_the_task_continues(tmp_path: Path) -> None:
     config = AUTO + "[cloud]\nqueue = 1\n[limits]\ndeadline_ms = 3000\n"
     async with escalating(tmp_path, main(), config) as (shop, user):
         tunnel = user.device.tunnel

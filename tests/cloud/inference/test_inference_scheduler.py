@@ -174,7 +174,7 @@ async def test_a_request_without_a_deadline_gets_one(rig: Rig) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_nobody_waits_for_is_taken_out_and_stopped(rig: Rig) -> None:
+async def test_a_request_that_was_cancelled_is_removed_and_stopped(rig: Rig) -> None:
     version = rig.version("max_batch = 2\nbatch_ms = 0")
     first = await rig.ask(version, 0, 5.0)
     waits = await rig.ask(version, 1, 5.0)
@@ -216,7 +216,7 @@ async def test_a_lost_batch_runs_again_and_at_last_fails(rig: Rig) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_lost_request_whose_time_is_over_fails_in_time(rig: Rig) -> None:
+async def test_a_lost_request_past_its_deadline_fails_in_time(rig: Rig) -> None:
     version = rig.version("replicas = 1")
     late = await rig.ask(version, 0, 0.5)
     rig.engine.capacity = 0  # no other replica

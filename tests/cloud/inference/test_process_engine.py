@@ -259,7 +259,7 @@ async def test_a_replica_is_not_silent_while_this_process_is_stopped(
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_request_that_nobody_waits_for_is_stopped_in_its_process(tmp_path: Path) -> None:
+async def test_a_cancelled_request_is_stopped_in_its_process(tmp_path: Path) -> None:
     async with engine_of(tmp_path, 1) as (engine, _):
         version = released(home_in(tmp_path), MAIN, BATCHES)
         scheduler = Scheduler(engine, SystemClock())
@@ -314,7 +314,7 @@ async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(t
 
 
 @pytest.mark.asyncio
-async def test_why_a_process_cannot_be_reached_is_said_once(
+async def test_the_reason_why_a_process_cannot_be_reached_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(process_engine_module, "_BACKOFF_MAX_S", 0.001)

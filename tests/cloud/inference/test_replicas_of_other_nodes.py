@@ -159,7 +159,7 @@ async def says_hello(connection: Connection) -> bool:
 
 
 @pytest.mark.asyncio
-async def test_nobody_but_the_scheduler_may_ask_a_replica(tmp_path: Path) -> None:
+async def test_only_the_scheduler_may_call_a_replica(tmp_path: Path) -> None:
     server = ReplicaServer(CloudConfig(folder=tmp_path / "absent"), cache=tmp_path / "cache")
     await server.start()
     try:
@@ -191,7 +191,7 @@ async def plain_connection(address: TlsAddress) -> Connection:
 
 
 @pytest.mark.asyncio
-async def test_nobody_but_the_replica_may_answer_the_scheduler() -> None:
+async def test_only_the_replica_may_answer_the_scheduler() -> None:
     key, replica, impostor = PeerKey(), PeerKey(), PeerKey()
     received: list[bytes] = []
 

@@ -77,7 +77,7 @@ def decoded(answers: list[bytes | Exception]) -> list[Any]:
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_batch_runs_together_and_each_payload_has_its_own_end(tmp_path: Path) -> None:
+async def test_a_batch_runs_together_and_each_payload_has_its_result_or_error(tmp_path: Path) -> None:
     home = home_in(tmp_path)
     version = released(home, MAIN, BATCHES)
     async with engine_in(home) as engine:
@@ -274,7 +274,7 @@ async def test_the_results_of_a_batch_are_bounded_together(tmp_path: Path, monke
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_what_is_loaded_beforehand_takes_no_room_from_what_is_used(tmp_path: Path) -> None:
+async def test_versions_loaded_in_advance_evict_none_in_use(tmp_path: Path) -> None:
     home, clock = home_in(tmp_path), ManualClock()
     main = "def execute(ctx, x): return x\n"
     config = "[cloud]\nreplicas = 2\n"

@@ -97,7 +97,7 @@ async def test_a_start_waits_for_a_server_that_is_stopped_and_for_a_role_with_to
 
 @pytest.mark.system
 @pytest.mark.timeout(240)
-def test_the_command_starts_before_its_database_and_goes_on_once_it_is_there(tmp_path: Path, start: Programs) -> None:
+def test_the_command_starts_before_its_database_and_continues_once_it_is_there(tmp_path: Path, start: Programs) -> None:
     with postgres_server(port=free_port()) as server:
         server.stop()
         arguments = ["cloud", "up", str(tmp_path / "cloud"), f"--database={server.dsn()}", "--http-port=0"]

@@ -283,7 +283,7 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
 
 
 @pytest.mark.asyncio
-async def test_uploads_that_can_never_be_stored_are_told_at_once(
+async def test_uploads_that_can_never_be_stored_are_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("walle.pipeline.ingest.service._FAREWELL_S", 0.2)  # for what is never stored, at the end
@@ -301,7 +301,7 @@ async def test_uploads_that_can_never_be_stored_are_told_at_once(
         assert "is damaged" in health.json()["tunnel"]["error"]
 
 
-def test_a_home_is_made_once_and_its_secrets_are_whole_and_its_owners(tmp_path: Path) -> None:
+def test_a_home_is_made_once_with_complete_secrets_that_only_its_owner_reads(tmp_path: Path) -> None:
     home = CloudHome(tmp_path)
     home.prepare(("shop",))
     admin = home.admin_token

@@ -193,7 +193,7 @@ async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_a_device_that_fills_the_disk_is_refused_and_others_go_on(tmp_path: Path, processes: int) -> None:
+async def test_a_device_that_fills_the_disk_is_refused_and_others_continue(tmp_path: Path, processes: int) -> None:
     options = {"device_quota": "4MB,10", "tunnel_processes": processes}
     async with _fleet(tmp_path, **options) as (cloud, fleet, http), asyncio.timeout(60):
         fleet.make(50)

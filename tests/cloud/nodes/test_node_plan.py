@@ -88,7 +88,7 @@ def test_a_restart_takes_each_process_once_and_a_successor_comes_before_its_pred
     assert progress(plan, [EDGE], running, "")["remaining"] == 0
 
 
-def test_a_restart_that_was_broken_off_beside_its_predecessor_goes_on() -> None:
+def test_a_restart_that_was_broken_off_beside_its_predecessor_continues() -> None:
     successor = Process("edge-aaaaaaaa-2", A.id, 20, "edge")
     plan = Plan(restarting=tuple(EDGES_OF_A[:1]))
     assert in_turn(plan, [EDGE], [*EDGES_OF_A, successor]) == [Leave("edge-aaaaaaaa-0", 0.0)]
@@ -114,7 +114,7 @@ def test_a_node_is_found_by_the_start_of_its_id_or_its_host() -> None:
         find_node([A, Node("aaaa", "three")], "aa")
 
 
-def test_names_of_members_are_told_from_others() -> None:
+def test_names_of_members_are_recognised() -> None:
     assert parse_member("edge-aaaaaaaa-12") == ("edge", "aaaaaaaa")
     assert [parse_member(name) for name in ("gateway", "inference-0", "edge-aaa-0")] == [None] * 3
 

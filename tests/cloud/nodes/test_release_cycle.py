@@ -125,7 +125,7 @@ async def test_a_version_that_fails_on_part_is_rolled_back_and_no_device_is_ever
 
 
 @pytest.mark.asyncio
-async def test_a_cloud_that_is_restarted_in_mid_release_goes_on(tmp_path: Path) -> None:
+async def test_a_cloud_that_is_restarted_in_mid_release_continues(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:
         await shop.push("v1")
         release_id = await shop.release("v1", beta=["d0"], steps=[0.001, 1.0])

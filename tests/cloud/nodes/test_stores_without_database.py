@@ -31,7 +31,7 @@ def own_server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.asyncio
-async def test_callers_are_told_to_try_again_and_a_stop_ends_what_waits(
+async def test_callers_are_asked_to_retry_and_a_stop_ends_waiting_calls(
     own_server: PostgresServer, tmp_path: Path
 ) -> None:
     node = IdentityNode(CloudConfig(folder=tmp_path, database=own_server.dsn()))

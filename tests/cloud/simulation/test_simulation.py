@@ -102,7 +102,7 @@ async def test_an_output_that_is_not_plain_data_fails_with_its_place(
 
 
 @pytest.mark.asyncio
-async def test_each_kind_of_device_has_a_state_of_its_own(simulator: Simulator) -> None:
+async def test_each_kind_of_device_has_a_separate_state(simulator: Simulator) -> None:
     main = """\
 def execute(ctx, trigger):
     assert ctx.state.get("n", 0) == trigger["event"]["contents"]["n"], ctx.state
@@ -229,7 +229,7 @@ def stateful(*users: str) -> tuple[Bundle, bytes]:
 
 
 @pytest.mark.asyncio
-async def test_each_user_of_the_events_has_a_device_of_its_own() -> None:
+async def test_each_user_of_the_events_has_a_separate_device() -> None:
     got: list[SimulatedRun] = []
     task, events = stateful("phone-a", "phone-b")
     result = await Simulator(1, on_run=got.append).run(task, events, DEVICE_KINDS[:1])
@@ -520,7 +520,7 @@ async def test_a_version_that_poisons_its_interpreter_fails_alone_and_is_named(
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_each_simulation_has_a_process_of_its_own_and_a_scenario_one_at_a_time() -> None:
+async def test_each_simulation_has_a_separate_process_and_a_scenario_one_at_a_time() -> None:
     main = """\
 import json
 

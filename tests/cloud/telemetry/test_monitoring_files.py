@@ -85,7 +85,7 @@ def test_every_alert_says_what_to_do_and_has_tests_of_both_kinds() -> None:
         assert f"{rule['alert']} stays quiet" in names
 
 
-def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
+def test_panels_do_not_overlap_and_have_distinct_ids() -> None:
     panels = _dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells: set[tuple[int, int]] = set()

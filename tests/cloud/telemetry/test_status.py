@@ -113,7 +113,7 @@ class UnknownProcesses:
 
 
 @pytest.mark.asyncio
-async def test_the_rest_is_shown_where_nobody_can_say_what_runs(tmp_path: Path) -> None:
+async def test_status_shows_the_rest_while_the_list_of_processes_is_unknown(tmp_path: Path) -> None:
     home = CloudHome(tmp_path / "cloud")
     home.prepare()
     tunnel = {"queued": 3, "lag_s": 1.5}

@@ -43,7 +43,7 @@ async def test_a_device_that_makes_topics_up_does_not_grow_the_metrics(tmp_path:
 
 
 @pytest.mark.asyncio
-async def test_a_store_that_cannot_be_read_and_a_full_quarantine_are_not_ok(
+async def test_an_unreadable_store_and_a_full_quarantine_are_not_ok(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, away = tmp_path / "uploads.db", tmp_path / "away.db"

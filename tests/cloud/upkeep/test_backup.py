@@ -377,7 +377,7 @@ def test_each_branch_is_in_a_backup_whatever_its_name(home: CloudHome) -> None:
     assert found == set(names)
 
 
-def test_a_restored_cloud_takes_no_enrolment_token_from_before(home: CloudHome, tmp_path: Path) -> None:
+def test_a_restored_cloud_refuses_earlier_enrolment_tokens(home: CloudHome, tmp_path: Path) -> None:
     token = home.identities().make_token(uses=1, life_s=3600.0)
     out, _ = backup_of(home)
     home.identities().certify("phone", b"key", token, expires_s=4e9)

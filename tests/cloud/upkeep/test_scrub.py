@@ -289,7 +289,7 @@ def test_a_store_that_does_not_answer_ends_the_pass(world: World, monkeypatch: p
 
 
 @pytest.mark.asyncio
-async def test_the_rate_is_kept_and_a_pass_goes_on_where_it_was(world: World) -> None:
+async def test_the_rate_is_kept_and_a_pass_continues_where_it_was(world: World) -> None:
     async def run(after: str = "") -> list[str]:
         rate = 1e6
         found = world.scrubber.run(rate=lambda all_bytes, _: rate if all_bytes else math.inf, after=after)

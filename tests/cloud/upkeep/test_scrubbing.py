@@ -107,7 +107,7 @@ async def test_a_damaged_file_pauses_its_releases_and_is_shown_until_it_is_put_a
 
 
 @pytest.mark.asyncio
-async def test_a_pass_goes_on_after_a_restart_and_keeps_the_faults_that_it_found(world: World) -> None:
+async def test_a_pass_continues_after_a_restart_and_keeps_the_faults_that_it_found(world: World) -> None:
     files = [
         f"{name}/{f.sha256}"
         for name in ("cloud-files", "files")

@@ -94,7 +94,7 @@ def folder(tmp_path: Path) -> Path:
     return home.folder
 
 
-def test_everything_moves_and_goes_on_where_it_was(folder: Path, postgres: PostgresServer) -> None:
+def test_everything_moves_and_continues_where_it_was(folder: Path, postgres: PostgresServer) -> None:
     dsn = postgres.make_database()
     counts = move_state(folder, dsn)
     expected = {"releases": 1, "transitions": 2, "effects": 1, "table_rows": 1, "counters": 1, "evidence": 1}

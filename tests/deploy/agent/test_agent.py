@@ -155,7 +155,7 @@ async def test_expiry_is_asked_of_directives_and_not_of_what_is_installed(tmp_pa
 
 
 @pytest.mark.asyncio
-async def test_a_failed_check_is_told_once_and_only_a_newer_directive_tries_again(tmp_path: Path) -> None:
+async def test_a_failed_check_is_reported_once_and_only_a_newer_directive_retries(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     await device.do(publish(cloud, "v1"))
@@ -272,7 +272,7 @@ async def test_a_version_that_cannot_be_put_to_use_at_a_start_is_left(tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_a_removal_holds_though_the_task_does_not_end_well(tmp_path: Path) -> None:
+async def test_a_removal_holds_though_the_task_fails_to_close(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     await device.do(publish(cloud, "v1"))

@@ -128,7 +128,7 @@ async def test_nudged_weights_travel_as_an_exclusive_or_to_a_device_with_little_
 
 
 @pytest.mark.asyncio
-async def test_a_difference_goes_on_after_a_dropped_link_and_a_restart(tmp_path: Path) -> None:
+async def test_a_difference_continues_after_a_dropped_link_and_a_restart(tmp_path: Path) -> None:
     site = Site(tmp_path)
     async with _device(site, tmp_path / "agent") as device:
         await device.do(site.publish("v1", OLD))

@@ -177,7 +177,7 @@ async def test_a_failing_version_is_left_though_a_pull_is_under_way(tmp_path: Pa
 
 
 @pytest.mark.asyncio
-async def test_closing_cancels_a_pull_which_goes_on_after_the_next_start(tmp_path: Path) -> None:
+async def test_closing_cancels_a_pull_which_continues_after_the_next_start(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = Device(tmp_path / "agent", cloud)
     first, second = publish(cloud, "v1"), publish(cloud, "v2")
@@ -216,7 +216,7 @@ async def test_one_slow_task_does_not_hold_up_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_cancelled_at_any_step_nothing_goes_on_behind_and_the_device_has_a_whole_version(tmp_path: Path) -> None:
+async def test_a_pull_cancelled_at_any_step_leaves_no_work_and_a_complete_version(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     loop = asyncio.get_running_loop()

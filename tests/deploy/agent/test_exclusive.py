@@ -351,7 +351,7 @@ async def test_a_flipped_bit_on_the_disk_is_found_and_the_file_comes_again(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("damage", ["", "[", "{}", "[]", "null", '{"format":1,"era":"","list":"{}"}', "forged"])
-async def test_a_list_on_the_disk_that_nobody_signed_is_not_used(tmp_path: Path, damage: str) -> None:
+async def test_an_unsigned_list_on_the_disk_is_not_used(tmp_path: Path, damage: str) -> None:
     cloud = ExclusiveCloud()
     cloud.put("a", b"one")
     assert await (await cloud.device(tmp_path, BOTH)).refresh()

@@ -80,7 +80,7 @@ def _reported(device: Device, directive: Directive) -> list[tuple[str, str]]:
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_is_told_as_the_devices_also_after_a_restart(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_as_a_device_fault_also_after_a_restart(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     directive = publish(cloud, "v1")
@@ -117,7 +117,7 @@ async def test_a_file_that_is_corrupted_on_the_device_is_the_devices(tmp_path: P
 
 
 @pytest.mark.asyncio
-async def test_a_clock_that_is_ahead_is_told_and_a_forged_directive_is_not(tmp_path: Path) -> None:
+async def test_a_clock_that_is_ahead_is_reported_and_a_forged_directive_is_not(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = Device(tmp_path / "agent", cloud)
     await device.agent.start()
@@ -184,7 +184,9 @@ def _place(store: Store, data: bytes) -> Path:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fault", ["missing", "flipped bit", "cut", "503"])
-async def test_a_fault_of_the_store_is_told_as_the_clouds_and_ends_with_it(tmp_path: Path, fault: str) -> None:
+async def test_a_fault_of_the_store_is_reported_as_a_cloud_fault_until_it_is_repaired(
+    tmp_path: Path, fault: str
+) -> None:
     cloud = CloudFiles()
     directive = publish(cloud, "v1")
     store = Store(tmp_path / "cdn", cloud)
@@ -216,7 +218,7 @@ async def test_a_fault_of_the_store_is_told_as_the_clouds_and_ends_with_it(tmp_p
 
 
 @pytest.mark.asyncio
-async def test_a_link_that_drops_at_each_try_is_told_once_as_the_networks(tmp_path: Path) -> None:
+async def test_a_link_that_drops_at_each_try_is_reported_once_as_a_network_fault(tmp_path: Path) -> None:
     cloud = CloudFiles()
     directive = publish(cloud, "v1")
     store = Store(tmp_path / "cdn", cloud)

@@ -205,7 +205,7 @@ async def test_one_redirect_is_followed_and_none_of_metadata() -> None:
         ("http://cloud.example/cdn/x", "http://files.example/y", False),
     ],
 )
-def test_where_redirects_may_lead(source: str, location: str, followed: bool) -> None:
+def test_a_redirect_leads_to_other_hosts_over_https_only(source: str, location: str, followed: bool) -> None:
     answer = httpx.Response(302, headers={"Location": location}, request=httpx.Request("GET", source))
     if followed:
         assert str(_target(answer, source)) == location

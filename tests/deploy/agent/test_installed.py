@@ -80,7 +80,7 @@ def test_a_failed_version_stays_away_and_a_corrupted_one_may_return_by_the_same_
     assert TaskState(task=TASK).fall_back("x") == TaskState(task=TASK)
 
 
-def test_going_back_is_told_by_number_where_versions_have_one() -> None:
+def test_a_step_back_is_recognised_by_version_number() -> None:
     assert _ref(9).is_back_from(_ref(10))
     assert not _ref(10).is_back_from(_ref(9))
     assert not VersionRef("canary", "", "").is_back_from(_ref(10))

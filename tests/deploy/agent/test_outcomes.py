@@ -148,7 +148,7 @@ def test_a_batch_is_never_larger_than_the_cloud_takes() -> None:
     assert seen == 2000
 
 
-def test_an_error_of_half_characters_is_told_in_whole_ones() -> None:
+def test_an_error_with_lone_surrogates_is_reported_in_valid_characters() -> None:
     report = _report()
     report.count_run("s/t", "v1", "r1", failed("no file named \udcff"))
     batch = report.take_batch()

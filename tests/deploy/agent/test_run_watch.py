@@ -77,14 +77,14 @@ def test_a_version_may_fail_as_the_one_before_did_and_no_more() -> None:
     assert runs_until_bad(1.0, 1, watch=after(1_000, 1_000), most=5_000) == 5_000  # the version before was no better
 
 
-def test_a_version_of_few_runs_hands_on_what_it_was_allowed_itself() -> None:
+def test_a_version_of_few_runs_passes_its_allowance_on() -> None:
     lenient = after(1_000, 300)
     hasty = RunWatch(RunCounts(3, 3), allowed=lenient.allowed).next()
     assert hasty.allowed == lenient.allowed
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_watch_goes_on_where_it_was_kept(seed: int) -> None:
+def test_a_watch_continues_where_it_was_kept(seed: int) -> None:
     rng = random.Random(seed)
     watch = after(100, rng.randrange(100))
     for _ in range(rng.randrange(200)):

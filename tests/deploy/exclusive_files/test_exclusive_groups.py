@@ -100,7 +100,7 @@ def test_every_gateway_makes_the_same_bytes_and_keeps_nothing_for_a_device(folde
         assert b"secret of gold" not in path.read_bytes()
 
 
-def test_without_the_clouds_key_a_file_is_left_out_and_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_clouds_key_a_file_is_left_out_and_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     groups_of(folder).put(TASK, "a", GOLD, b"x", by="anna")
     (folder / "key").unlink()  # a cloud that was restored without keys
     groups = groups_of(folder)

@@ -26,7 +26,7 @@ def test_the_largest_groups_come_first_and_the_rest_is_counted() -> None:
     assert sum(group.devices for group in found.groups) + found.other_devices == len(devices)
 
 
-def test_what_most_devices_of_a_group_say_stands_for_it_and_one_liar_makes_no_group() -> None:
+def test_most_devices_decide_a_groups_attributes_and_one_device_makes_no_group() -> None:
     devices = [profile(n, "10.0", os="ios", memory_mb=4096, performance="high") for n in range(500)]
     devices += [profile(500 + n, "10.0", os="ios", memory_mb=1, performance=True) for n in range(200)]
     devices.append(profile(999, "666", os="\x1b[31mevil", performance="none"))
@@ -43,7 +43,7 @@ def test_what_most_devices_of_a_group_say_stands_for_it_and_one_liar_makes_no_gr
     assert found.other_names == ("app 666 on \\x1b[31mevil (1 device)",)
 
 
-def test_a_system_that_is_not_a_text_or_is_missing_is_a_group_of_its_own() -> None:
+def test_a_system_that_is_not_a_text_or_is_missing_is_a_separate_group() -> None:
     devices = [profile(1, "1"), profile(2, "1", os=7), profile(3, "1"), profile(4, "1", os="ios")]
     found = TargetedGroups.of([*devices, profile(5, "1", os="ios")])
     assert [(group.os, group.devices) for group in found.groups] == [("", 3), ("ios", 2)]

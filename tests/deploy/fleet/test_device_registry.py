@@ -84,7 +84,9 @@ class DeviceRegistryContract:
         assert [one.failure.error for one in await registry.failures("d1")] == ["unsigned", "'a'"]
 
     @pytest.mark.asyncio
-    async def test_pages_and_filters(self, registry: DeviceRegistry, clock: ManualClock) -> None:
+    async def test_filters_select_devices_and_pages_list_each_once(
+        self, registry: DeviceRegistry, clock: ManualClock
+    ) -> None:
         for number in range(20):
             registry.note(header(f"d{number:02}", {"shop/ipv": f"v{number % 2}"}, app_version=f"1.{number % 4}"))
             await registry.flush()

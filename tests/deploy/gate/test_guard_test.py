@@ -139,7 +139,7 @@ reports = st.lists(
 
 @settings(max_examples=50)
 @given(reports, reports)
-def test_the_tests_go_on_from_plain_values_at_any_time(
+def test_the_tests_continue_from_plain_values_at_any_time(
     first: list[tuple[bool, dict[str, float], str]], then: list[tuple[bool, dict[str, float], str]]
 ) -> None:
     guards = (Guard.parse("a < 1.5x"), Guard.parse("latency_ms < 10"))

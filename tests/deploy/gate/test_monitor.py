@@ -701,7 +701,7 @@ def test_an_open_guard_holds_the_step_without_which_it_would_be_accepted() -> No
     assert monitor.evidence()["guards"][0]["state"] == "open"
 
 
-def test_without_a_version_before_only_absolute_guards_are_judged_and_that_is_said() -> None:
+def test_without_a_version_before_only_absolute_guards_are_judged_with_a_note() -> None:
     gate = Gate(guards=("latency_ms < 1.2x", "latency_ms < 1000"))
     monitor = Monitor(_step(gate))
     assert _guarded(monitor, times=5.0) is Verdict.ACCEPT
@@ -740,7 +740,7 @@ def test_a_few_hostile_devices_that_report_a_metric_which_the_version_before_lac
     assert monitor.evidence()["guards"][0]["why"] == "devices with the version before do not report the metric"
 
 
-def test_a_guard_on_a_metric_that_nobody_reports_pauses_until_a_person_overrules() -> None:
+def test_a_guard_on_an_unreported_metric_pauses_until_a_person_overrules() -> None:
     step = _step(Gate(guards=("confidnce > 0.9",)))
     monitor = Monitor(step)
     assert _guarded(monitor, times=1.0) is Verdict.PAUSE

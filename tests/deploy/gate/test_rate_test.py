@@ -48,7 +48,7 @@ def test_without_devices_there_is_no_evidence(test: RateTest) -> None:
     assert math.isclose(test.accept_log({}, {}), 0.0, abs_tol=1e-9)
 
 
-def test_equal_versions_are_seldom_told_apart_however_often_one_looks() -> None:
+def test_equal_versions_are_seldom_rejected_however_often_they_are_checked() -> None:
     test = RateTest(floor=0.005, gap=0.015, hostile=0.0)
     source = random.Random(3)
     rejected = 0

@@ -129,7 +129,7 @@ steps = st.lists(
 
 @settings(max_examples=60)
 @given(steps, steps)
-def test_the_evidence_goes_on_from_plain_values_at_any_time(
+def test_the_evidence_continues_from_plain_values_at_any_time(
     first: list[tuple[str, str, int]], then: list[tuple[str, str, int]]
 ) -> None:
     one, again = _watch(), _watch()

@@ -132,7 +132,7 @@ def test_fetches_of_one_token_at_once_all_succeed(host: Host) -> None:
         assert asyncio.run(at_once()) == [0] * 6
 
 
-def test_who_waits_too_long_is_told_why(host: Host) -> None:
+def test_a_fetch_that_waits_too_long_is_refused_with_the_reason(host: Host) -> None:
     with (
         served(git_app(host.repos, host.access, answers=host.budget(wait_s=0.2))) as url,
         contextlib.ExitStack() as undo,

@@ -269,7 +269,7 @@ def test_what_a_killed_push_leaves_is_removed(host: Host, place: str) -> None:
     host.check()
 
 
-def test_pushes_and_fetches_go_on_while_packs_are_replaced(host: Host) -> None:
+def test_pushes_and_fetches_continue_while_packs_are_replaced(host: Host) -> None:
     errors: list[str] = []
     ended = threading.Event()
 
@@ -428,7 +428,7 @@ async def test_upkeep_removes_and_measures(host: Host) -> None:
 
 
 @pytest.mark.asyncio
-async def test_upkeep_of_others_goes_on_where_a_repository_is_damaged(host: Host) -> None:
+async def test_upkeep_of_others_continues_where_a_repository_is_damaged(host: Host) -> None:
     host.repos.create("a-first")
     damaged = host.folder / "repos" / "a-first.git"
     shutil.rmtree(damaged / "objects")

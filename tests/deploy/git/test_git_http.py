@@ -173,7 +173,7 @@ def test_broken_version_is_refused_with_the_reason(
     assert host.repos.versions("shop", "ipv") == ["v1"]
 
 
-def test_branch_names(host: Host, tmp_path: Path) -> None:
+def test_a_branch_name_that_git_cannot_store_is_refused_with_the_reason(host: Host, tmp_path: Path) -> None:
     copy = work(tmp_path / "work")
     git(copy, "push", host.remote(), "ipv", "ipv:feature/ünïcode")
     reasons = (
@@ -224,7 +224,7 @@ def test_version_never_moves_and_is_never_deleted_but_branches_are_free(host: Ho
     )
 
 
-def test_roles(host: Host, tmp_path: Path) -> None:
+def test_a_push_needs_the_role_author_and_a_version_the_role_releaser(host: Host, tmp_path: Path) -> None:
     copy = work(tmp_path / "work")
     git(copy, "tag", "ipv/v1")
     assert "wim" not in git(copy, "push", host.remote("write"), "ipv").stderr
@@ -313,7 +313,7 @@ def test_concurrent_pushes_all_arrive(host: Host, tmp_path: Path) -> None:
     git(tmp_path / "mirror", "fsck", "--strict")
 
 
-def test_of_two_pushes_that_race_for_a_branch_one_wins(host: Host, tmp_path: Path) -> None:
+def test_one_of_two_pushes_that_race_for_a_branch_wins(host: Host, tmp_path: Path) -> None:
     copy = work(tmp_path / "work")
     git(copy, "push", host.remote(), "ipv")
     rivals = []
@@ -414,7 +414,7 @@ def test_upload_that_breaks_off_changes_nothing(host: Host) -> None:
     assert host.heard == []
 
 
-def test_bad_requests_are_told_apart(host: Host) -> None:
+def test_bad_requests_have_different_answers(host: Host) -> None:
     base = f"{host.url}/git/shop.git"
     push = {"content-type": "application/x-git-receive-pack-request"}
     line = f"{'0' * 40} {'1' * 40} refs/heads/ipv\0report-status"

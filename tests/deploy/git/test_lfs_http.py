@@ -339,7 +339,7 @@ MODEL = os.urandom(900_000)
 
 @needs_git_lfs
 @pytest.mark.parametrize("pushes", [1, 2])
-def test_an_upload_of_git_lfs_that_was_cut_goes_on_where_it_ended(host: Host, tmp_path: Path, pushes: int) -> None:
+def test_an_upload_of_git_lfs_that_was_cut_continues_where_it_ended(host: Host, tmp_path: Path, pushes: int) -> None:
     """Within a push git-lfs tries again by itself, here once; after that the next push goes on."""
     copy = work(tmp_path / "work", {**TASK, "resources/m.bin": MODEL})
     git(copy, "lfs", "install", "--local")
@@ -362,7 +362,7 @@ def test_an_upload_of_git_lfs_that_was_cut_goes_on_where_it_ended(host: Host, tm
 
 
 @pytest.mark.asyncio
-async def test_our_own_client_goes_on_where_its_upload_was_cut(host: Host, tmp_path: Path) -> None:
+async def test_walles_client_continues_where_its_upload_was_cut(host: Host, tmp_path: Path) -> None:
     path, sha256 = tmp_path / "m.bin", hashlib.sha256(MODEL).hexdigest()
     path.write_bytes(MODEL)
     sent: list[int] = []
@@ -453,7 +453,7 @@ def test_one_request_at_a_time_adds_to_an_upload(host: Host) -> None:
     assert tus.patch(DATA[10:], 10).status_code == 204
 
 
-def test_an_upload_that_does_not_go_on_is_removed_after_its_time(tmp_path: Path) -> None:
+def test_an_abandoned_upload_is_removed_after_its_time(tmp_path: Path) -> None:
     store, clock = LargeFileStore(tmp_path), ManualClock()
     with store.resuming(SHA256, len(DATA), "wim") as file:
         file.write(DATA[:10])
@@ -486,7 +486,7 @@ def test_what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not(t
         pass
 
 
-def test_pointers(tmp_path: Path) -> None:
+def test_a_pointer_is_parsed_whole_and_a_changed_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m").write_bytes(DATA)
     file = LargeFile.of(tmp_path / "m")
     assert parse_pointer(file.pointer) == LargeFile(SHA256, len(DATA))
@@ -505,7 +505,7 @@ def test_pointers(tmp_path: Path) -> None:
         ("resources/m.bin", b'[files]\n"resources/m.bin" = "shared"\n', "more than 4294967296"),
     ],
 )
-def test_where_a_pointer_may_not_be(path: str, config: bytes, said: str) -> None:
+def test_a_pointer_is_refused_where_the_file_itself_is_needed(path: str, config: bytes, said: str) -> None:
     files = {**FILES, "task.toml": CONFIG + config}
     files.pop(path, None)
     version = dataclasses.replace(tree(), files=files, large={path: LargeFile(SHA256, 5 << 30)})

@@ -164,7 +164,9 @@ async def test_a_device_that_says_the_same_after_each_restart_is_one_device(jour
 
 
 @pytest.mark.asyncio
-async def test_a_verdict_that_was_not_taken_is_told_again(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_verdict_that_was_not_accepted_is_delivered_again(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
     recorder = VerdictRecorder()
     recorder.refuse = 2
     service = _service(journal, recorder)
@@ -414,7 +416,7 @@ async def test_a_pause_is_delivered_with_its_cause(journal: Journal) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_verdict_is_delivered_once_while_its_release_is_paused_and_again_when_it_goes_on(
+async def test_a_verdict_is_delivered_once_while_its_release_is_paused_and_again_when_it_continues(
     journal: Journal,
 ) -> None:
     recorder = VerdictRecorder()

@@ -63,7 +63,7 @@ def test_shares_are_even_and_differ_between_releases() -> None:
     assert abs(len(first & other) - 1250) < 5 * (20_000 / 16 * 15 / 16) ** 0.5
 
 
-def test_nobody_leaves_when_the_share_grows() -> None:
+def test_no_device_leaves_when_the_share_grows() -> None:
     devices = [f"device-{number}" for number in range(2000)]
     covered = [{device for device in devices if share("r", device) < step} for step in (0.1, 0.25, 0.5, 1.0)]
     assert covered[0] < covered[1] < covered[2] < covered[3] == set(devices)
@@ -103,7 +103,7 @@ def test_a_rule_takes_devices_by_their_attributes(rule: str, expected: bool) -> 
 
 
 @pytest.mark.parametrize("rule", ["os == 'ios'", "os != 'ios'", "!(os == 'ios')", "os == 'ios' || os != 'ios'"])
-def test_a_rule_takes_no_device_that_lacks_what_it_asks_for(rule: str) -> None:
+def test_a_rule_matches_no_device_without_its_attributes(rule: str) -> None:
     assert not _takes(rule, {})
     assert not _takes(rule, {"os": 7})  # a value of another type counts as none
     assert not _takes(rule, {"os": "\ud800"})

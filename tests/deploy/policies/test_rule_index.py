@@ -181,7 +181,7 @@ def test_the_order_of_plain_versions_is_that_of_pep_440(text: str, version: str)
     assert (starts_in != is_flipped) == expected
 
 
-def test_rules_that_give_a_column_two_types_are_each_true_to_their_own() -> None:
+def test_rules_that_give_a_column_two_types_each_use_their_type() -> None:
     """The declared type of an attribute was changed between two releases."""
     first = Policy(rule="model.size() > 0 && model + 'x' == 'ax'").typed({"model": ColumnType.STRING})
     second = Policy(rule="model + 1 == 3").typed({"model": ColumnType.INT})

@@ -84,7 +84,7 @@ def test_a_large_version_is_pulled_beside_small_ones_that_take_all_there_is() ->
     assert 100 * admitted[large.task] + admitted[small.task] <= 10 * 600 + 20 + 100
 
 
-def test_devices_that_wait_for_bytes_are_told_how_long() -> None:
+def test_devices_that_wait_for_bytes_learn_how_long() -> None:
     budget = _budget(_Clock(), bytes_s=1_000_000)
     waits = [budget.admit(f"d{number}", (_directive(),))[1] for number in range(600)]
     assert waits[-1] >= 300
@@ -120,7 +120,7 @@ def test_the_memory_is_bounded() -> None:
     assert len(budget._under_way) == MAX_ADMITTED
 
 
-def test_coverage_goes_on_at_the_budget_and_no_device_starves() -> None:
+def test_coverage_continues_at_the_budget_and_no_device_starves() -> None:
     """2,000 devices that check in, of which a tenth never carry out what they get, and some ask every second."""
     clock, rng = _Clock(), random.Random(7)
     answerer = Answerer(table_of(ipv="v2"))

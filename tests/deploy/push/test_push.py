@@ -113,7 +113,7 @@ async def test_a_broken_profile_breaks_no_business_request(broken: bytes, why: s
 
 
 @pytest.mark.asyncio
-async def test_nor_does_a_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_the_gateway_does_not_fail_the_apps_request(caplog: pytest.LogCaptureFixture) -> None:
     class Faulty(ReleaseTable):
         def steps(self, found: int, parts: int) -> Any:
             raise RuntimeError(found, parts)

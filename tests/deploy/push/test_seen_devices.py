@@ -92,7 +92,7 @@ def test_a_device_of_long_attributes_is_listed_with_the_tasks_that_fit(said: str
     assert len(profile.tasks) == len(NAMES)
 
 
-def test_of_a_device_with_long_names_the_tasks_are_listed_that_fit() -> None:
+def test_a_device_with_long_names_lists_the_tasks_that_fit() -> None:
     answerer = Answerer(table_of(1, ipv="v1"))
     tasks = {f"shop/{name}_{'x' * 150}": "v1" for name in NAMES}
     _ask_short(answerer, "d0", tasks)

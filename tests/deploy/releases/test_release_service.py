@@ -371,7 +371,7 @@ async def test_a_verdict_that_comes_late_is_void(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_gateway_that_does_not_answer_is_told_again(tmp_path: Path) -> None:
+async def test_a_table_is_published_again_to_a_gateway_that_did_not_answer(tmp_path: Path) -> None:
     clock = ManualClock()
     async with _world(tmp_path, clock) as world:
         release = await _started(world, "v1", "gray 1.0")
@@ -448,7 +448,7 @@ async def test_waiting_ends_in_time_and_leaves_nothing_behind(tmp_path: Path) ->
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_restarted_service_goes_on_where_it_was(tmp_path: Path, stage: str) -> None:
+async def test_a_restarted_service_continues_where_it_was(tmp_path: Path, stage: str) -> None:
     async with _world(tmp_path) as world:
         release = await _started(world, "v1", stage)
         await world.report(release.id, 100, 0)
@@ -568,7 +568,7 @@ async def _says_why(world: ReleaseWorld, release_id: str) -> Release:
 
 
 @pytest.mark.asyncio
-async def test_a_version_without_signatures_waits_says_why_and_goes_on_also_after_a_restart(tmp_path: Path) -> None:
+async def test_a_version_without_signatures_waits_says_why_and_continues_also_after_a_restart(tmp_path: Path) -> None:
     async with _world(tmp_path) as world:
         world.unsigned = True
         release = await world.service.create(_request(beta=0))

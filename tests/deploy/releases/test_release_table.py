@@ -266,7 +266,7 @@ def test_each_device_gets_one_version_in_the_stated_order(
 
 @settings(deadline=None)
 @given(_many)
-def test_a_step_takes_no_device_from_its_release(drawn: list[tuple[Policy, ReleaseState, int]]) -> None:
+def test_a_step_removes_no_device_from_its_release(drawn: list[tuple[Policy, ReleaseState, int]]) -> None:
     """The shares of each of several releases at once stay nested."""
     releases = _releases(drawn)
     for place, release in enumerate(releases):
@@ -354,7 +354,7 @@ def test_a_device_goes_back_further_and_further() -> None:
     assert device.ask(table) == "v1"
 
 
-def test_a_row_of_before_goes_on() -> None:
+def test_a_row_of_an_older_walle_stays_valid() -> None:
     """A journal has rows of a walle that knew one candidate, which went first."""
     one, two = _release(1, "v1", ReleaseState.FULL), _release(2, "v2", ReleaseState.GRAY, policy=">=10", step=1)
     row = plan_row(TASK, [one, two], URL).sign(signs(SIGNER), 5, 2_000_000_000)

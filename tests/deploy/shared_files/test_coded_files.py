@@ -322,7 +322,7 @@ async def test_who_accepts_no_coding_gets_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_coded_pull_goes_on_where_it_ended_if_the_form_is_the_same(tmp_path: Path) -> None:
+async def test_a_coded_pull_continues_where_it_ended_if_the_form_is_the_same(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     cloud.release({"model": NEW}, {"model": OLD})
     coded = cloud.form(NEW, DCZ, dictionary=OLD)

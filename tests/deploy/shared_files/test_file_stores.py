@@ -81,7 +81,7 @@ class FileStoreContract:
             with pytest.raises(FileStoreError, match="not a sha256 in lower-case hex"):
                 ask(name)
 
-    def test_parts_and_seeks(self, store: FileStore) -> None:
+    def test_parts_of_a_file_are_read_from_any_place(self, store: FileStore) -> None:
         name = store.put(DATA)
         for start, stop in ((0, None), (5, 9), (CHUNK_BYTES - 1, CHUNK_BYTES + 1), (len(DATA) - 3, None), (7, 7)):
             assert b"".join(store.chunks(name, start, stop)) == DATA[start:stop]
@@ -188,7 +188,7 @@ class TestLargeObjects(TestFolderStore):
         (tmp_path / "lfs" / "objects").mkdir(parents=True)
         return LargeFileStore(tmp_path / "lfs").checked()
 
-    def test_a_file_lies_where_git_lfs_puts_it(self, store: FileStore, tmp_path: Path) -> None:
+    def test_a_file_is_stored_where_git_lfs_puts_it(self, store: FileStore, tmp_path: Path) -> None:
         pushed, other = LargeFileStore(tmp_path / "lfs"), b"stored first"
         sha256 = sha256_of(DATA)
         with pushed.receiving(sha256, len(DATA)) as file:
@@ -357,12 +357,14 @@ class TestS3Store(FileStoreContract):
         assert isinstance(store, S3Store)
         store._s3.put(store._bucket, sha256, data)
 
-    def test_objects_lie_under_the_prefix(self, store: FileStore, s3_bucket: S3Server) -> None:
+    def test_objects_are_stored_under_the_prefix(self, store: FileStore, s3_bucket: S3Server) -> None:
         name = store.put(b"under the prefix")
         assert f"shop/files/{name}" in s3_bucket.keys_of_objects()
         assert store.local_path(name) is None
 
-    def test_signed_addresses(self, store: FileStore, s3_bucket: S3Server) -> None:
+    def test_a_signed_address_gives_the_file_and_a_changed_one_does_not(
+        self, store: FileStore, s3_bucket: S3Server
+    ) -> None:
         name = store.put(DATA)
         url = store.address(name, 60)
         assert url.startswith(f"{s3_bucket.endpoint}/{BUCKET}/shop/files/{name}?")
@@ -453,7 +455,7 @@ class TestS3Store(FileStoreContract):
         assert not store._make("501" * 21 + "f", b"any")
         assert not store._takes_conditions
 
-    def test_a_repair_overwrites_what_the_server_believes_to_be_whole(self, store: FileStore) -> None:
+    def test_a_repair_overwrites_a_file_that_the_server_believes_intact(self, store: FileStore) -> None:
         assert isinstance(store, S3Store)
         name = store.put(b"repaired")
         before = store._s3.head(store._bucket, name)["last_modified"]

@@ -119,14 +119,16 @@ def test_a_whole_file_is_sent_with_permanent_cache_headers(client: httpx.Client,
     ("value", "status"),
     [("{}", 304), ("W/{}", 304), ("*", 304), ('"x", {}', 304), ('"x"', 200), ("", 200)],
 )
-def test_if_none_match(client: httpx.Client, store: FolderStore, value: str, status: int) -> None:
+def test_a_matching_etag_is_answered_with_304(
+    client: httpx.Client, store: FolderStore, value: str, status: int
+) -> None:
     name = store.put(b"abc")
     answer = client.get(f"/cdn/{name}", headers={"if-none-match": value.format(f'"{name}"')})
     assert (answer.status_code, answer.content) == (status, b"abc" if status == 200 else b"")
     assert answer.headers["etag"] == f'"{name}"'
 
 
-def test_ranges_over_http(client: httpx.Client, store: FolderStore) -> None:
+def test_a_range_is_answered_with_206_and_its_bytes(client: httpx.Client, store: FolderStore) -> None:
     name, size = store.put(DATA), len(DATA)
 
     def get(value: str, **more: str) -> httpx.Response:
@@ -157,7 +159,7 @@ def test_broken_download_is_resumed(client: httpx.Client, store: FolderStore) ->
 
 
 @pytest.mark.parametrize("path", ["/cdn/" + "0" * 64, "/cdn/", "/", "/cdn/..%2f..%2fetc%2fpasswd", "/cdn/" + "A" * 64])
-def test_unknown_is_said_in_json(client: httpx.Client, path: str) -> None:
+def test_an_unknown_file_is_answered_with_a_json_error(client: httpx.Client, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 404
     assert answer.json()["error"]

@@ -86,7 +86,9 @@ sys.exit(5)
         ("regex", "", "busy", "main"),
     ],
 )
-def test_exit(tmp_path: Path, function: str, deadline: str, said: str, where: str) -> None:
+def test_a_process_exits_with_its_status_whatever_its_vms_do(
+    tmp_path: Path, function: str, deadline: str, said: str, where: str
+) -> None:
     folder = write_task(tmp_path, MAIN)
     result = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(PROGRAM), folder, function, deadline, where],

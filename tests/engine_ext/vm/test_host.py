@@ -98,7 +98,7 @@ def test_the_host_ends_with_its_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.vm_host
-def test_the_child_of_a_fork_starts_a_host_of_its_own(tmp_path: Path) -> None:
+def test_the_child_of_a_fork_starts_another_host(tmp_path: Path) -> None:
     write_task(tmp_path, HONEST)
     code = f"""
     import asyncio, os, sys
@@ -319,7 +319,7 @@ async def test_many_resources_need_few_descriptors(tmp_path: Path, host: VmHost)
     assert host.report().restarts == 0
 
 
-def test_a_frozen_program_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_program_gets_an_error_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(HostStartError, match=r"DeviceConfig\(vm_host=False\)"):
         VmHost()

@@ -46,7 +46,7 @@ SIGNALS = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL"}
 
 
 @pytest.mark.asyncio
-async def test_a_call_that_ends_a_host_of_its_own_is_named(tmp_path: Path, host: VmHost) -> None:
+async def test_a_call_that_ends_a_separate_host_is_named(tmp_path: Path, host: VmHost) -> None:
     hostile = VM(write_task(tmp_path, CRASHES), name="hostile", host=host)
     with pytest.raises(HostCrashed, match="task hostile ended its VM host") as caught:
         await hostile.call("run")
@@ -96,7 +96,7 @@ async def test_a_task_that_crashes_the_host_repeatedly_is_quarantined(tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_of_several_that_ran_the_culprit_is_found(tmp_path: Path, host: VmHost) -> None:
+async def test_the_culprit_among_several_running_tasks_is_found(tmp_path: Path, host: VmHost) -> None:
     """Whatever runs beside it, the task that ends hosts is quarantined, and no other; nothing is lost."""
     pool = VMPool(3, host=host)
     hostile, honest = write_task(tmp_path / "hostile", CRASHES), write_task(tmp_path / "honest", HONEST)
@@ -124,7 +124,7 @@ async def test_of_several_that_ran_the_culprit_is_found(tmp_path: Path, host: Vm
 
 
 @pytest.mark.asyncio
-async def test_nobody_is_blamed_for_hosts_that_were_killed(tmp_path: Path, host: VmHost) -> None:
+async def test_no_task_is_blamed_for_hosts_that_were_killed(tmp_path: Path, host: VmHost) -> None:
     """A signal that no code causes proves nothing: the task runs alone, and in the host again later."""
     pool = VMPool(1, host=host)
     honest = write_task(tmp_path, HONEST)
@@ -225,7 +225,7 @@ async def test_a_vm_that_runs_nothing_cannot_be_abandoned_nor_end(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_a_forged_leak_quarantines_nobody(tmp_path: Path, host: VmHost) -> None:
+async def test_a_forged_leak_quarantines_no_task(tmp_path: Path, host: VmHost) -> None:
     fake = FakeHost(host)
     pool = VMPool(1, host=fake)
     honest = write_task(tmp_path, HONEST)
@@ -316,7 +316,7 @@ async def test_a_stopped_host_is_killed_when_a_reply_is_overdue(
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_signal_that_no_code_caused_is_nobodys_fault(tmp_path: Path, host: VmHost) -> None:
+async def test_a_signal_that_no_code_caused_is_no_tasks_fault(tmp_path: Path, host: VmHost) -> None:
     vm = VM(write_task(tmp_path, HONEST), host=host)
     assert await vm.call("add", 1, 2) == 3
     call = asyncio.create_task(vm.call("wait", 30.0))

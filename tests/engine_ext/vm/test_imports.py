@@ -125,7 +125,7 @@ async def test_bytecode_runs_and_keeps_the_name_that_it_was_compiled_with(tmp_pa
 
 
 @pytest.mark.asyncio
-async def test_of_several_versions_the_right_one_runs(tmp_path: Path) -> None:
+async def test_the_right_one_of_several_versions_runs(tmp_path: Path) -> None:
     tag = sys.implementation.cache_tag
     (tmp_path / f"main.{tag}.pyc").write_bytes(compile_source("def run(): return 313", "main.py"))
     (tmp_path / "main.cpython-399.pyc").write_bytes(b"another's")

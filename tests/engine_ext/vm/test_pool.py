@@ -53,7 +53,7 @@ async def test_a_task_keeps_its_vm_while_there_is_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_idle_vm_that_is_discarded_is_closed_and_a_busy_one_goes_on(tmp_path: Path) -> None:
+async def test_an_idle_vm_that_is_discarded_is_closed_and_a_busy_one_continues(tmp_path: Path) -> None:
     pool = VMPool(2)
     one, other = tasks(tmp_path, 2)
     assert await pool.call(one, "bump") == (0, 1)

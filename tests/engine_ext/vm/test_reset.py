@@ -340,7 +340,7 @@ async def test_a_module_that_is_loaded_while_others_are_changed_does_not_see_it(
 
 
 @pytest.mark.asyncio
-async def test_what_a_task_assigns_to_a_library_module_is_its_own(tmp_path: Path) -> None:
+async def test_an_assignment_to_a_library_module_stays_within_its_task(tmp_path: Path) -> None:
     main = """
     import json, random
 

@@ -93,7 +93,7 @@ async def test_the_time_of_an_import_does_not_count_against_the_deadline(tmp_pat
 
 
 @pytest.mark.asyncio
-async def test_the_deadline_goes_on_after_an_import(tmp_path: Path) -> None:
+async def test_the_deadline_continues_after_an_import(tmp_path: Path) -> None:
     folder = slow_import(tmp_path, 0.3)
     with (folder / "main.py").open("a") as file:
         file.write("\ndef late():\n    run()\n    busy()\n")
@@ -173,7 +173,7 @@ async def test_a_package_that_fails_gets_its_submodules_when_it_is_loaded_again(
 
 
 @pytest.mark.asyncio
-async def test_a_submodule_replaces_what_its_package_had_by_its_name_once(tmp_path: Path) -> None:
+async def test_a_submodule_replaces_the_attribute_of_its_package_once(tmp_path: Path) -> None:
     main = """
     import pack.part
 

@@ -52,7 +52,7 @@ def test_strikes_of_a_version_count_for_the_next_one() -> None:
         record.check("t", "v1")
 
 
-def test_a_strike_is_forgotten_after_many_runs_that_end_well() -> None:
+def test_a_strike_is_forgotten_after_many_successful_runs() -> None:
     record = struck(MAX_STRIKES - 1)
     record.add_runs(RUNS_FOR_A_STRIKE - 1)
     assert record.strikes == MAX_STRIKES - 1

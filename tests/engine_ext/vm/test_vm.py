@@ -244,7 +244,7 @@ async def test_two_vms_compute_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("function", ["loop", "swallow", "swallow_by_calls"])
-async def test_an_endless_loop_is_stopped_and_the_vm_goes_on(tmp_path: Path, function: str) -> None:
+async def test_an_endless_loop_is_stopped_and_the_vm_continues(tmp_path: Path, function: str) -> None:
     async with vm_of(tmp_path, name="shop/ipv", grace_s=2.0) as vm:
         with pytest.raises(DeadlineExceeded) as caught:
             await vm.call(function, deadline=0.05)

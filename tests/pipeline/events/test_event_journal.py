@@ -99,7 +99,7 @@ async def test_a_store_that_is_ahead_sets_the_next_position(tmp_path: Path) -> N
 
 
 @pytest.mark.asyncio
-async def test_an_interrupted_write_is_cut_off_and_the_journal_goes_on(tmp_path: Path) -> None:
+async def test_an_interrupted_write_is_cut_off_and_the_journal_continues(tmp_path: Path) -> None:
     async with EventJournal(tmp_path) as journal:
         for i in range(5):
             journal.append(event(i))

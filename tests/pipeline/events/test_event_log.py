@@ -175,7 +175,7 @@ def test_a_mapping_says_which_column_is_which(tmp_path: pathlib.Path) -> None:
     assert [record.line for record in log.records()] == [2, 3, 5, 5, 5, 6, 6, 6, 7, 7, 7, 0]
 
 
-def test_a_stray_quote_costs_its_own_line(tmp_path: pathlib.Path) -> None:
+def test_a_stray_quote_loses_only_its_line(tmp_path: pathlib.Path) -> None:
     mapping = EventMapping(whole=True, stream=(), time_format=EventTime(["s"]))
     path = tmp_path / "log.csv"
     path.write_text(

@@ -237,7 +237,7 @@ def test_a_results_memory_is_counted_with_its_containers_and_arrays() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_stream_that_nobody_reads_is_bounded_and_says_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unread_stream_is_bounded_and_counts_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_results, "MAX_RESULTS", 10)
     monkeypatch.setattr(task_results, "_MAX_EXPECTED", 20)
     results = TaskResults()

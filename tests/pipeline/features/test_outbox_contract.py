@@ -44,7 +44,7 @@ class OutboxContract:
             assert await outbox.batch(5, 10) == []
 
     @pytest.mark.asyncio
-    async def test_a_batch_goes_on_after_a_number_up_to_a_limit(self, tmp_path: Path) -> None:
+    async def test_a_batch_continues_after_a_number_up_to_a_limit(self, tmp_path: Path) -> None:
         async with self.make(tmp_path) as (outbox, put):
             for _ in range(5):
                 await put("t", b"payload")

@@ -91,7 +91,7 @@ async def test_a_query_is_bounded_by_time_and_count_and_gives_the_latest_in_orde
 
 
 @pytest.mark.asyncio
-async def test_a_query_is_bounded_in_bytes_and_goes_on_with_older_features(path: pathlib.Path) -> None:
+async def test_a_query_is_bounded_in_bytes_and_continues_with_older_features(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
         for value in range(14):
             await store.put("t", [value, bytes(900_000)], upload=False)
@@ -217,7 +217,7 @@ async def test_features_are_bounded_in_bytes_too(path: pathlib.Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_is_told_and_loses_nothing(path: pathlib.Path) -> None:
+async def test_a_full_disk_is_reported_and_loses_nothing(path: pathlib.Path) -> None:
     async with FeatureStore(path, threshold=1000, max_buffer_bytes=200_000) as store:
         await store.put("t", 0)
         await store.flush()
@@ -292,7 +292,7 @@ async def test_a_cancelled_flush_leaves_no_doubt(path: pathlib.Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_stored_is_refused_whole(path: pathlib.Path) -> None:
+async def test_outputs_that_cannot_be_stored_are_all_refused(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
         bad_topics = [(topic, 1) for topic in ("", "x" * 300, "a\0b", "\ud800")]
         for topic, payload in (*bad_topics, ("t", object()), ("t", b"x" * (2 << 20))):
@@ -339,7 +339,7 @@ async def test_the_index_of_the_write_ahead_log_is_in_memory(path: pathlib.Path)
 
 
 @pytest.mark.asyncio
-async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
+async def test_a_foreign_file_a_newer_one_and_a_missing_folder_have_different_errors(
     path: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db:

@@ -63,7 +63,7 @@ async def test_a_cancelled_call_does_not_start_and_the_next_one_runs() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_thread_keeps_nothing_of_its_latest_call_and_ends_with_its_owner() -> None:
+async def test_a_thread_releases_its_latest_call_and_ends_with_its_owner() -> None:
     class Result:
         pass
 

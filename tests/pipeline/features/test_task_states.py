@@ -178,7 +178,7 @@ def test_a_wrong_policy_is_refused(table: object, message: str) -> None:
     assert str(refused.value).startswith(message)
 
 
-def test_a_policy_is_what_its_table_says() -> None:
+def test_a_policy_is_parsed_from_its_table() -> None:
     policy = StatePolicy(version=3, on_upgrade=UpgradePolicy.MIGRATE, features=FeaturesPolicy.CLEAR)
     assert StatePolicy.parse(policy.to_json()) == policy
     assert StatePolicy.parse({}) == StatePolicy()

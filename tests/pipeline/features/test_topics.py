@@ -25,7 +25,7 @@ from walle.protocol.fields import ProtocolError
 TASK = "shop/ipv"
 
 
-def test_a_task_puts_under_its_own_name_only() -> None:
+def test_a_task_puts_only_under_its_name() -> None:
     assert own_topic(TASK, "clicks") == "shop/ipv/clicks"
     assert own_topic(TASK, "shop/ipv/clicks") == "shop/ipv/clicks"
     assert own_topic(TASK, own_topic(TASK, "x" * MAX_NAME_CHARS)) == f"shop/ipv/{'x' * MAX_NAME_CHARS}"
@@ -52,7 +52,7 @@ def test_what_is_not_a_name_is_refused(topic: object) -> None:
 
 
 @given(st.text(max_size=70), st.text(max_size=70))
-def test_what_a_task_puts_is_always_its_own(topic: str, other: str) -> None:
+def test_a_task_puts_under_its_name_whatever_it_asks_for(topic: str, other: str) -> None:
     for text in (topic, f"shop/{topic}", f"shop/{other}/{topic}", f"shop/ipv/{topic}"):
         with contextlib.suppress(TopicError):
             assert owner(own_topic(TASK, text)) == TASK

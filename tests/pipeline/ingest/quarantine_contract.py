@@ -59,7 +59,7 @@ class QuarantineContract:
         assert await store.refused_count() == 0
 
     @pytest.mark.asyncio
-    async def test_a_device_with_many_refused_uploads_keeps_them_and_others_go_on(
+    async def test_a_device_with_many_refused_uploads_keeps_them_and_others_continue(
         self, store: UploadStore, refuse_topic: RefuseTopic
     ) -> None:
         refuse_topic("bad")

@@ -39,7 +39,7 @@ class ReceiptContract:
         assert await store.accept([received(9, device="new")]) == Accepted({("new", "e"): 0}, [])
 
     @pytest.mark.asyncio
-    async def test_an_upload_of_another_devices_task_is_recorded_and_the_numbers_go_on(
+    async def test_an_upload_of_another_devices_task_is_recorded_and_the_numbers_continue(
         self, store: UploadStore, other: UploadStore
     ) -> None:
         foreign = frozenset({("d", "bank/fraud")})

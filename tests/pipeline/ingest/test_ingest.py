@@ -327,7 +327,7 @@ class WatchedClock(ManualClock):
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_pump_puts_back_what_it_had(ingest: Ingest) -> None:
+async def test_a_cancelled_pump_returns_its_uploads_to_the_queue(ingest: Ingest) -> None:
     await fill_disk(ingest)
     batch = [received(1, payload=os.urandom(50_000))]
     source = Source(batch)

@@ -73,7 +73,7 @@ async def test_a_feature_is_of_the_version_that_ran_whichever_is_active_when_it_
 
 
 @pytest.mark.asyncio
-async def test_an_outbox_of_a_walle_without_versions_is_upgraded_and_goes_on(path: Path) -> None:
+async def test_an_outbox_of_a_walle_without_versions_is_upgraded_and_continues(path: Path) -> None:
     async with FeatureStore(path, clock=ManualClock()) as store:
         await fill(store, ["v1"] * 3)
         epoch = store.state.epoch

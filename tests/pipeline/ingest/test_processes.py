@@ -266,7 +266,7 @@ async def test_requests_are_answered_by_the_main_process(authority: TunnelAuthor
 
 
 @pytest.mark.asyncio
-async def test_a_process_that_hangs_is_reported_and_the_others_go_on(
+async def test_a_process_that_hangs_is_reported_and_the_others_continue(
     authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes_module, "_SILENT_S", 3.0)

@@ -73,7 +73,7 @@ def rig(tmp_path: Path, cloud: TunnelCloud, make_client: MakeClient) -> Rig:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("files", [FILES, FOLDER])
-async def test_a_device_restored_from_an_older_copy_goes_on_and_reports_it(rig: Rig, files: tuple[str, ...]) -> None:
+async def test_a_device_restored_from_an_older_copy_continues_and_reports_it(rig: Rig, files: tuple[str, ...]) -> None:
     async with rig.cloud:
         await rig.send(100)
         copy = copy_files(rig.path, files)
@@ -249,7 +249,7 @@ async def test_a_removed_file_is_reported_with_its_earlier_epochs(rig: Rig, late
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("epochs", [1, 2])
-async def test_a_cloud_restored_from_an_older_copy_goes_on_and_reports_it(rig: Rig, epochs: int) -> None:
+async def test_a_cloud_restored_from_an_older_copy_continues_and_reports_it(rig: Rig, epochs: int) -> None:
     await rig.cloud.start()
     await rig.send(10)
     await rig.cloud.stop()

@@ -77,7 +77,9 @@ def test_events_come_back_from_their_bytes(events: list[Event]) -> None:
 
 
 @given(events_of, st.sampled_from(FIELDS), st.sampled_from(["==", "!=", "<", "<=", ">", ">="]), scalars)
-def test_where_is_the_test_of_a_trigger_condition(events: list[Event], field: str, comparison: str, value: Any) -> None:
+def test_where_agrees_with_the_predicate_of_a_trigger(
+    events: list[Event], field: str, comparison: str, value: Any
+) -> None:
     if value is None or (isinstance(value, bool) and comparison not in ("==", "!=")):
         with pytest.raises(EventError):
             columns(events).where(field, comparison, value)  # type: ignore[arg-type]
@@ -193,7 +195,7 @@ plans = st.dictionaries(st.sampled_from([None, "click", "exposure", "nothing"]),
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(events_of, plans)
 @example([Event("click", "", 0, {}), Event("click", "", 4, {})], {None: {"": ("gap_ms", "spread", {"limit": 3.0})}})
-def test_a_plan_computes_what_its_steps_mean(events: list[Event], selections: dict[str | None, Any]) -> None:
+def test_a_plan_agrees_with_its_steps(events: list[Event], selections: dict[str | None, Any]) -> None:
     assert same(Events.plan(selections).run(columns(events)), slow_events.run_plan(events, selections))
 
 
@@ -448,7 +450,7 @@ def test_bytes_that_are_not_utf8_are_refused(held: bytes) -> None:
         max_size=80,
     )
 )
-def test_of_equal_keys_the_last_value_counts(pairs: list[tuple[str, int]]) -> None:
+def test_the_last_value_of_equal_keys_counts(pairs: list[tuple[str, int]]) -> None:
     text = event_json("{" + ",".join(f'"{key}": [{value}, {{"b": 0}}]' for key, value in pairs) + "}")
     assert Events.from_json(text).encode() == plain.encode([("x", "p", 5, json.loads(text)["contents"])])
 

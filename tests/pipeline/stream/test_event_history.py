@@ -42,7 +42,7 @@ async def numbers(history: EventHistory, task: str, upto: int = 1 << 60, **optio
 
 
 @pytest.mark.asyncio
-async def test_each_task_sees_its_own_part(history: EventHistory) -> None:
+async def test_each_task_sees_only_its_events(history: EventHistory) -> None:
     history.set_policy("few", HistoryPolicy(rows=3))
     history.set_policy("many", HistoryPolicy(rows=1000))
     history.set_policy("small", HistoryPolicy(size_bytes=5 * len(event(449, "scroll").encode())))
@@ -191,7 +191,7 @@ def test_a_wrong_policy_is_refused(table: object, message: str) -> None:
     assert str(refused.value).startswith(message)
 
 
-def test_a_policy_is_what_its_table_says() -> None:
+def test_a_policy_is_parsed_from_its_table() -> None:
     policy = HistoryPolicy(days=30, rows=5, size_bytes=1000)
     assert HistoryPolicy.parse(policy.to_json()) == policy
 

@@ -41,7 +41,7 @@ def test_filter_and_map_chain_and_leave_the_source_as_it_is() -> None:
         EVENTS.map(lambda contents: 1)  # type: ignore[arg-type, return-value]
 
 
-def test_it_takes_plain_data_and_is_a_sequence() -> None:
+def test_a_stream_accepts_plain_data_and_is_a_sequence() -> None:
     events = Events(event.to_dict() for event in ITEMS)
     assert events == EVENTS
     assert events[0] == ITEMS[0]

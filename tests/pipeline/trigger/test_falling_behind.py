@@ -104,9 +104,7 @@ def as_plain(trigger: Trigger) -> tuple[object, ...]:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("bounds", [{}, {"max_events": 7, "max_span": 6}, {"max_open": 1, "max_bytes": 300}])
-async def test_a_task_that_fell_behind_sees_what_it_would_have_seen_at_once(
-    tmp_path: pathlib.Path, bounds: dict[str, int]
-) -> None:
+async def test_a_late_task_sees_the_same_events_as_one_in_time(tmp_path: pathlib.Path, bounds: dict[str, int]) -> None:
     found = []
     for queue in (1, 1000):
         folder = tmp_path / str(queue)
@@ -367,7 +365,7 @@ def features(folder: pathlib.Path) -> list[tuple[str, int, bytes]]:
 
 
 @pytest.mark.night
-def test_killed_in_the_middle_of_a_burst_it_stores_what_it_would_have_stored(tmp_path: pathlib.Path) -> None:
+def test_an_engine_killed_in_a_burst_stores_the_same_features(tmp_path: pathlib.Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()

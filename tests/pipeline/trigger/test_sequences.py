@@ -50,7 +50,7 @@ def test_a_visit_holds_the_events_between_enter_and_exit_of_its_page() -> None:
     assert len(pages) == 1
 
 
-def test_of_a_page_that_is_open_twice_the_later_visit_takes_events_and_exit() -> None:
+def test_the_later_visit_of_a_page_open_twice_gets_its_events_and_exit() -> None:
     pages = PageSequence()
     kinds = [PAGE_ENTER, "outer", PAGE_ENTER, "inner", PAGE_EXIT, "outer", PAGE_EXIT]
     visits = [pages.feed(position, event(kind), 1) for position, kind in enumerate(kinds)]

@@ -308,7 +308,7 @@ async def test_a_source_that_never_pauses_lets_others_run(store: FeatureStore) -
 
 
 @pytest.mark.asyncio
-async def test_a_source_without_positions_goes_on_after_a_restart(tmp_path: pathlib.Path) -> None:
+async def test_a_source_without_positions_continues_after_a_restart(tmp_path: pathlib.Path) -> None:
     for expected in (1, 2):
         async with FeatureStore(tmp_path / "features.db") as store:
             engine = StreamEngine(store, summarise)
@@ -370,7 +370,7 @@ def features_in(path: pathlib.Path) -> list[tuple[str, int, bytes]]:
 
 
 @pytest.mark.night
-def test_killed_in_mid_stream_it_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:
+def test_an_engine_killed_in_mid_stream_continues_from_its_position(tmp_path: pathlib.Path) -> None:
     count = "15000"
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
     subprocess.run([sys.executable, "-c", PLAYER, str(whole), count], check=True, stdout=subprocess.DEVNULL)

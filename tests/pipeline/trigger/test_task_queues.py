@@ -338,7 +338,7 @@ async def upload_or_not(task: str, trigger: Trigger) -> TaskOutput:
     ("policy", "kept"),
     [(FullPolicy.DROP_OLDEST, range(26, 30)), (FullPolicy.DROP_NEWEST, range(3, 7)), (FullPolicy.BLOCK, range(3, 7))],
 )
-async def test_offline_a_task_that_uploads_nothing_goes_on(
+async def test_a_task_that_uploads_nothing_continues_offline(
     tmp_path: pathlib.Path, policy: FullPolicy, kept: range, can_wait: bool
 ) -> None:
     ran: list[tuple[str, int]] = []

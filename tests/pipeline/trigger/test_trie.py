@@ -349,7 +349,7 @@ def test_a_task_is_triggered_once_by_an_event_however_many_conditions_end_there(
     assert trie.feed("click", "item") == ["s", "t"]
 
 
-def test_a_condition_added_in_mid_match_waits_for_events_of_its_own() -> None:
+def test_a_condition_added_in_mid_match_ignores_earlier_events() -> None:
     trie = TriggerTrie()
     trie.add(TriggerCondition.of(["a", "b", "c"]), "old")
     trie.feed("a", "")

@@ -323,7 +323,7 @@ def test_a_snapshot_has_an_event_once_for_all_tasks() -> None:
     assert restored.advance(START_MS + 300_000) == timers.advance(START_MS + 300_000) != []
 
 
-def test_windows_of_an_older_walle_go_on() -> None:
+def test_windows_of_an_older_walle_continue() -> None:
     """It wrote the events of each pane into the pane."""
     condition = TriggerCondition.of([], window_s=60, window_every_s=20)
     events = [Event("a", "", START_MS + at_ms, {}) for at_ms in (50_000, 55_000)]

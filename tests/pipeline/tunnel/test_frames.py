@@ -123,7 +123,7 @@ def test_a_decompression_bomb_is_refused_before_it_unpacks() -> None:
         Decoder().feed(_raw(bomb, kind=3, flags=1))
 
 
-def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
+def test_a_zstd_frame_with_a_false_size_is_refused() -> None:
     packed = bytearray(zstandard.ZstdCompressor().compress(b"\0" * 8_000))
     assert zstandard.frame_content_size(bytes(packed)) == 8_000
     packed[5:7] = struct.pack("<H", 8 - 0)  # the two-byte size field holds size - 256

@@ -28,7 +28,7 @@ async def _acked(device: PlainDevice, seq: int) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", [2, 3, 4])
-async def test_a_plain_device_is_served_in_its_own_version(
+async def test_a_plain_device_is_served_in_its_protocol_version(
     cloud: TunnelCloud, authority: TunnelAuthority, version: int
 ) -> None:
     async with cloud, asyncio.timeout(10):

@@ -104,7 +104,7 @@ async def test_a_request_without_an_answer_is_followed_by_a_ping() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_request_that_nobody_waits_for_any_more_gets_no_ping() -> None:
+async def test_a_cancelled_request_gets_no_ping() -> None:
     async with TunnelWire.open(_TRIP_S) as wire:
         request = protocol.Request(1, "rank", b"q")
         asking = asyncio.create_task(wire.link.ask(request, wire.encoder.encode, wire.clock.monotonic() + 60))
@@ -316,7 +316,7 @@ async def test_the_answer_of_a_slow_handler_is_followed_by_a_pong_without_a_ping
 
 
 @pytest.mark.asyncio
-async def test_an_answer_that_pongs_or_other_frames_follow_gets_no_pong_of_its_own(authority: TunnelAuthority) -> None:
+async def test_an_answer_followed_by_other_frames_gets_no_separate_pong(authority: TunnelAuthority) -> None:
     clock, handler = ManualClock(), SlowHandler()
     async with connected(authority, clock, handler) as device:
         device.say(protocol.Request(1, "quick", b""))

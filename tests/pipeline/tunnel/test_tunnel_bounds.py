@@ -134,7 +134,7 @@ async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
 
 
 @pytest.mark.asyncio
-async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_half_full(
+async def test_a_device_with_a_large_upload_continues_while_others_keep_the_queue_half_full(
     authority: TunnelAuthority,
 ) -> None:
     async with (
@@ -272,7 +272,7 @@ async def test_silent_devices_are_disconnected(authority: TunnelAuthority) -> No
 
 
 @pytest.mark.asyncio
-async def test_too_many_requests_or_devices_are_told_to_wait(authority: TunnelAuthority, cloud: TunnelCloud) -> None:
+async def test_too_many_requests_or_devices_are_asked_to_wait(authority: TunnelAuthority, cloud: TunnelCloud) -> None:
     handler = cloud.on_request = GatedHandler()
     cloud.limits = dataclasses.replace(cloud.limits, requests=2, connections=1)
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:

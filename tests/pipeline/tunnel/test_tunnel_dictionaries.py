@@ -162,7 +162,7 @@ async def test_uploads_go_without_a_dictionary_that_the_cloud_cannot_use(
 
 
 @pytest.mark.asyncio
-async def test_a_device_that_uses_a_dictionary_unasked_is_told_and_does_without(
+async def test_a_device_that_uses_an_unknown_dictionary_is_refused_and_sends_without(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
     async with cloud:

@@ -76,7 +76,7 @@ async def test_a_flipped_bit_costs_the_connection_and_nothing_else(
 
 
 @pytest.mark.asyncio
-async def test_a_cloud_that_stops_and_starts_again_goes_on_from_its_file(
+async def test_a_cloud_that_stops_and_starts_again_continues_from_its_file(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
     outbox = MemoryOutbox()
@@ -101,7 +101,7 @@ async def test_a_cloud_that_stops_and_starts_again_goes_on_from_its_file(
 
 
 @pytest.mark.asyncio
-async def test_a_device_that_is_killed_goes_on_from_its_outbox(cloud: TunnelCloud, make_client: MakeClient) -> None:
+async def test_a_device_that_is_killed_continues_from_its_outbox(cloud: TunnelCloud, make_client: MakeClient) -> None:
     outbox = MemoryOutbox()
     sent = fill(outbox, 2_000)
     async with cloud:

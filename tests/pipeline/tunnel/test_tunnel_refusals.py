@@ -287,7 +287,7 @@ async def test_an_ack_that_comes_before_the_welcome_is_taken_over_counts() -> No
 
 
 @pytest.mark.asyncio
-async def test_a_cloud_that_lost_what_it_acknowledged_records_it_and_goes_on(
+async def test_a_cloud_that_lost_acknowledged_uploads_records_it_and_continues(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
     outbox = MemoryOutbox()

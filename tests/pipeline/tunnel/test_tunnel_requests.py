@@ -232,7 +232,7 @@ async def test_a_handler_that_ignores_its_deadline_delays_no_answer_and_gives_no
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_request_has_no_answer_though_its_handler_goes_on(
+async def test_a_cancelled_request_has_no_answer_though_its_handler_continues(
     cloud: TunnelCloud, authority: TunnelAuthority
 ) -> None:
     handler = cloud.on_request = DeafHandler()

@@ -102,7 +102,7 @@ def test_native_and_python_decoder_agree_on_random_streams(dictionary: Dictionar
     assert faults > 300
 
 
-def test_a_stream_in_turn_is_read_whole(dictionary: Dictionary) -> None:
+def test_a_stream_in_order_is_read_completely(dictionary: Dictionary) -> None:
     encoder = Encoder()
     stream = b"".join(
         encoder.encode(Upload(seq, "ipv", b"feature " * 50, 7), number=1, dictionary=dictionary)
@@ -201,7 +201,7 @@ def test_uploads_out_of_turn_are_decompressed_once(is_batch: bool) -> None:
     assert decoder.unpacked_bytes > 3 * 800
 
 
-def test_a_decoder_that_waits_does_not_hold_what_it_decompressed() -> None:
+def test_a_waiting_decoder_releases_its_decompressed_bytes() -> None:
     """A connection may be paused before an upload that is not due: only its received bytes are in the budget."""
     frame = Encoder().encode(Upload(1, "t", bytes(4 << 20), 0))
     decoder = Decoder()

@@ -213,7 +213,7 @@ def test_the_ids_of_windows_are_checked_as_those_of_the_sequence(tmp_path: Path)
     assert not check(tmp_path, config=config.replace("clik", "click"), **{"e.jsonl": line})
 
 
-def test_a_log_that_cannot_be_read_is_a_finding_of_its_own_task_and_an_error_otherwise(tmp_path: Path) -> None:
+def test_an_unreadable_log_of_the_task_is_a_finding_and_another_an_error(tmp_path: Path) -> None:
     config = CONFIG + '[simulation]\nevents = "simulation/e.txt"\n'
     (finding,) = check(tmp_path, config=config, **{"simulation/e.txt": ""})
     assert (finding.code, finding.line) == ("simulation", 6)

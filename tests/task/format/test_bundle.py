@@ -102,7 +102,7 @@ def test_bundle_holds_what_travels_and_nothing_else() -> None:
     assert not any(b"return 1 / x" in blob for blob in bundle.blobs.values())
 
 
-def test_unpacked_bundle_runs_from_bytecode_and_its_traceback_reads_well(tmp_path: Path) -> None:
+def test_an_unpacked_bundle_runs_from_bytecode_and_its_traceback_names_the_source(tmp_path: Path) -> None:
     bundle = build_bundle(task_version(WITH_MODEL), SIGNER)
     unpack(bundle.manifest, bundle.blobs, tmp_path / "task")
     laid_out = {str(path.relative_to(tmp_path / "task")) for path in (tmp_path / "task").rglob("*") if path.is_file()}
@@ -200,7 +200,7 @@ def test_files_that_every_task_has(missing: str) -> None:
         )
 
 
-def test_wrong_config_is_its_own_error() -> None:
+def test_a_wrong_config_raises_a_config_error() -> None:
     with pytest.raises(TaskConfigError, match=r"task\.toml: \[trigger\] is missing"):
         build_bundle(task_version({"task.toml": b'[task]\nname = "ipv"\n'}), SIGNER)
 
@@ -213,7 +213,7 @@ def test_wrong_config_is_its_own_error() -> None:
         b"import helper\nfrom helper import x\nimport deep.er\n",
     ],
 )
-def test_allowed_imports(source: bytes) -> None:
+def test_a_bundle_with_allowed_imports_is_built(source: bytes) -> None:
     build_bundle(
         task_version({"helper.py": source.replace(b"from __future__ import annotations\n", b""), "deep/er.py": b""}),
         SIGNER,

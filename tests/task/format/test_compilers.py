@@ -36,7 +36,7 @@ def other() -> OtherPython:
 
 
 @pytest.mark.asyncio
-async def test_a_bundle_carries_each_version_and_a_vm_takes_its_own(other: OtherPython, tmp_path: Path) -> None:
+async def test_a_bundle_has_bytecode_for_each_python_and_a_vm_loads_its_own(other: OtherPython, tmp_path: Path) -> None:
     bundle = build_bundle(task_version(WITH_MODEL), SIGNER, [other])
     assert bundle.manifest.bytecode == (TAG, other.tag)
     paths = {entry.path: bundle.blobs[entry.sha256] for entry in bundle.manifest.files}

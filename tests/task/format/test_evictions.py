@@ -35,7 +35,7 @@ def slow_evictions(text: str) -> Iterator[int]:
                     yield node.lineno
 
 
-def test_no_module_searches_for_what_it_evicts() -> None:
+def test_no_module_searches_for_the_entry_to_evict() -> None:
     assert list(slow_evictions("del self.a[next(iter(self.a))]")) == [1]
     assert list(slow_evictions("x = 1\nself.a.pop(next(iter(self.a)), None)")) == [2]
     assert list(slow_evictions("del self.a[next(iter(self.b))]; a.pop(0); next(iter(a))")) == []
@@ -44,7 +44,7 @@ def test_no_module_searches_for_what_it_evicts() -> None:
     assert not found, f"use an OrderedDict and popitem(last=False): {found}"
 
 
-def test_of_too_many_tokens_the_one_that_pushed_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recent_of_too_many_tokens_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daily_quota, "_MAX_TOKENS", 3)
     quota = DailyQuota(ManualClock(), most=1)
     for token in "abc":
@@ -56,7 +56,7 @@ def test_of_too_many_tokens_the_one_that_pushed_longest_ago_is_forgotten(monkeyp
     assert len(quota._left) == 3
 
 
-def test_of_too_many_quarantined_versions_the_first_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_too_many_quarantined_versions_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_MAX_VERSIONS", 2)
     record = pool._Record()
     record.strikes = pool.MAX_STRIKES

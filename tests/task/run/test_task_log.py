@@ -67,7 +67,7 @@ def test_lines_of_a_hostile_vm_are_bounded_and_escaped() -> None:
         assert line.text == f"the run's log was dropped: it is a {type(value).__name__}"
 
 
-def test_a_report_gets_the_last_lines_whole() -> None:
+def test_a_report_has_the_last_lines_uncut() -> None:
     assert last_lines([]) == ""
     assert last_lines([LogLine("info", "a"), LogLine("error", "b")]) == "info: a\nerror: b"
     text = last_lines([LogLine("info", f"{number} " + "x" * 300) for number in range(100)])

@@ -78,7 +78,7 @@ async def test_features_come_while_another_task_hangs_to_its_deadline(tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_a_run_takes_the_deepest_event_and_knows_whether_its_visit_is_whole(
+async def test_a_run_gets_the_deepest_event_and_whether_its_visit_is_complete(
     runner: TaskRunner, tmp_path: Path
 ) -> None:
     main = 'def execute(ctx, trigger):\n    return [ctx.visit, trigger["visit"], ctx.events[0].contents]\n'
@@ -161,7 +161,7 @@ async def test_a_model_whose_loading_exceeds_the_deadline_fails_no_run(
 
 
 @pytest.mark.asyncio
-async def test_after_the_loading_of_a_model_the_deadline_goes_on(runner: TaskRunner, tmp_path: Path) -> None:
+async def test_after_the_loading_of_a_model_the_deadline_continues(runner: TaskRunner, tmp_path: Path) -> None:
     main = "def execute(ctx, x):\n    ctx.session(''.join(['sl', 'ow']))\n    while True:\n        pass\n"
     config = CONFIG + b"[limits]\ndeadline_ms = 100\n"
     files, manifest = laid_out(tmp_path / "task", main, config, slow__walle=slow_model())
@@ -256,7 +256,7 @@ async def test_a_broken_model_fails_only_the_runs_that_need_it(runner: TaskRunne
 
 
 @pytest.mark.asyncio
-async def test_a_phase_runs_by_itself_where_it_may(runner: TaskRunner, tmp_path: Path) -> None:
+async def test_a_phase_runs_only_where_task_toml_allows_it(runner: TaskRunner, tmp_path: Path) -> None:
     main = "def execute(ctx, x):\n    return [x, ctx.phase, ctx.device]\n"
     files, manifest = laid_out(tmp_path / "a", main, CONFIG + b'[phases]\nexecute = "cloud"\n')
     assert await runner.phase(files, manifest, "execute", 5, {"id": "d0"}) == [5, "execute", {"id": "d0"}]

@@ -200,7 +200,7 @@ async def test_a_task_that_is_to_run_alone_is_not_loaded_for_a_new_host(
 
 @pytest.mark.night
 @pytest.mark.asyncio
-async def test_runs_go_on_beside_a_task_that_is_stuck_until_it_is_quarantined(
+async def test_other_tasks_run_while_a_task_is_stuck_until_it_is_quarantined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created = created_in(monkeypatch)

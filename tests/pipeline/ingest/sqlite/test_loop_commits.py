@@ -171,7 +171,7 @@ async def test_the_event_loop_waits_for_one_commit_of_a_disk_that_takes_long_to_
 
 
 @pytest.mark.asyncio
-async def test_while_another_process_writes_the_event_loop_goes_on_and_the_thread_waits(tmp_path: Path) -> None:
+async def test_while_another_process_writes_the_event_loop_continues_and_the_thread_waits(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         await accept(store, [received(1)])
         threads = CommitThreads(store)
@@ -330,7 +330,7 @@ async def test_a_reader_that_keeps_the_log_from_beginning_again_does_not_cause_a
 
 
 @pytest.mark.asyncio
-async def test_a_checkpoint_that_fails_is_reported_and_commits_go_on(
+async def test_a_checkpoint_that_fails_is_reported_and_commits_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sqlite_log, "_CHECKPOINT_PAGES", 300)

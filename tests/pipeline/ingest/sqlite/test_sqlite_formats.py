@@ -70,7 +70,7 @@ def _make(path: Path, rows: list[Received], scripts: str, *, first_position: int
 
 
 @pytest.mark.asyncio
-async def test_a_file_of_format_2_is_read_and_goes_on(tmp_path: Path) -> None:
+async def test_a_file_of_format_2_is_read_and_continues(tmp_path: Path) -> None:
     path = tmp_path / "uploads.db"
     rows = [received(seq) for seq in (1, 2, 3)]
     _make(path, rows, _FORMAT_2)

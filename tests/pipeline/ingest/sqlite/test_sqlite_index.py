@@ -125,7 +125,7 @@ async def test_uploads_that_a_new_epoch_repeats_are_found_before_they_are_indexe
 
 
 @pytest.mark.asyncio
-async def test_the_index_follows_in_the_thread_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_index_follows_in_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "_INDEX_UPLOADS", 50)
     monkeypatch.setattr(sqlite_index, "_STEP", 7)
     async with SqliteUploadStore(tmp_path / "u.db") as store:

@@ -67,7 +67,7 @@ def _log(tmp_path: Path, rows: int) -> tuple[sqlite3.Connection, Path]:
     return database, tmp_path / "d.db-wal"
 
 
-def test_it_is_low_when_the_used_part_is_near_the_end_and_after_a_restart_of_the_log_no_more(tmp_path: Path) -> None:
+def test_the_reserve_is_low_near_the_end_of_the_log_and_not_after_its_restart(tmp_path: Path) -> None:
     database, path = _log(tmp_path, 20)
     reserve = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=0)
     before = path.stat().st_size
@@ -135,7 +135,7 @@ def test_a_log_that_another_connection_truncates_grows_without_harm(tmp_path: Pa
     database.close()
 
 
-def test_it_grows_to_its_limit_and_not_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+def test_the_reserve_grows_to_its_limit_and_not_on_a_nearly_full_disk(tmp_path: Path) -> None:
     database, path = _log(tmp_path, 20)
     before = path.stat().st_size
     full = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=1 << 60)

@@ -193,7 +193,7 @@ def test_a_payload_of_a_hostile_device_is_an_error_in_its_row(data: bytes, error
     assert error in row["error"]
 
 
-def test_names_and_times() -> None:
+def test_names_and_times_of_a_filter_are_checked() -> None:
     assert [task_of(topic) for topic in ("shop/ipv", "shop/ipv/x", "shop/ipv/x/y", "ipv", "")] == [
         *["shop/ipv"] * 3, "", ""
     ]  # fmt: skip

@@ -54,7 +54,7 @@ async def test_a_topic_is_checked_once_and_a_refused_one_again_later() -> None:
 
 
 @pytest.mark.asyncio
-async def test_uploads_are_taken_while_nobody_can_say() -> None:
+async def test_uploads_are_accepted_while_the_releases_are_unknown() -> None:
     clock, lookup = ManualClock(), Lookup(("b", "bank/fraud"))
     topics = TaskTopics(lookup, clock)
     lookup.error = OSError("the gateway is away")

@@ -163,7 +163,7 @@ async def test_uploads_share_shorter_frames_while_requests_are_likely(
                 await client.request("ask", b"")
 
 
-def test_the_kernel_tells_what_it_has_not_sent() -> None:
+def test_the_kernel_reports_its_unsent_bytes() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as sender:
         sender.connect(listener.getsockname())
         receiver, _ = listener.accept()

@@ -157,7 +157,7 @@ async def test_a_drained_server_is_closed(authority: TunnelAuthority, fast: bool
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_accepting_goes_on_after_the_file_descriptors_ran_out(
+async def test_accepting_continues_after_the_file_descriptors_ran_out(
     authority: TunnelAuthority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Exhausted(socket.socket):

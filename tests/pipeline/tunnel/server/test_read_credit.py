@@ -135,7 +135,7 @@ def test_every_connection_may_read_while_there_is_memory() -> None:
     assert devices[0].credit.waiting == 0
 
 
-def test_those_with_bytes_that_wait_lose_their_credit_and_one_that_sends_little_keeps_it() -> None:
+def test_devices_with_waiting_bytes_lose_their_credit_and_light_ones_keep_it() -> None:
     devices = _devices(20, unread=100_000)
     light = Device(devices[0].credit)
     light.credit.add(light)

@@ -174,7 +174,7 @@ async def test_one_device_that_flaps_between_two_servers_loses_and_doubles_nothi
 
 
 @pytest.mark.asyncio
-async def test_at_a_drain_each_device_goes_to_its_own_server(
+async def test_a_drain_sends_each_device_to_the_server_of_its_place(
     authority: TunnelAuthority, make_client: MakeClient, postgres: PostgresServer
 ) -> None:
     location = postgres.make_database()

@@ -238,7 +238,7 @@ def test_a_lone_device_may_fill_the_queue() -> None:
 
 
 @pytest.mark.parametrize("call", ["take", "release"])
-def test_a_bounded_receiver_may_resume_at_half_of_its_bound_and_is_told_once(call: str) -> None:
+def test_a_bounded_receiver_is_notified_once_at_half_of_its_bound(call: str) -> None:
     by_uploads = {"uploads": 80, "least_uploads": 8}
     by_bytes = {"size_bytes": 80 * 11, "least_bytes": 8 * 11}
     queue = _queue(**(by_uploads if call == "take" else by_bytes))
