@@ -150,7 +150,7 @@ async def test_a_version_of_a_revoked_key_is_signed_again_while_its_release_cont
         done = [one for one in read_records(home.folder / "audit") if one.action == "version.sign_again"]
         assert [(one.who, one.details["releases"]) for one in done] == [("admin", [first])]
         status, text = await walle(shop, *sign, f"--key={home.trust.offline / 'scenario-shop.pem'}")
-        assert (status, "goes on" in text) == (0, False), "nothing is left to do"
+        assert (status, "continues with it" in text) == (0, False), "nothing is left to do"
 
 
 def _move_keys(offline: Path, cloud: Path, folder: Path) -> None:

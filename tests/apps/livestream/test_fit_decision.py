@@ -172,7 +172,7 @@ def test_the_settings_get_weights_of_articles_only() -> None:
 def test_a_fit_from_seconds_that_lack_evidence_is_refused(decision: Decision, why: str) -> None:
     whole = Decision(second=2, output={"decided": "cloud", "why": ""})
     check_whole([ClipResult(CLIP, (whole,))])
-    with pytest.raises(ConfigError, match=rf"1 seconds lack .*talk, second 3: {why}; nothing was written"):
+    with pytest.raises(ConfigError, match=rf"1 seconds have no evidence .*talk, second 3: {why}; nothing was written"):
         check_whole([ClipResult(CLIP, (whole, decision))])
 
 

@@ -237,7 +237,7 @@ def test_a_store_that_went_back_is_reported_and_followed_from_there(tmp_path: Pa
         older.rename(uploads)
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        assert any("the store went back from position 25 to 3, as a restored backup" in line for line in lines)
+        assert any("the store went back from position 25 to 3, as after a restore" in line for line in lines)
         store(uploads, 4, 4)
         assert read_positions(process, 1) == [4]
         process.send_signal(signal.SIGINT)

@@ -187,7 +187,7 @@ async def test_a_gap_hangs_up_and_what_came_before_it_is_kept(cloud: TunnelCloud
             while not isinstance(frames[-1], protocol.Refusal):
                 frames.append(await device.hear())
             assert frames[-1].code == "gap"
-            assert "4 came where 3 was due" in frames[-1].message
+            assert "received upload 4 where 3 was expected" in frames[-1].message
             assert frames[-1].retry_s >= 0
         await until(lambda: cloud.server.queued == 0)
         async with asyncio.timeout(10):
