@@ -11,7 +11,7 @@ export CCACHE_NOHASHDIR ?= 1
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-night test-cpp test-security test-big test-upgrade test-figures test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs soak-vm soak-faults soak-reconnect soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-night test-cpp test-security test-big test-upgrade test-figures test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames fuzz-graphs docs pictures soak-vm soak-faults soak-reconnect soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,10 @@ format: $(STAMP)  ## rewrite sources as lint wants them
 
 docs: $(STAMP)  ## write the documentation site to build/docs; it works without a server and the internet
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/docs && echo "build/docs/index.html"
+
+pictures: $(STAMP)  ## draw the pictures of a demo run and of the dashboard again (needs chromium)
+	@$(BIN)/python scripts/demo_picture.py
+	@$(BIN)/python -m tests.dashboard.pictures
 
 soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM host, 2,000 stopped imports, and 10,000 loads and unloads of a task, in a process and in a Ray actor
 	@$(BIN)/python -m tests.sim.hostile --seconds 600
