@@ -68,6 +68,23 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"\btenan(?:t|ts|cy|cies)\b", "write 'task', 'work context'"),
 )
 
+# The same, for texts that people read while a program runs (strings of Python that are not docstrings), and for the
+# names of tests.
+MESSAGES: tuple[tuple[str, str], ...] = (
+    (r"\bgo(?:es)? on\b", "write 'continues', 'is still running'"),
+    (r"\bof (?:its|their) own\b", "write 'separate', 'its', 'their'"),
+    (r"\bl(?:ie|ies|ay)\b", "write 'is stored in', 'is in'; of devices, 'report falsely'"),
+    (r"\bin place of\b", "write 'instead of'"),
+    (r"\bby itself\b", "write 'automatically', 'alone', 'separately'"),
+    (r"\ball the same\b", "write 'nevertheless', 'anyway'"),
+    (r"\b(?:is|are) none of\b", "write 'is not one of'"),
+    (r"\btakes no\b", "write 'refuses', 'matches no ...'"),
+    (r"\bof before\b", "write 'previous', 'earlier'"),
+    (r"\bis the most\b", "write 'is the limit'"),
+    (r"\bends? well\b", "write 'succeeds'"),
+    (r"\bmend(?:s|ed)?\b", "write 'fix', 'repair'"),
+)
+
 # Names of variables, functions and fields, whole or as one word of them (`told`, `told_`, `is_told`).
 NAMES: tuple[tuple[str, str], ...] = (
     ("told", "name what it holds, such as `read_attributes`"),
@@ -111,7 +128,8 @@ EXCEPTIONS: tuple[tuple[str, str, str], ...] = (
 
 def findings(path: str, text: str) -> list[Finding]:
     """Return what the rules refuse in a file's text, sorted by line; `path` is relative to the checkout."""
-    found = [*_phrases(path, text), *_names(path, text), *_openings(path, text), *_fragments(path, text)]
+    found = [*_phrases(path, text), *_messages(path, text), *_names(path, text)]
+    found += [*_openings(path, text), *_fragments(path, text)]
     return sorted(one for one in found if not _excepted(one))
 
 
@@ -135,6 +153,7 @@ def _flat(text: str) -> tuple[str, list[int]]:
 
 
 _PATTERNS = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in PHRASES]
+_OF_MESSAGES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in MESSAGES]
 
 
 def _phrases(path: str, text: str) -> Iterator[Finding]:
@@ -142,6 +161,19 @@ def _phrases(path: str, text: str) -> Iterator[Finding]:
     for pattern, advice in _PATTERNS:
         for match in pattern.finditer(flat):
             yield Finding(path, bisect.bisect_right(starts, match.start()), match[0], advice)
+
+
+def _messages(path: str, text: str) -> Iterator[Finding]:
+    """Yield the phrases in the strings of a Python file of the program; tests have texts of other programs too."""
+    if not path.endswith(".py") or path.startswith("tests/"):
+        return
+    tree = ast.parse(text)
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            for pattern, advice in _OF_MESSAGES:
+                for match in pattern.finditer(" ".join(node.value.split())):
+                    yield Finding(path, node.lineno, match[0], advice)
 
 
 # A comment, a raw string, a string, a character.
@@ -167,8 +199,10 @@ def _identifiers(path: str, text: str) -> Iterator[tuple[int, str]]:
 def _names(path: str, text: str) -> Iterator[Finding]:
     for number, name in _identifiers(path, text):
         if name.startswith("test_"):  # a sentence
-            for finding in _phrases(path, name.replace("_", " ")):
-                yield finding._replace(line=number)
+            sentence = name.replace("_", " ")
+            for pattern, advice in (*_PATTERNS, *_OF_MESSAGES):
+                for match in pattern.finditer(sentence):
+                    yield Finding(path, number, match[0], advice)
             continue
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
         for word, advice in NAMES:

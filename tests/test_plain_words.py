@@ -39,6 +39,9 @@ def found(path: str, text: str) -> list[tuple[int, str]]:
         ("a.md", "The interpreter is wiped.\n", 1, "wiped"),
         ("a.toml", "# the tenant of an interpreter\n", 1, "tenant"),
         ("a.sh", "# it comes to rest\n", 1, "comes to rest"),
+        ("a.py", "X = 1\nraise Error(f'{x}: the cloud goes on')\n", 2, "goes on"),
+        ("a.py", "help = (\n    'each on a device of'\n    ' its own'\n)\n", 2, "of its own"),
+        ("a.py", "def test_a_pull_goes_on():\n    pass\n", 1, "goes on"),
     ],
 )
 def test_a_wrong_phrase_is_found_at_its_line(path: str, text: str, line: int, phrase: str) -> None:
@@ -54,10 +57,12 @@ def test_a_wrong_phrase_is_found_at_its_line(path: str, text: str, line: int, ph
         ("a.py", "def read(path):\n    '''Return what was told.'''\n    return 'told'\n"),
         ("a.cpp", '// told apart\nint x = count("told = 1");\n'),
         ("a.py", "def test_what_is_told():\n    pass\n"),
+        ("a.py", "def f():\n    'Return what lies there, in place of x.'\n"),
+        ("tests/a.py", "X = 'a server takes no writes'\n"),
         ("a.cpp", "// A row.\n// Whether a row is empty.\nbool empty();\n"),
     ],
 )
-def test_other_words_pass(path: str, text: str) -> None:
+def test_text_that_resembles_a_wrong_phrase_passes(path: str, text: str) -> None:
     assert found(path, text) == []
 
 

@@ -49,7 +49,7 @@ DETECTORS = {
 OPTIONAL = ("palm", "article")
 # The highlight task's settings where the optional tasks run; fit_decision.py writes them.
 SETTINGS_WITH_ARTICLES = APP / "settings_with_articles.json"
-COST_WITHOUT = "highlights are found by COCO's classes alone: F1 0.50 in place of 0.85 on labelled files not fitted to"
+COST_WITHOUT = "highlights are found by COCO's classes alone: F1 0.50 instead of 0.85 on labelled files not fitted to"
 EMBEDDER = "recognition_mobilenet"
 OWN_DETECTOR = "own"
 # Callbacks of a program that runs tasks without a device: there is no gallery of the streamer's own.

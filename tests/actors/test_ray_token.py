@@ -88,7 +88,7 @@ def test_a_given_file_that_others_can_read_is_a_warning(
 
 
 @pytest.mark.timeout(10)
-def test_a_pipe_in_place_of_the_file_is_refused_at_once(tmp_path: Path, token: Path) -> None:
+def test_a_pipe_instead_of_the_file_is_refused_at_once(tmp_path: Path, token: Path) -> None:
     token.parent.mkdir()
     os.mkfifo(token)
     with pytest.raises(ConfigError, match="holds no token of Ray; remove it"):

@@ -154,7 +154,7 @@ async def test_a_damaged_file_of_ended_sessions_ends_all(tmp_path: Path, text: s
 
 
 @pytest.mark.asyncio
-async def test_a_restored_cloud_ends_the_sessions_of_before(tmp_path: Path) -> None:
+async def test_a_restored_cloud_ends_earlier_sessions(tmp_path: Path) -> None:
     world = World(tmp_path)
     cookie = world.cookie()
     await world.clock.advance(2.0)

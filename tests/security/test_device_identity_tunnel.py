@@ -250,7 +250,7 @@ def test_no_other_name_is_a_device(uri: str) -> None:
     assert certified_device({"subjectAltName": (("URI", uri),), "notAfter": "Jan  1 00:00:00 2030 GMT"}) is None
 
 
-def test_a_certificate_of_two_devices_is_none_of_them() -> None:
+def test_a_certificate_of_two_devices_identifies_neither() -> None:
     names = tuple(("URI", DeviceIdentity(name, 1).to_uri()) for name in "ab")
     assert certified_device({"subjectAltName": names, "notAfter": "Jan  1 00:00:00 2030 GMT"}) is None
     assert certified_device({}) is certified_device(None) is None

@@ -69,7 +69,7 @@ async def test_a_token_expires_by_the_clock_and_its_last_use_is_kept(path: Path)
     assert access.last_uses_s() == {"ci": used_s}  # a refusal is not a use
 
 
-def test_a_file_that_cannot_be_read_leaves_the_tokens_of_before_and_says_so(path: Path) -> None:
+def test_an_unreadable_file_leaves_the_earlier_tokens_in_force_with_an_error(path: Path) -> None:
     clock = ManualClock()
     access = AccessFile(path, clock=clock)
     token = access.add("anna", {"shop": Role.READER})
@@ -158,7 +158,7 @@ def test_a_wrong_role_makes_no_token(path: Path, roles: Any, branches: Any, mess
     assert path.read_bytes() == before
 
 
-def test_a_folder_with_the_roles_of_before_is_migrated_at_start(tmp_path: Path) -> None:
+def test_a_folder_with_older_roles_is_migrated_at_start(tmp_path: Path) -> None:
     home = CloudHome(tmp_path)
     home.prepare()
     admin = home.admin_token

@@ -207,7 +207,7 @@ class Access:
             _check_branches("branches", scenario, patterns)
         self.remove(name)
         if len(self._by_hash) >= MAX_TOKENS:
-            raise ConfigError(f"there are {MAX_TOKENS} tokens already; revoke those that nobody uses")
+            raise ConfigError(f"there are {MAX_TOKENS} tokens already; revoke unused ones")
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
         sha256 = hash_of(token)
         made_s = self._clock.time()

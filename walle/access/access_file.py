@@ -202,7 +202,7 @@ class AccessFile:
             self._access, self._state, self._error = Access.load(self._path, clock=self._clock), state, ""
         except ConfigError as error:
             self._state = state
-            self._error = f"the tokens of before are in force: {error}"
+            self._error = f"the previous tokens stay in force: {error}"
             _LOG.error("%s", self._error)
 
     def keep_spare(self) -> None:

@@ -30,7 +30,7 @@ class HeadAwayError(DeployError):
         self.why = why
 
     def __str__(self) -> str:
-        return f"Ray's head does not answer: {self.why}; ask again once it is back"
+        return f"Ray's head does not answer: {self.why}; try again once it is back"
 
 
 async def ask_head[**P, T](question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -214,7 +214,7 @@ class NodeKeeper:
             for action in actions:
                 await self._do(action)
         except Exception as error:  # noqa: BLE001 - Ray's, or of a process; the next look may go well
-            self._note_fault(node, f"node {node[:12]} lacks processes", error)
+            self._note_fault(node, f"node {node[:12]} has too few processes", error)
             return error
         else:
             return None

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--start", type=Path, help="folder of an earlier run to go on from")
+    parser.add_argument("--start", type=Path, help="folder of an earlier run to continue")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--seed", type=int, default=1)

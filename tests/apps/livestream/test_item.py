@@ -136,9 +136,7 @@ async def test_a_damaged_gallery_fails_the_run_with_its_reason(
 
 
 @pytest.mark.asyncio
-async def test_the_devices_own_gallery_is_used_in_place_of_the_versions(
-    models: ModelFolder, images: Path, tmp_path: Path
-) -> None:
+async def test_the_devices_own_gallery_replaces_the_versions(models: ModelFolder, images: Path, tmp_path: Path) -> None:
     """It comes and goes as an exclusive file, without a new version; one that is not usable is logged once."""
     picture = images / "chelsea.png"
     own, shared = (make_gallery([f"{name}={picture}"], models) for name in ("mine", "everyones"))

@@ -63,7 +63,7 @@ def nothing_fetched(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.night
 @pytest.mark.system
-def test_with_nothing_fetched_it_finds_the_highlights_of_its_own_clip_on_each_device(tmp_path: Path) -> None:
+def test_with_nothing_fetched_each_device_finds_the_highlights_of_the_apps_clip(tmp_path: Path) -> None:
     """In a folder with the results of an earlier run, which had more highlights and devices."""
     out = tmp_path / "out"
     earlier = ["highlight-97.jpg", "camera-3/highlights.json", "highlight-1.jpg"]

@@ -75,7 +75,7 @@ def test_without_the_two_models_the_app_runs_as_before_and_says_what_that_costs(
     for asked in (None, "public"):
         why = choose_models(asked, models).why
         assert "without palm_mediapipe and article_efficientnet" in why
-        assert "F1 0.50 in place of 0.85" in why
+        assert "F1 0.50 instead of 0.85" in why
         assert "walle model get" in why
 
 

@@ -104,7 +104,7 @@ def test_an_instruction_that_tensors_do_not_need_is_refused(instruction: bytes) 
         read_weights(dumps(MAGIC) + dumps(PROTOCOL) + dumps(SIZES) + hostile)
 
 
-def test_attributes_are_dropped_and_a_large_index_takes_no_memory() -> None:
+def test_attributes_are_dropped_and_a_large_index_needs_no_memory() -> None:
     """PyTorch's dictionary has an attribute; the memory of the reader in C would have 2^31 places for the index."""
     body = b"\x80\x02" + pickle.EMPTY_DICT + pickle.LONG_BINPUT + struct.pack("<I", (1 << 31) - 1)
     body += pickle.EMPTY_DICT + pickle.BUILD + pickle.STOP

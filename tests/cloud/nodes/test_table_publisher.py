@@ -157,7 +157,7 @@ async def test_a_table_is_shown_only_when_it_is_known_which_of_its_versions_are_
 
 
 @pytest.mark.asyncio
-async def test_a_version_that_does_not_get_loaded_is_released_all_the_same(rig: Rig) -> None:
+async def test_a_version_that_cannot_be_loaded_is_released_nevertheless(rig: Rig) -> None:
     await rig.tables.start(rig.inference)
     await rig.tables.publish(table(1, "v1", "v2"))
     await rig.clock.advance(HOLD_S - 1)

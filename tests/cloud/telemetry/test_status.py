@@ -68,7 +68,7 @@ class Keeper:
 
     async def progress(self) -> dict[str, Any]:
         drained = {"a" * 56: {"host": "one", "left": ["gateway"]}}
-        fault = f"node {'b' * 12} lacks processes: no room"
+        fault = f"node {'b' * 12} has too few processes: no room"
         return {"drained": drained, "restarting": [], "remaining": 1, "doing": "move gateway", "fault": fault}
 
 
@@ -102,7 +102,7 @@ async def test_drained_nodes_what_hinders_their_processes_and_versions_that_diff
     )
     assert shown.exit_code == 0, shown.output
     assert "yes, but for gateway" in shown.output
-    assert f"node {'b' * 12} lacks processes: no room" in shown.output
+    assert f"node {'b' * 12} has too few processes: no room" in shown.output
     assert found["versions"] == ["0.1.0", "0.2.0"]
     assert "versions of walle differ (0.1.0: gateway; 0.2.0: edge-0; unknown: edge-1)" in shown.output
 

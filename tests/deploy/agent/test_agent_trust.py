@@ -104,7 +104,7 @@ async def test_a_manifest_of_another_key_is_rejected_permanently(tmp_path: Path)
 
 
 @pytest.mark.asyncio
-async def test_a_flipped_bit_anywhere_is_rejected_and_a_mended_cdn_is_tried_again(tmp_path: Path) -> None:
+async def test_a_flipped_bit_anywhere_is_rejected_and_a_repaired_cdn_is_tried_again(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     await device.do(publish(cloud, "v3"))

@@ -377,7 +377,7 @@ def _state(device: ExclusiveFiles) -> tuple[bytes | None, bytes | None]:
 
 
 @pytest.mark.parametrize("mode", ["kept", "lost", "torn"])
-def test_a_kill_or_power_cut_at_any_step_leaves_the_files_of_before_or_of_after(
+def test_a_kill_or_power_cut_at_any_step_leaves_the_old_files_or_the_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)  # `FaultyDisk` keeps account of it
@@ -410,7 +410,7 @@ def test_a_kill_or_power_cut_at_any_step_leaves_the_files_of_before_or_of_after(
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_keeps_the_files_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_keeps_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = ExclusiveCloud()
     cloud.put("a", b"one")
     device = await _refreshed(cloud, tmp_path / "exclusive")

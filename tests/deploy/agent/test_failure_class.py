@@ -51,7 +51,7 @@ def test_an_error_has_the_class_of_what_is_at_fault(error: Exception, expected: 
     assert class_of(error) is expected
 
 
-def test_a_class_crosses_the_wire_and_a_device_of_before_blames_the_version() -> None:
+def test_a_class_crosses_the_wire_and_an_older_device_blames_the_version() -> None:
     outcome = Outcome(task=TASK, version="v1", release="r", kind=REJECTED, failure_class=FailureClass.CLOUD)
     plain = json.loads(json.dumps(OutcomeBatch("d", "b", (outcome,)).to_json()))
     assert OutcomeBatch.from_json(plain).outcomes == (outcome,)

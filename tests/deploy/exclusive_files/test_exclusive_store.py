@@ -120,7 +120,7 @@ class ExclusiveStoreContract:
     def test_a_device_has_a_bounded_number_of_files(self, stored: ExclusiveStore) -> None:
         for number in range(MAX_EXCLUSIVE_FILES):
             put(stored, f"n{number}")
-        with pytest.raises(TooManyFilesError, match="'phone' has 100 exclusive files, as many as it may"):
+        with pytest.raises(TooManyFilesError, match="'phone' has 100 exclusive files, the limit"):
             put(stored, "one more")
         put(stored, "n7")  # replaces one
         assert stored.files("phone", 1).serial == MAX_EXCLUSIVE_FILES + 1
@@ -133,7 +133,7 @@ class ExclusiveStoreContract:
         assert stored.files("phone", 1).serial == 20
         assert len(names(stored)) == 10
 
-    def test_a_killed_writer_leaves_the_file_of_before_or_of_after(self, stored: ExclusiveStore, place: str) -> None:
+    def test_a_killed_writer_leaves_the_old_file_or_the_new_one(self, stored: ExclusiveStore, place: str) -> None:
         for said in (1, 7):
             writer = subprocess.Popen(
                 [sys.executable, "-c", _WRITER.format(store=self.store), place], stdout=subprocess.PIPE, text=True

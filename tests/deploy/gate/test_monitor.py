@@ -434,7 +434,7 @@ def test_a_trial_can_wait_for_several_devices() -> None:
     assert _report(monitor, "b", 1, 0) is Verdict.ACCEPT
 
 
-def test_evidence_of_before_is_not_read_as_evidence_of_devices() -> None:
+def test_older_evidence_is_not_read_as_evidence_of_devices() -> None:
     before = {"gate": {}, "ok": 3, "failed": 1, "verdict": "continue", "devices": ["a"], "ratio": 0.1}
     assert Monitor.from_plain(before) is None
 
@@ -514,7 +514,7 @@ def test_what_says_nothing_of_the_version_pauses_where_it_hinders_many_and_never
         _hindered(monitor, f"h{number}", what)
     assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, f"{what} at gray 1.0")
     assert "devices cannot install it; at fault is" in monitor.reason
-    assert "The last said: error of h" in monitor.reason
+    assert "The last reported: error of h" in monitor.reason
     assert (monitor.devices, monitor.broken_devices, monitor.blames_version) == (0, 0, False)
     overruled = dataclasses.replace(monitor.step, overruled=(monitor.cause,))
     monitor.begin(overruled)

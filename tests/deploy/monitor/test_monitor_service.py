@@ -447,7 +447,7 @@ async def test_reports_of_the_version_before_are_the_control(journal: Journal) -
 
 
 @pytest.mark.asyncio
-async def test_evidence_of_before_begins_its_step_again(journal: Journal) -> None:
+async def test_older_evidence_begins_its_step_again(journal: Journal) -> None:
     first = _service(journal)
     await first.watch(_step("beta"))
     await first.take(_batch("b", OutcomeKind.RUN, 5, 1))

@@ -125,8 +125,8 @@ def test_what_a_rule_does_not_need_may_be_missing() -> None:
 @pytest.mark.parametrize(
     ("rule", "column", "what"),
     [
-        ("os == 3", 4, "'==' does not take (string, int)"),
-        ("memory_mb > 1.5", 11, "'>' does not take (int, double)"),
+        ("os == 3", 4, "'==' does not accept (string, int)"),
+        ("memory_mb > 1.5", 11, "'>' does not accept (int, double)"),
         (
             "os == 'a' && oss == 'b'",
             14,

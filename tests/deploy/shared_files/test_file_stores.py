@@ -140,7 +140,7 @@ class FileStoreContract:
         assert not store.remove(name, stored_until_s=first_s - 1.0)
         assert store.remove(name, stored_until_s=first_s)
 
-    def test_a_flipped_bit_is_found_and_mended_by_the_next_put(self, store: FileStore) -> None:
+    def test_a_flipped_bit_is_found_and_repaired_by_the_next_put(self, store: FileStore) -> None:
         name = store.put(DATA)
         flipped = bytearray(DATA)
         flipped[1000] ^= 4

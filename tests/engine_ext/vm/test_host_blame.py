@@ -316,7 +316,7 @@ async def test_a_stopped_host_is_killed_when_a_reply_is_overdue(
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_signal_that_no_code_caused_is_no_tasks_fault(tmp_path: Path, host: VmHost) -> None:
+async def test_a_signal_that_no_code_caused_is_blamed_on_no_task(tmp_path: Path, host: VmHost) -> None:
     vm = VM(write_task(tmp_path, HONEST), host=host)
     assert await vm.call("add", 1, 2) == 3
     call = asyncio.create_task(vm.call("wait", 30.0))

@@ -41,7 +41,7 @@ def test_a_field_is_an_attribute_and_a_key() -> None:
         assert "page_id" in event
         assert "item_id" not in event
         assert (event.get("page_id"), event.get("item_id", 5)) == ("item_page", 5)
-        with pytest.raises(KeyError, match=r"an event has event_id, page_id, ts_ms, contents, and no item_id; what"):
+        with pytest.raises(KeyError, match=r"an event has event_id, page_id, ts_ms, contents, and no item_id; other"):
             event["item_id"]
         with pytest.raises(AttributeError, match="no item_id; other fields are in its contents"):
             event.item_id  # noqa: B018 -- it must raise

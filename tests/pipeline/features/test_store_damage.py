@@ -285,7 +285,7 @@ def test_earlier_epochs_survive_a_lost_state_row(path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_damage_of_an_open_file_is_mended_by_the_call_that_meets_it(path: Path) -> None:
+async def test_damage_of_an_open_file_is_repaired_by_the_call_that_finds_it(path: Path) -> None:
     async with FeatureStore(path) as store:
         for number in range(ROWS):
             await store.put("ipv", payload_of(number))
@@ -307,7 +307,7 @@ async def test_damage_of_an_open_file_is_mended_by_the_call_that_meets_it(path: 
 
 
 @pytest.mark.asyncio
-async def test_damage_on_a_full_disk_is_mended_once_there_is_room(path: Path) -> None:
+async def test_damage_on_a_full_disk_is_repaired_once_there_is_room(path: Path) -> None:
     async with FeatureStore(path) as store:
         for number in range(ROWS):
             await store.put("ipv", payload_of(number))

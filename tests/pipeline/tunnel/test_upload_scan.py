@@ -115,7 +115,7 @@ def test_a_stream_in_order_is_read_completely(dictionary: Dictionary) -> None:
     assert len({id(record.topic) for record in found}) == 1
 
 
-def test_the_body_of_a_large_upload_is_kept_where_a_store_may_have_it_in_place_of_the_payload(
+def test_the_body_of_a_large_upload_is_kept_for_a_store_that_reads_it_instead_of_the_payload(
     dictionary: Dictionary,
 ) -> None:
     encoder, rng = Encoder(), random.Random(3)

@@ -115,7 +115,7 @@ def laid_out(folder: Path, main: str, config: bytes = CONFIG) -> tuple[Path, Man
 
 
 @pytest.mark.asyncio
-async def test_a_run_that_ends_well_hands_its_lines_over(runner: TaskRunner, tmp_path: Path) -> None:
+async def test_a_successful_run_hands_its_lines_over(runner: TaskRunner, tmp_path: Path) -> None:
     main = "print('hello')\ndef execute(ctx, x):\n    ctx.log.error('\\x1b[2J')\n    print(5)\n"
     files, manifest = laid_out(tmp_path / "task", main)
     got: list[LogLine] = []
@@ -199,7 +199,7 @@ async def test_a_phase_hands_its_lines_over(
 
 
 @pytest.mark.asyncio
-async def test_a_task_that_forged_its_log_gets_its_output_stored_all_the_same(
+async def test_a_task_that_forged_its_log_gets_its_output_stored_nevertheless(
     runner: TaskRunner, tmp_path: Path
 ) -> None:
     main = "def execute(ctx, x):\n    ctx.log.lines[:] = [('info', 5), ('loud', 'x'), 7]\n    return 1\n"

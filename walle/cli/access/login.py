@@ -45,7 +45,7 @@ def login(
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="Certificate of the cloud's CA, such as its ca.pem.")] = None,
     fingerprint: Annotated[
-        str, typer.Option(help="Fingerprint of the cloud's CA, as `walle cloud up` shows it, in place of the file.")
+        str, typer.Option(help="Fingerprint of the cloud's CA, as `walle cloud up` shows it, instead of the file.")
     ] = "",
     git: GitFlag = True,
     as_json: JsonFlag = False,

@@ -17,7 +17,7 @@ _SIGNER_TIMEOUT_S = 300.0  # a hardware key may wait for a touch
 SignerOption = Annotated[
     str,
     typer.Option(
-        help="Command in place of --key: it gets the bytes on standard input and prints their Ed25519 signature,"
+        help="Command instead of --key: it gets the bytes on standard input and prints their Ed25519 signature,"
         " raw or in base64. For a hardware key.",
     ),
 ]

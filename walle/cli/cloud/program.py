@@ -242,7 +242,7 @@ def _announce(
         if missing
         else f"task code runs in VM hosts behind {', '.join(layers)}",
         f"join.json admits {config.join_devices} new devices, for a day; others: walle device enrol",
-        f"fingerprint of its own CA: {join.fingerprint}",
+        f"fingerprint of its self-signed CA: {join.fingerprint}",
         f"{escape(end_with)} stops it",
     ]
     for line in lines:

@@ -29,7 +29,7 @@ _PAGE = 1_000
 
 DeviceId = Annotated[str, typer.Argument(help="The device's id, as `walle device list` shows it.")]
 CloudOption = Annotated[
-    Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token-file.")
+    Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, instead of --url and --token-file.")
 ]
 
 

@@ -47,7 +47,7 @@ def sink(
     rows: Annotated[
         int,
         typer.Option(
-            help="Number of waiting rows at which they are written, before --every-s is over.",
+            help="Number of waiting rows at which they are written, before --every-s has passed.",
             min=1,
             max=1_000_000,
         ),

@@ -20,9 +20,9 @@ TaskArgument = Annotated[str, typer.Argument(metavar="SCENARIO/TASK", help="The 
 NameArgument = Annotated[str, typer.Argument(help="The file's name under [[exclusive]] in task.toml.")]
 DevicesOption = Annotated[list[str] | None, typer.Option("--device", help="The id of a device; once for each.")]
 RuleOption = Annotated[
-    str, typer.Option(help="In place of --device: all devices for which it is true, such as: uploaded.is_member")
+    str, typer.Option(help="Instead of --device: all devices for which it is true, such as: uploaded.is_member")
 ]
-AppVersionOption = Annotated[str, typer.Option(help="In place of --device: app versions, such as '>=10,<11'.")]
+AppVersionOption = Annotated[str, typer.Option(help="Instead of --device: app versions, such as '>=10,<11'.")]
 
 
 def put(

@@ -67,7 +67,7 @@ class TooManyFilesError(DeployError):
         self.device_id = device_id
 
     def __str__(self) -> str:
-        what = f"device {self.device_id[:100]!r} has {MAX_EXCLUSIVE_FILES} exclusive files, as many as it may"
+        what = f"device {self.device_id[:100]!r} has {MAX_EXCLUSIVE_FILES} exclusive files, the limit"
         return f"{what}; remove one: walle device-file remove"
 
 

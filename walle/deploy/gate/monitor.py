@@ -67,7 +67,7 @@ _HINDERED = {  # shares of hindered devices that are borne, by what hinders them
 _AT_FAULT = {
     FailureClass.DEVICE: "the devices themselves (disk, clock or memory)",
     FailureClass.NETWORK: "the network",
-    FailureClass.CLOUD: "this cloud: its store lacks a file of the version, or serves other bytes than were signed",
+    FailureClass.CLOUD: "this cloud: its store has no or a wrong copy of a file of the version",
 }
 _MAX_ERROR_CHARS = 200
 
@@ -399,7 +399,7 @@ class Monitor:
     def _because_hindered(self, what: FailureClass) -> str:
         counts = self._new[-1].by_hindered(what)
         text = f"{counts[1, UNITS]} of {sum(counts.values())} devices cannot install it; at fault is {_AT_FAULT[what]}."
-        return f"{text} The last said: {self._hindrances.get(what, '')}"
+        return f"{text} The last reported: {self._hindrances.get(what, '')}"
 
     @property
     def blames_version(self) -> bool:

@@ -290,11 +290,14 @@ async def _extend_file(
     if start + length > size_bytes:
         raise LfsError(413, f"{start} and {length} bytes are more than the {size_bytes} of the file")
     if store.size_bytes(sha256) is not None:
-        raise LfsError(409, "the file is here already")
+        raise LfsError(409, "the file is already stored")
     await asyncio.to_thread(lambda: room.check(sha256, size_bytes, store.used(), store.partial_bytes(sha256, owner)))
     with store.resuming(sha256, size_bytes, owner) as file:
         if file.size_bytes != start:
-            raise LfsError(409, f"{file.size_bytes} bytes of the file are here, and these begin at {start}; ask again")
+            raise LfsError(
+                409,
+                f"{file.size_bytes} bytes of the file are stored, and these begin at {start}; ask where to continue",
+            )
         await _write_body(file, receive, place)
         if file.size_bytes == size_bytes:
             await _keep(file)

@@ -154,7 +154,7 @@ class UploadedAttributes:
         target = self._folder / f"{facts.key}{_SUFFIX}"
         others = {name for name, *_ in self._listed()} - {target.name}
         if len(others) >= MAX_TABLES:
-            raise AttributeTableError(f"there are {len(others)} tables already, which is the most; remove one")
+            raise AttributeTableError(f"there are {len(others)} tables already, the limit; remove one")
         path = self._temporary(facts.key)
         try:
             build_apart(rows, path, facts)

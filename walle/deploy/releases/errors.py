@@ -63,6 +63,6 @@ class TooManyGroupsError(DeployError):
 
     def __str__(self) -> str:
         return (
-            f"{self.task} has releases for {MAX_GROUPS_OF_TASK} groups of devices, which is the most;"
-            " roll back those of groups that need no version of their own any more"
+            f"{self.task} has releases for {MAX_GROUPS_OF_TASK} groups of devices, the limit;"
+            " roll back those of groups that no longer need a separate version"
         )

@@ -66,7 +66,7 @@ class Signatures:
         if signer is not None and signer.key_id in role.keys:
             signatures |= signer.sign_manifest(manifest).signatures
         if len(signatures) < role.threshold:
-            count = "" if role.threshold == 1 else f" ({len(signatures)} of {role.threshold} signatures are here)"
+            count = "" if role.threshold == 1 else f" ({len(signatures)} of {role.threshold} signatures are stored)"
             what = f"walle sign {manifest.scenario} {manifest.task} {manifest.version} --key FILE"
             raise SignatureAwaitedError(manifest.name, manifest.version, f"sign it with: {what}{count}")
         # As many as are needed, by the order of the keys' ids: the same signatures give the same envelope.

@@ -34,7 +34,7 @@ def inline(model: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProt
             schema = _schema(node, versions)
             if node.op_type not in operators and schema is not None and _is_function(schema):
                 raise UnsupportedError(
-                    f"{title(node, index)}: the engine has no such operator, and onnx cannot replace it by its"
+                    f"{title(node, index)}: the engine does not have this operator, and onnx cannot replace it by its"
                     f" definition: {why}"
                 ) from error
         return model  # operators that stay unknown are refused by name when the graph is written

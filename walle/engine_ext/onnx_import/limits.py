@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 # The stages of a conversion, as errors name them.
 READING = "read the file"
-FUNCTIONS = "put functions in place of their calls"
+FUNCTIONS = "replace calls of functions"
 SHAPES = "infer shapes"
 WRITING = "write the operators of the engine"
 

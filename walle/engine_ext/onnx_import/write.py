@@ -73,7 +73,9 @@ class _Writer:
     def _node(self, node: Node) -> None:
         where = f"node {node.name!r} ({_title(node)})"
         if node.op not in self._operators or node.domain not in _DOMAINS:
-            raise UnsupportedError(f"{where}: the engine has no such operator; `walle operators` lists those it has")
+            raise UnsupportedError(
+                f"{where}: the engine does not have this operator; `walle operators` lists those it has"
+            )
         inputs: list[Value | None] = []
         for name in node.inputs:
             value = self.find(name) if name else None
