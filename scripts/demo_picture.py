@@ -2,7 +2,7 @@
 
 usage: demo_picture.py [FILE]
 
-Runs the demo (about half a minute on two idle cores) with an empty home and writes FILE, docs/demo.svg by default.
+Runs the demo (half a minute on two idle cores) with an empty home and writes FILE, docs/demo.svg by default.
 """
 
 import io
