@@ -74,7 +74,7 @@ def test_each_file_of_the_wheel_is_listed_with_its_hash(bill: tuple[Path, str]) 
         assert listed == {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
 
 
-def test_what_is_vendored_compiled_in_and_needed_is_listed(bill: tuple[Path, str]) -> None:
+def test_vendored_compiled_and_required_packages_are_listed(bill: tuple[Path, str]) -> None:
     found = by_name(bill[1])
     vendored = {path.name for path in (ROOT / STATIC).glob("*.min.*")}
     assert vendored

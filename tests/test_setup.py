@@ -109,7 +109,7 @@ def test_an_error_of_the_compiler_is_shown(tmp_path: Path) -> None:
     assert "list.cpp:3:1: error" in done.stderr
 
 
-def test_what_every_process_of_a_ray_imports_is_compiled_once_also_where_bytecode_is_not_to_be_written(
+def test_modules_of_ray_processes_are_compiled_once_even_without_bytecode_writing(
     tmp_path: Path,
 ) -> None:
     environment = {**_prepare(tmp_path, WORKS), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -51,7 +51,7 @@ async def test_questions_without_an_answer_block_no_other_threads(monkeypatch: p
 
 
 @pytest.mark.asyncio
-async def test_who_asks_while_a_shared_question_is_open_gets_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_callers_of_an_open_shared_question_get_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answering, calls = threading.Event(), 0
 
     def count() -> int:

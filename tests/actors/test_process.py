@@ -10,7 +10,7 @@ from walle.actors.node import NodeLostError
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_started_now_is_tried_again_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_be_started_is_tried_again_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a service that was ended to be moved, or the keeper of nodes, would be started by nobody."""
     ends: list[Exception | str] = [
         ray.exceptions.RaySystemError("the head does not answer"),  # type: ignore[no-untyped-call]

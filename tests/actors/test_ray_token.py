@@ -102,7 +102,7 @@ def test_a_ray_without_a_token_is_refused(tmp_path: Path, token: Path, value: st
     assert not token.parent.exists()
 
 
-def test_what_is_not_a_token_is_named(tmp_path: Path, token: Path) -> None:
+def test_a_file_without_a_token_is_named_in_the_error(tmp_path: Path, token: Path) -> None:
     token.parent.mkdir()
     token.touch()
     with pytest.raises(ConfigError, match="holds no token of Ray; remove it"):

@@ -26,7 +26,7 @@ class Reluctant(ServiceActor):
 
 
 @pytest.mark.asyncio
-async def test_what_does_not_close_before_the_next_attempt_is_in_the_log(
+async def test_a_part_that_does_not_close_before_the_next_attempt_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = Reluctant(CloudConfig(folder=tmp_path), Place("ns", str(tmp_path)))

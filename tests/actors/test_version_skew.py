@@ -34,7 +34,7 @@ def test_the_record_is_of_this_minor_version_or_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("name", RECORD["types"])
-def test_what_the_version_before_sends_can_be_read_and_it_can_read_what_is_sent(name: str) -> None:
+def test_the_previous_version_and_this_one_read_each_others_messages(name: str) -> None:
     # Until the recorded version is released, a type may move or go: the record is written again.
     assert name in TYPES, "the version before still sends it: remove it one minor version later"
     kind: Any = TYPES[name]

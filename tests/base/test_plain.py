@@ -51,7 +51,7 @@ def test_nan_stays_nan_and_tuples_become_lists() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, {"x": {3, 4}}, 2**70, np.array(["text"])])
-def test_what_is_not_plain_is_refused(value: object) -> None:
+def test_a_value_that_is_not_plain_data_is_refused(value: object) -> None:
     with pytest.raises(plain.PlainDataError):
         plain.decode(plain.encode(value))
 

@@ -30,7 +30,7 @@ PLAIN = st.recursive(
         ("a\ud800b", "a�b"),
     ],
 )
-def test_what_json_lacks_has_a_form(value: Any, found: Any) -> None:
+def test_values_that_json_does_not_have_are_encoded(value: Any, found: Any) -> None:
     crossed = value if isinstance(value, str) else plain.decode(plain.encode(value))
     assert to_json(crossed) == found
 

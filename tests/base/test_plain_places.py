@@ -153,7 +153,7 @@ def test_plain_data_comes_back_from_every_place(runner: asyncio.Runner, places: 
     check()
 
 
-def test_what_is_refused_is_refused_everywhere_with_its_place(runner: asyncio.Runner, places: list[Place]) -> None:
+def test_a_refused_value_is_refused_at_any_depth_with_its_path(runner: asyncio.Runner, places: list[Place]) -> None:
     steps = st.lists(st.integers(0, 3) | st.sampled_from(["prices", "list price", "ü", "1"]), max_size=5)
 
     @_EACH

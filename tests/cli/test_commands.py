@@ -157,7 +157,7 @@ def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> N
     assert all(path.split()[1] in listed for path in COMMANDS if path.startswith(f"{group} "))
 
 
-def test_what_a_device_runs_imports_nothing_of_the_cloud() -> None:
+def test_a_device_imports_nothing_of_the_cloud() -> None:
     code = "import sys, walle.cli, walle.cli.device.program; print('\\n'.join(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(result.stdout.split())

@@ -302,7 +302,7 @@ async def test_thousands_of_releases_come_in_pages_by_state_and_search(shop: Sho
 
 
 @pytest.mark.asyncio
-async def test_what_authors_and_devices_write_is_text(shop: ShopCloud, tmp_path: Path) -> None:
+async def test_texts_of_authors_and_devices_are_escaped(shop: ShopCloud, tmp_path: Path) -> None:
     main = f"def execute(ctx, trigger):\n    ctx.log({HOSTILE!r})\n    raise ValueError({HOSTILE!r})\n"
     await shop.push("v2", main=main)
     gate = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01, "trial_runs": 1_000}

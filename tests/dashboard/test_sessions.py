@@ -97,7 +97,7 @@ def ended_by_logout(world: World) -> str:
 
 
 @pytest.mark.asyncio
-async def test_what_was_logged_out_is_dead_at_each_gateway_and_after_a_restart(tmp_path: Path) -> None:
+async def test_an_ended_session_is_refused_by_each_gateway_and_after_a_restart(tmp_path: Path) -> None:
     world = World(tmp_path)
     other = world.gateway()
     alive = world.cookie()
@@ -189,7 +189,7 @@ def test_a_form_belongs_to_one_session(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=80), st.integers(0, 200), st.characters())
-def test_what_was_changed_does_not_open(text: str, place: int, letter: str) -> None:
+def test_a_changed_seal_does_not_open(text: str, place: int, letter: str) -> None:
     sealer = Sealer(KEY, "session")
     sealed = sealer.seal({"text": text})
     assert sealer.open(sealed) == {"text": text}
@@ -201,5 +201,5 @@ def test_what_was_changed_does_not_open(text: str, place: int, letter: str) -> N
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.b", "é.é", "x" * 5000, "\udcff.a"])
-def test_what_is_not_sealed_does_not_open(text: str) -> None:
+def test_unsealed_text_does_not_open(text: str) -> None:
     assert Sealer(KEY, "session").open(text) is None

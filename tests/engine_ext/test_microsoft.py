@@ -113,7 +113,7 @@ def test_concat_takes_each_part_to_the_scale_of_the_result() -> None:
     agree(made, {"x": inputs["x"]})
 
 
-def test_where_chooses_by_a_condition() -> None:
+def test_quantized_where_agrees_with_onnx_runtime() -> None:
     condition = np.random.default_rng(3).random((2, 1, 5)) < 0.5
     inputs = (
         {"c": condition} | parts("x", (2, 3, 5), 0.02, 128) | parts("z", (3, 5), 0.05, 30, seed=2) | result(0.03, 99)
@@ -203,9 +203,7 @@ def network() -> tuple[onnx.ModelProto, dict[str, Any]]:
 
 @pytest.mark.parametrize("activations", ["QUInt8", "QInt8"])
 @pytest.mark.parametrize("channels", [False, True])
-def test_what_the_static_quantiser_writes_in_operator_form_runs(
-    activations: str, channels: bool, tmp_path: Path
-) -> None:
+def test_models_of_the_static_quantizer_in_operator_form_run(activations: str, channels: bool, tmp_path: Path) -> None:
     from onnxruntime import quantization
 
     made, feeds = network()
@@ -233,7 +231,7 @@ def test_what_the_static_quantiser_writes_in_operator_form_runs(
 
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("channels", [False, True])
-def test_what_the_dynamic_quantiser_writes_runs(direction: str, channels: bool, tmp_path: Path) -> None:
+def test_models_of_the_dynamic_quantizer_run(direction: str, channels: bool, tmp_path: Path) -> None:
     from onnxruntime import quantization
 
     rng = np.random.default_rng(8)

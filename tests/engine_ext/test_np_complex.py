@@ -354,7 +354,7 @@ def test_discarding_imaginary_parts_is_warned_of() -> None:
 
 
 @pytest.mark.parametrize("name", ["max", "min", "argmax", "sort", "argsort", "median", "unique", "floor", "ceil", "trunc", "cbrt", "signbit", "deg2rad", "fabs", "i0", "spacing", "isposinf", "frexp", "modf", "unwrap", "argpartition:1", "searchsorted:1", "clip:0:1", "maximum:1", "less:1", "greater_equal:1j", "mod:2", "floor_divide:2", "arctan2:1", "hypot:1", "gcd:1", "left_shift:1", "bitwise_and:1", "fmax:1", "copysign:1", "logaddexp:1", "heaviside:1", "quantile:0.5", "percentile:3", "ptp", "histogram", "nanmax"])  # fmt: skip # noqa: E501
-def test_what_complex_numbers_do_not_have_is_refused(name: str) -> None:
+def test_operations_that_complex_numbers_do_not_have_are_refused(name: str) -> None:
     function, *arguments = name.split(":")
     numbers = [complex(one) if "j" in one else float(one) if "." in one else int(one) for one in arguments]
     with warnings.catch_warnings():

@@ -224,7 +224,7 @@ def test_modes_of_ravel_multi_index(modes: Any) -> None:
             np.ravel_multi_index(([0],), (0,), mode=mode)
 
 
-def test_what_is_refused_with_a_reason() -> None:
+def test_wrong_indices_are_refused_with_a_reason() -> None:
     with pytest.raises(DTypeError, match="integers"):
         np.unravel_index([0.5], (10, 10))
     with pytest.raises(ShapeError, match="without dimensions"):

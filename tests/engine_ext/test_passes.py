@@ -47,7 +47,7 @@ def planned(one: Graph) -> list[str]:
     return ops(session(one))
 
 
-def test_what_no_output_needs_is_not_planned() -> None:
+def test_a_node_that_no_output_needs_is_not_planned() -> None:
     x = {"x": numbers(3)}
     nodes = [
         make_node("Neg", ("x",), ("y",)),
@@ -292,7 +292,9 @@ CONV = NODE("Conv", ["x", "w", "b"], ["h"], pads=[1, 1, 1, 1])
         ([NODE("Relu", ["h"], ["y"])], ["y", "h"], ["Conv", "Relu"]),  # an output stays
     ],
 )
-def test_what_a_convolution_absorbs(nodes: list[onnx.NodeProto], outputs: list[str], steps: list[str]) -> None:
+def test_a_convolution_absorbs_the_nodes_after_it(
+    nodes: list[onnx.NodeProto], outputs: list[str], steps: list[str]
+) -> None:
     shapes = {"x": (1, 3, 5, 5), "r": (1, 3, 5, 5), "row": (5,)}
     feeds = {name: numbers(*shape, seed=len(name)) for name, shape in shapes.items()}
     read = {name for node in [CONV, *nodes] for name in node.input} & feeds.keys()

@@ -260,7 +260,7 @@ with Export(Path(sys.argv[1]), WHAT) as exporting:
     assert len(path.read_text().splitlines()) == len(FEATURES) + 2  # the head, and a line break within a text
 
 
-def test_what_cannot_be_exported_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "there.csv").write_text("mine")
     with pytest.raises(ExportError, match="exists already"), Export(tmp_path / "there.csv", WHAT):
         pass

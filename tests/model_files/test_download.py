@@ -70,7 +70,7 @@ def test_a_transfer_that_breaks_off_is_resumed(folder: ModelFolder, client: http
     assert got.path.read_bytes() == DATA
 
 
-def test_what_is_kept_of_a_failed_get_is_resumed_by_the_next(folder: ModelFolder, client: httpx.Client) -> None:
+def test_a_failed_download_is_resumed_by_the_next(folder: ModelFolder, client: httpx.Client) -> None:
     with serving(part(DATA, sends=100_000)) as server:
         with pytest.raises(ModelFetchError, match=r"broke off.*3 times; 300000 of 1048576 bytes are kept"):
             get(entry(server.address), folder, client)

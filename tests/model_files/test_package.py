@@ -129,7 +129,7 @@ def test_the_wheels_hash_is_checked_here_too(tmp_path: Path) -> None:
         take(entry(wheel(net=DATA)), tmp_path, wheel(net=DATA, more=b"x"))
 
 
-def test_what_pip_writes_is_bounded(packages: Path, tmp_path: Path) -> None:
+def test_files_that_pip_writes_are_bounded(packages: Path, tmp_path: Path) -> None:
     contents = wheel(net=DATA)
     (packages / WHEEL).write_bytes(contents)
     with pytest.raises(ModelFetchError, match="pip could not fetch it"):

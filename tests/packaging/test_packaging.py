@@ -264,7 +264,7 @@ def test_pods_are_probed_end_in_time_and_have_no_privileges(folder: Path) -> Non
             assert pod["terminationGracePeriodSeconds"] >= limit_s + 15
 
 
-def test_what_the_probes_ask_is_there_for_everyone() -> None:
+def test_the_paths_of_probes_need_no_token() -> None:
     asked = set()
     for folder in (KUBERNETES, NODES):
         for template in templates(ray_cluster(folder)):

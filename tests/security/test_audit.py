@@ -88,7 +88,7 @@ async def test_a_release_leaves_who_did_what_and_the_numbers_behind_each_decisio
 
 
 @pytest.mark.asyncio
-async def test_who_may_not_act_leaves_no_record_and_reads_none(tmp_path: Path) -> None:
+async def test_a_person_without_a_role_leaves_no_audit_record_and_reads_none(tmp_path: Path) -> None:
     home = CloudHome(tmp_path / "cloud")
     home.prepare(("shop",))
     access = Access.load(home.folder / "access.toml")

@@ -122,7 +122,7 @@ async def test_commands_on_the_folder_are_in_the_audit_log(commands: Commands) -
 
 
 @pytest.mark.asyncio
-async def test_who_has_logged_in_enrols_by_a_join_file(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_logged_in_admin_enrols_by_a_join_file(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(commands.folder / "config"))
     monkeypatch.delenv("WALLE_TOKEN", raising=False)
     shop = commands.shop.cloud

@@ -288,7 +288,7 @@ async def test_a_proof_counts_once_also_where_it_is_sent_twice_at_once(tmp_path:
 
 
 @pytest.mark.asyncio
-async def test_who_proves_no_key_does_not_learn_which_devices_there_are(tmp_path: Path) -> None:
+async def test_a_caller_without_a_key_does_not_learn_which_devices_exist(tmp_path: Path) -> None:
     async with attacked(tmp_path) as attacker:
         await attacker.enrolled("here")
         revoked, _ = await attacker.enrolled("gone")

@@ -140,7 +140,7 @@ class IdentityStoreContract:
         with pytest.raises(IdentityRefusedError, match="used up"):
             again.enrol("b", b"key b", token)
 
-    def test_what_no_certificate_needs_any_more_is_removed(self, identities: Identities) -> None:
+    def test_revocations_without_a_valid_certificate_are_removed(self, identities: Identities) -> None:
         identities.enrol("a", b"key a", identities.token("a"))
         identities.store.revoke("a", "")
         identities.clock._now_s += 33 * _DAY_S
@@ -161,7 +161,7 @@ class IdentityStoreContract:
         with pytest.raises(IdentityRefusedError, match="used up"):
             identities.enrol("a", b"another", token)
 
-    def test_what_the_lost_cloud_decided_is_ended_by_the_restored_one(self, identities: Identities) -> None:
+    def test_a_restored_cloud_ends_the_decisions_made_after_its_backup(self, identities: Identities) -> None:
         """Keys, tokens and revocations of the time after the backup, whose certificates are still valid for TLS."""
         before, store = identities.token(uses=2), identities.store
         identities.enrol("a", b"key a", identities.token("a"))
@@ -234,7 +234,7 @@ class IdentityStoreContract:
         with pytest.raises(IdentityRefusedError, match="used up"):
             identities.enrol("late", b"key", token)
 
-    def test_who_reads_revocations_as_they_come_gets_each(self, identities: Identities, open_store: Open) -> None:
+    def test_a_reader_of_new_revocations_gets_each_of_them(self, identities: Identities, open_store: Open) -> None:
         """Two stores revoke at once, and a third one asks for what is newer than what it has, as a gateway does."""
         count, stores = 20, [identities, Identities(open_store)]
         token = identities.token(uses=2 * count)

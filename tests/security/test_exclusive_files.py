@@ -207,7 +207,7 @@ async def test_a_file_of_a_group_is_listed_and_given_to_its_devices_alone(tmp_pa
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_the_asking_devices_does_not_exist(tmp_path: Path) -> None:
+async def test_files_of_other_devices_do_not_exist_for_a_device(tmp_path: Path) -> None:
     async with enrolled(tmp_path, "mine", "other") as shop:
         await put(shop, "mine")
         (entry,) = (await device_list(shop, "mine")).files
@@ -260,7 +260,7 @@ async def test_only_releasers_of_the_scenario_put_and_remove_and_the_audit_log_s
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_kept_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_stored_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with enrolled(tmp_path, "mine") as shop:
 
         async def refusal(device: str, data: bytes = b"x", path: str = PATH) -> tuple[int, str]:

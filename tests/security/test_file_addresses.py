@@ -86,7 +86,7 @@ async def test_an_address_is_the_same_all_day_and_expires_after_two_days_or_more
 
 
 @pytest.mark.asyncio
-async def test_what_was_not_signed_is_refused(served: Served) -> None:
+async def test_an_unsigned_address_is_refused(served: Served) -> None:
     prefix = served.signing.prefix()
     permission = prefix.rpartition("/")[2]
     expires, key, mac = permission.split("-", 2)

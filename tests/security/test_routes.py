@@ -223,7 +223,7 @@ class _Nobody:
 
 
 @pytest.mark.asyncio
-async def test_what_a_caller_may_not_see_looks_as_what_does_not_exist(asked: Asked) -> None:
+async def test_hidden_releases_look_like_missing_ones(asked: Asked) -> None:
     for path in ("", "/failures", "/stream", "/start", "/pause", "/resume", "/rollback"):
         method = "GET" if path in ("", "/failures", "/stream") else "POST"
         answers = [

@@ -173,7 +173,7 @@ def execute(ctx, trigger):
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_what_ends_or_blocks_the_vm_host_is_a_failure_of_its_release_too(tmp_path: Path) -> None:
+async def test_a_task_that_ends_or_blocks_the_vm_host_fails_its_release(tmp_path: Path) -> None:
     config = f"{TASK_CONFIG}[limits]\ndeadline_ms = 200\n"
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)

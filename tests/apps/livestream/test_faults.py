@@ -96,7 +96,7 @@ async def test_an_mp4_that_refers_to_another_file_opens_none(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 5000, b"hello, world. " * 1000, bytes(range(256)) * 40])
-async def test_what_is_not_media_is_refused(tmp_path: Path, data: bytes) -> None:
+async def test_a_file_that_is_not_media_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(data)
     with pytest.raises(UnreadableError, match=r"not a media file|truncated"):
@@ -138,7 +138,7 @@ async def test_a_codec_without_a_decoder_is_named(tmp_path: Path, kind: str, nam
         (MediaLimits(sample_rate=44_100), "sample rate is 48000"),
     ],
 )
-async def test_what_is_larger_than_the_limits_is_refused(tmp_path: Path, limits: MediaLimits, message: str) -> None:
+async def test_media_beyond_the_limits_are_refused(tmp_path: Path, limits: MediaLimits, message: str) -> None:
     path = Movie(seconds=1).write(tmp_path / "a.mp4")
     with pytest.raises(MediaLimitError, match=message):
         await read(path, limits=limits)

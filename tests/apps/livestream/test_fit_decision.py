@@ -33,7 +33,7 @@ from walle.model_files import ModelFolder
 CLIP = Clip(name="talk", file="talk.mp4", seconds=9, set="tuning", passes=(), sha256="", source="")
 
 
-def test_what_tells_the_answers_apart_gets_the_weight() -> None:
+def test_the_evidence_that_separates_the_answers_gets_the_weight() -> None:
     rng = np.random.default_rng(1)
     evidence = rng.random((400, 3))
     answers = evidence[:, 1] > 0.5

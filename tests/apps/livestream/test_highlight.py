@@ -82,7 +82,7 @@ class TestEvidence:
             item("cup", 0.9, 0, 0, 180, 90),  # too large
         ],
     )
-    def test_what_is_not_portable_or_has_not_the_size_is_not_an_article(self, other: dict[str, Any]) -> None:
+    def test_an_item_of_another_class_or_size_is_not_an_article(self, other: dict[str, Any]) -> None:
         found = EVIDENCE.frame_evidence([other, item("person", 0.9, 0, 0, 200, 100)], [], SIZE, RULE)
         assert found == {"held": 0.0, "closeup": 0.0, "handled": 0.0, "shown": None, "label": ""}
 
@@ -294,7 +294,7 @@ async def test_a_second_without_a_picture_is_decided_by_the_device(unsure: Path)
 
 
 @pytest.mark.asyncio
-async def test_what_the_device_is_sure_of_is_not_sent(sure: Path) -> None:
+async def test_a_second_that_the_device_is_sure_of_is_not_sent(sure: Path) -> None:
     async with vm_of(sure) as vm:
         output, _ = await run(vm, never, 3, frame(BLACK))
     assert (output["decided"], output["sent_bytes"]) == ("device", 0)
@@ -317,7 +317,7 @@ async def test_an_article_that_was_held_in_the_second_before_counts_while_it_is_
 
 
 @pytest.mark.asyncio
-async def test_what_is_handled_and_shown_is_the_mean_of_three_seconds_in_a_row(sure: Path) -> None:
+async def test_handled_and_shown_are_means_of_three_consecutive_seconds(sure: Path) -> None:
     def second(centre: float) -> dict[str, Any]:
         return {"size": list(SIZE), "items": [], "faces": [], "palms": [], "article": {"centre": centre, "border": 0.0}}
 

@@ -203,7 +203,7 @@ class TestResultsFolder:
         ResultsFolder(tmp_path, tmp_path / "talk.mp4").begin()
         assert not (tmp_path / "stream.mp4").exists()
 
-    def test_what_was_listed_is_removed_by_the_next_run(self, tmp_path: Path) -> None:
+    def test_the_next_run_removes_the_listed_files_of_the_last(self, tmp_path: Path) -> None:
         first = ResultsFolder(tmp_path / "out")
         first.begin()
         (tmp_path / "out/camera-2").mkdir()

@@ -187,7 +187,7 @@ async def test_a_task_that_fails_on_a_frame_is_counted_and_its_second_decided(de
 
 
 @in_this_loop
-async def test_what_a_broken_source_gave_is_decided_before_its_error(device: Device) -> None:
+async def test_frames_of_a_broken_source_are_decided_before_its_error(device: Device) -> None:
     lost = ConnectionLostError("rtsp://camera", "did not come back", 3500)
     player = scripted(device, Script(frames(4), fault=lost))
     found: list[Decision] = []

@@ -108,6 +108,6 @@ def test_an_image_is_added_to_another_one(tmp_path: Path) -> None:
         ([TfliteOperator(kind="Softmax", inputs=(9,), result=1, result_shape=(1, 4))], "input 0 is absent"),
     ],
 )
-def test_what_is_not_supported_is_named(tmp_path: Path, operators: list[TfliteOperator], message: str) -> None:
+def test_an_unsupported_operator_is_named(tmp_path: Path, operators: list[TfliteOperator], message: str) -> None:
     with pytest.raises(TfliteError, match=message):
         run(tmp_path, operators, np.zeros(4, np.float32))

@@ -191,7 +191,7 @@ def test_the_catalogue_fits_into_ten_minutes_also_on_a_machine_of_two_thirds_of_
     assert sum(one.quick_s for one in Catalogue.find().figures.values()) <= 400
 
 
-def test_what_was_measured_is_kept_until_it_changes(checkout: Path) -> None:
+def test_a_measured_figure_is_not_measured_again_until_its_code_changes(checkout: Path) -> None:
     def runs() -> int:
         return len((checkout / "runs.txt").read_text().splitlines())
 

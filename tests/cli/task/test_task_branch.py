@@ -53,7 +53,7 @@ def test_tasks_of_a_scenario_are_in_separate_folders_and_pushed_separately(clone
 
 
 @pytest.mark.parametrize("obstacle", ["no clone", "a branch", "a folder", "no identity"])
-def test_what_is_in_the_way_is_named_and_nothing_is_left(
+def test_an_obstacle_to_a_new_branch_is_named_and_nothing_is_left(
     clone: Path, tmp_path: Path, obstacle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, said = tmp_path / "dwell", "is not a git repository; clone the scenario first"

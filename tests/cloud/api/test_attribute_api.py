@@ -116,7 +116,7 @@ async def test_tables_are_of_the_whole_fleet_and_need_roles_on_all_scenarios(clo
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_taken_changes_nothing(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_table_changes_nothing(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     await cloud.put()
     for rows, key, what in [
         (b'{"device_id": "d1"}\n{"device_id": "d2", "age": "x"}', "device_id", "line 2: age is"),

@@ -165,7 +165,7 @@ async def test_a_device_is_explained_by_its_latest_profile(cloud: Cloud) -> None
 
 
 @pytest.mark.asyncio
-async def test_who_may_not_read_a_scenario_learns_nothing_of_it(cloud: Cloud) -> None:
+async def test_a_person_without_the_role_reader_learns_nothing_of_a_scenario(cloud: Cloud) -> None:
     await cloud.full("v1")
     await cloud.see("d0")
     await cloud.see("d1")

@@ -176,7 +176,7 @@ async def test_a_gateway_reports_its_devices_and_its_metrics_and_keeps_to_its_by
 
 
 @pytest.mark.asyncio
-async def test_who_reports_devices_proves_each_of_them(tmp_path: Path) -> None:
+async def test_a_gateway_that_reports_devices_proves_each_by_its_session(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, httpx.AsyncClient(base_url=shop.cloud.address.url) as http:
         access = shop.cloud.gateway._home.access
         headers = {"Authorization": f"Bearer {access.add('gateways', {ANY_SCENARIO: Role.READER})}"}

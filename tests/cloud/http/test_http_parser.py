@@ -133,7 +133,7 @@ def parse_by_h11(sent: bytes) -> list[Found]:
         CHUNKED + b"3\r\nabcd\r\n0\r\n\r\n",
     ],
 )
-def test_what_could_be_read_in_two_ways_is_refused(sent: bytes) -> None:
+def test_an_ambiguous_request_is_refused(sent: bytes) -> None:
     """In one piece, byte by byte, and behind another request."""
     for pieces in ([sent], [bytes([one]) for one in sent], [GET + sent]):
         sink, status = parse(pieces)
@@ -227,7 +227,7 @@ _SENT = st.one_of(
 @settings(max_examples=1500, deadline=None)
 @given(_SENT, st.lists(st.integers(1, 200), max_size=4))
 @example(GET + GET, [3])
-def test_what_is_taken_h11_takes_for_the_same_requests(sent: bytes, cuts: list[int]) -> None:
+def test_accepted_bytes_are_the_same_requests_to_h11(sent: bytes, cuts: list[int]) -> None:
     """However the bytes come. What this parser refuses, h11 may take: nothing comes after it, since the two agree."""
     pieces, start = [], 0
     for cut in cuts:

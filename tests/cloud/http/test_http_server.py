@@ -381,7 +381,7 @@ async def test_a_connection_that_sends_nothing_is_a_socket_and_no_task(tmp_path:
 
 
 @pytest.mark.asyncio
-async def test_who_has_sent_before_it_is_accepted_begins_its_handshake_in_its_first_turn() -> None:
+async def test_a_client_that_sent_before_it_was_accepted_begins_its_handshake_at_once() -> None:
     front = HttpFront(App(), HttpLimits(), lambda _: False, rules=REQUEST_RULES)
     client, accepted = socket.socketpair()
     accepted.setblocking(False)
@@ -504,7 +504,7 @@ async def test_a_body_that_was_received_while_reading_was_paused_is_read_to_its_
 
 
 @pytest.mark.asyncio
-async def test_what_is_decrypted_with_a_record_of_which_most_had_come_is_read_to_its_end(tmp_path: Path) -> None:
+async def test_a_large_body_in_one_tls_record_is_read_completely(tmp_path: Path) -> None:
     """More than what a transport reads at a time may be decrypted at a time: the end of such a body never came."""
     authority = Authority(tmp_path / "authority")
     trusting = ssl.create_default_context(cafile=str(authority.ca_path))

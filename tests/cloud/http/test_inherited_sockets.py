@@ -33,7 +33,7 @@ def _app(name: bytes) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
-async def test_who_was_accepted_is_answered_before_the_end_and_who_was_not_by_the_next_server(
+async def test_accepted_clients_are_answered_before_the_end_and_others_by_the_next_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_server, "_FAREWELL_S", LIMIT_S)

@@ -54,7 +54,7 @@ def test_a_request_is_read_and_its_payload_stays_encoded() -> None:
         b"\x81\xc0\xc0",
     ],
 )
-def test_what_is_not_a_request_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_request_are_refused(data: bytes) -> None:
     with pytest.raises(InferenceError, match="the request of d0 cannot be read"):
         PhaseRequest.parse("d0", data)
 

@@ -90,7 +90,7 @@ async def test_a_batch_starts_when_it_is_full_or_its_oldest_has_waited(rig: Rig)
 
 
 @pytest.mark.asyncio
-async def test_what_has_no_time_for_company_starts_by_the_time_that_batches_take(rig: Rig) -> None:
+async def test_a_request_near_its_deadline_does_not_wait_for_a_batch(rig: Rig) -> None:
     version = rig.version("max_batch = 3\nbatch_ms = 500")
     for _ in range(2):  # the first one loads the version, and tells nothing
         for number in range(3):
@@ -140,7 +140,7 @@ async def test_a_full_queue_refuses_at_once_and_says_so(rig: Rig) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_would_be_late_is_refused_at_once_and_what_is_late_is_not_run(rig: Rig) -> None:
+async def test_a_request_that_would_be_late_is_refused_and_a_late_one_is_not_run(rig: Rig) -> None:
     version = rig.version("queue = 100")
     for number in range(2):
         await rig.ask(version, number, 5.0)

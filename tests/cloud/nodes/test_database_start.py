@@ -32,7 +32,9 @@ def _named(url: str, *, user: str = "postgres", database: str = "") -> str:
 
 
 @pytest.mark.asyncio
-async def test_what_does_not_pass_ends_the_start_and_says_what_to_do(tmp_path: Path, postgres: PostgresServer) -> None:
+async def test_a_permanent_error_of_the_database_ends_the_start_with_the_remedy(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
     said: list[str] = []
 
     async def refused(url: str) -> str:

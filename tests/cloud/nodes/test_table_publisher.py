@@ -167,7 +167,7 @@ async def test_a_version_that_cannot_be_loaded_is_released_nevertheless(rig: Rig
 
 
 @pytest.mark.asyncio
-async def test_what_was_published_before_the_start_is_held_back_from_the_start_on(rig: Rig) -> None:
+async def test_a_table_published_before_the_start_is_held_back_until_its_versions_are_loaded(rig: Rig) -> None:
     await rig.tables.publish(table(1, "v1", "v2"))
     assert rig.given() == ["v2"]  # no device is served yet
     await rig.tables.start(rig.inference)

@@ -171,7 +171,7 @@ async def test_a_version_that_does_not_load_fails_with_or_without_events(
 
 
 @pytest.mark.asyncio
-async def test_what_is_logged_is_handed_over_with_device_and_event() -> None:
+async def test_log_lines_of_a_simulation_have_their_device_and_event() -> None:
     main = "print('loaded')\ndef execute(ctx, trigger):\n    ctx.log.error(ctx.device['id'])\n    assert 0\n"
     got: list[tuple[str, int | None, str, str]] = []
 
@@ -328,7 +328,7 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
-async def test_what_escalates_is_run_as_the_cloud_would(simulator: Simulator) -> None:
+async def test_a_simulation_runs_escalated_phases_as_the_cloud_would(simulator: Simulator) -> None:
     main = """\
 def execute(ctx, x):
     if isinstance(x, dict):

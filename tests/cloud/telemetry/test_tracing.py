@@ -147,7 +147,7 @@ def test_a_report_with_traces_is_read_back_and_one_without_is_as_before() -> Non
         {"key": 5},
     ],
 )
-def test_what_no_device_sends_is_refused(changes: dict[str, object]) -> None:
+def test_a_trace_that_no_device_sends_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="traces"):
         OutcomeBatch.from_json(_batch(**changes))
 

@@ -81,7 +81,7 @@ def home_key(home: CloudHome) -> bytes:
     return Signer.load(home.folder / "keys" / "audit.pem").public_key
 
 
-def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> None:
+def test_a_restored_folder_has_the_contents_of_the_original(home: CloudHome, tmp_path: Path) -> None:
     for _ in range(12):  # the log then has a head
         home.audit.append("release.start", who="anna")
     before = contents(home.folder)

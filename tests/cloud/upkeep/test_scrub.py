@@ -75,7 +75,7 @@ def test_whole_files_are_all_read(world: World) -> None:
     assert {one.all_bytes for one in checked} == {sum(one.file.size_bytes for one in checked)}
 
 
-def test_what_nothing_repairs_is_set_aside_and_named(world: World) -> None:
+def test_a_file_that_cannot_be_repaired_is_set_aside_and_named(world: World) -> None:
     sha256 = world.model("v2")
     world.damage(sha256)
     bytes_there = world.files.read(sha256)
@@ -240,7 +240,7 @@ async def test_a_finding_names_the_releases_of_now_and_not_of_the_start_of_the_p
     assert newer in finding.releases
 
 
-def test_what_a_release_puts_while_the_copy_before_it_is_judged_stays(
+def test_a_file_that_a_release_puts_while_its_damaged_copy_is_checked_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def put(path: Path) -> None:

@@ -146,7 +146,7 @@ async def test_a_difference_continues_after_a_dropped_link_and_a_restart(tmp_pat
 
 
 @pytest.mark.asyncio
-async def test_what_came_of_a_difference_does_not_keep_the_file_from_a_nearly_full_disk(
+async def test_a_partial_difference_does_not_keep_the_file_from_a_nearly_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(tmp_path)

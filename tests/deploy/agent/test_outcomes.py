@@ -40,7 +40,7 @@ def test_runs_add_up_and_keep_the_last_error() -> None:
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
 
 
-def test_what_was_dropped_adds_up_and_is_reported_once() -> None:
+def test_dropped_triggers_add_up_and_are_reported_once() -> None:
     report = _report()
     report.count_dropped("s/t", "v1", "r1", triggers=3)
     report.count_run("s/t", "v1", "r1")

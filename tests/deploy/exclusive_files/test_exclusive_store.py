@@ -208,7 +208,7 @@ class TestSqliteExclusiveStore(ExclusiveStoreContract):
     def place(self, tmp_path: Path) -> str:
         return str(tmp_path / "exclusive.db")
 
-    def test_what_was_removed_is_not_left_in_the_file(self, stored: ExclusiveStore, place: str) -> None:
+    def test_removed_files_are_overwritten_in_the_database(self, stored: ExclusiveStore, place: str) -> None:
         put(stored, "a")
         put(stored, "b", generation=2)
         assert b"a" * 100 not in Path(place).read_bytes()

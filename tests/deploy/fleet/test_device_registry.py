@@ -211,7 +211,7 @@ class DeviceRegistryContract:
         assert (tasks["shop/first"].ok, tasks["shop/ipv"].failed) == (1, 1)
 
     @pytest.mark.asyncio
-    async def test_what_floods_is_dropped_and_counted(
+    async def test_sightings_beyond_the_bound_are_dropped_and_counted(
         self, registry: DeviceRegistry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("walle.deploy.fleet.registry._MAX_WAITING", 10)

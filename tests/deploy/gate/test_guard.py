@@ -68,7 +68,7 @@ def test_an_equal_value_is_within_each_relative_guard(before: float, bound: floa
 
 
 @given(value=numbers, before=numbers, bound=st.floats(min_value=1.001, max_value=1e6))
-def test_what_is_outside_of_a_guard_is_beyond_half_of_the_way_to_it(value: float, before: float, bound: float) -> None:
+def test_a_value_outside_of_a_guard_is_beyond_half_of_the_way_to_it(value: float, before: float, bound: float) -> None:
     for guard in (Guard("a", False, bound, True), Guard("a", True, 1 / bound, True)):
         if guard.is_worse(value, before):
             assert guard.is_worse(value, before, part=0.5)

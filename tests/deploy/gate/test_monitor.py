@@ -508,7 +508,7 @@ def _hindered(monitor: Monitor, device_id: str, what: FailureClass, kind: Outcom
 
 
 @pytest.mark.parametrize("what", [FailureClass.DEVICE, FailureClass.NETWORK, FailureClass.CLOUD])
-def test_what_says_nothing_of_the_version_pauses_where_it_hinders_many_and_never_rejects(what: FailureClass) -> None:
+def test_a_fault_of_devices_or_cloud_that_hinders_many_pauses_and_never_rejects(what: FailureClass) -> None:
     monitor = Monitor(_step())
     for number in range(200):
         _hindered(monitor, f"h{number}", what)

@@ -34,7 +34,7 @@ def test_a_wealth_is_never_negative_and_does_not_grow_in_the_mean_at_its_own_rat
 
 @given(TESTS, samples(), st.none() | samples(), st.floats(0.0, 20.0))
 @settings(max_examples=60, deadline=None)
-def test_what_is_left_out_below_a_boundary_decides_nothing(
+def test_a_test_that_stops_below_its_boundary_decides_the_same(
     test: RateTest, new: dict[tuple[int, int], int], old: dict[tuple[int, int], int] | None, boundary: float
 ) -> None:
     for log in (test.reject_log, test.accept_log):

@@ -73,7 +73,7 @@ def test_a_partner_that_is_to_get_the_version_is_no_partner_any_more() -> None:
     assert (silent.pairs, silent.silent, silent.silent_before) == (1, 1, 1)
 
 
-def test_what_is_watched_is_bounded() -> None:
+def test_the_number_of_watched_devices_is_bounded() -> None:
     silent = _watch()
     for number in range(2 * MAX_WATCHED):
         silent.install(f"new {number}", 0.0)

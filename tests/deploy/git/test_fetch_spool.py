@@ -102,7 +102,7 @@ def settled(host: Host, at_least: int, limit_s: float = 30) -> int:
     raise AssertionError(f"{before} bytes are spooled")
 
 
-def test_what_waits_for_clients_that_do_not_read_is_bounded(host: Host) -> None:
+def test_answers_for_clients_that_do_not_read_are_bounded(host: Host) -> None:
     """8 fetches of each of 3 tokens: their answers would take 288 MiB."""
     budget = host.budget()
     with served(git_app(host.repos, host.access, answers=budget)) as url, contextlib.ExitStack() as undo:

@@ -111,7 +111,7 @@ def test_deleted_branches_give_their_space_back_and_versions_stay(host: Host) ->
         assert (host.folder / "cloned" / "task.toml").read_bytes() == FILES["task.toml"]
 
 
-def test_what_a_forced_push_takes_away_is_removed(host: Host) -> None:
+def test_objects_that_a_forced_push_drops_are_removed(host: Host) -> None:
     with served(git_app(host.repos, host.access)) as url:
         released(host, url)
         repack(host.repos, "shop")
@@ -250,7 +250,7 @@ def test_a_pack_that_is_being_made_does_not_count(host: Host) -> None:
 
 
 @pytest.mark.parametrize("place", ["adopted", "removed"])
-def test_what_a_killed_push_leaves_is_removed(host: Host, place: str) -> None:
+def test_objects_of_a_killed_push_are_removed(host: Host, place: str) -> None:
     with served(git_app(host.repos, host.access)) as url:
         released(host, url)
         (name,) = host.push_orphans(url, 1, MB)
@@ -375,7 +375,7 @@ def main(folder: str, place: str) -> None:
     repack(TaskRepos(Path(folder)), "shop")
 
 
-def test_what_a_killed_process_left_among_the_packs_is_removed_later(host: Host) -> None:
+def test_temporary_packs_of_a_killed_process_are_removed_later(host: Host) -> None:
     with served(git_app(host.repos, host.access)) as url:
         released(host, url)
     folder = host.repository / "objects" / "pack"

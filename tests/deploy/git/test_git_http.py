@@ -357,7 +357,7 @@ def test_server_killed_in_a_push_leaves_a_usable_repository(tmp_path: Path, dies
     assert not list((tmp_path / "repos/shop.git/objects").glob("incoming-*"))
 
 
-def test_what_an_author_changes_is_bounded_and_what_cannot_be_done_is_not_recorded(
+def test_changes_of_refs_are_bounded_and_refused_ones_are_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else an author fills the audit log, of which each ref that is set is a record."""

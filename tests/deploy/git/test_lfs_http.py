@@ -474,7 +474,7 @@ def test_no_file_begins_that_the_disk_has_no_room_for(host: Host, tmp_path: Path
     assert host.files.used() == (0, 0)
 
 
-def test_what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+def test_files_of_a_killed_writer_are_removed_and_open_ones_are_not(tmp_path: Path) -> None:
     store = LargeFileStore(tmp_path)
     with store.receiving(SHA256, len(DATA)) as file:
         (tmp_path / "incoming/left").write_bytes(b"half")

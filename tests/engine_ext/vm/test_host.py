@@ -165,7 +165,7 @@ def test_a_host_that_cannot_start_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_task_prints_reaches_the_devices_log(
+async def test_prints_of_a_task_reach_the_devices_log(
     tmp_path: Path, host: VmHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "walle.engine_ext.vm.host")

@@ -553,7 +553,7 @@ async def test_a_host_that_keeps_its_socket_open_is_seen_to_end(tmp_path: Path) 
 
 
 @pytest.mark.asyncio
-async def test_what_a_host_sent_before_it_ended_is_read(tmp_path: Path) -> None:
+async def test_a_reply_that_a_host_sent_before_it_ended_is_read(tmp_path: Path) -> None:
     fake = FakeHost()
     process = fake.start_process()
     call, call_id = await call_of(fake, write_task(tmp_path, HONEST))

@@ -87,7 +87,7 @@ def test_a_list_without_its_end_gives_the_events_before_it() -> None:
 
 
 @pytest.mark.parametrize("json_text", [b"hello", b"7", b'"text"', b"\xff", b"null"])
-def test_what_are_no_events_at_all_is_refused(json_text: bytes) -> None:
+def test_json_that_is_not_a_list_of_events_is_refused(json_text: bytes) -> None:
     with pytest.raises(EventError):
         read_batch(json_text)
 

@@ -269,7 +269,7 @@ async def test_an_interval_of_zero_syncs_each_event(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_recorded_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_an_event_that_cannot_be_recorded_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     async with EventJournal(tmp_path, max_bytes=1000) as journal:
         with pytest.raises(EventError, match="contents"):
             journal.append(Event("click", "", 1, {"x": object()}))

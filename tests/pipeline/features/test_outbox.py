@@ -30,7 +30,7 @@ async def test_uploads_come_oldest_first_and_without_gaps(path: pathlib.Path) ->
 
 
 @pytest.mark.asyncio
-async def test_what_is_forgotten_is_gone_and_numbers_are_never_given_again(path: pathlib.Path) -> None:
+async def test_forgotten_uploads_are_gone_and_numbers_are_never_reused(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
         outbox = Outbox(store)
         epoch = outbox.epoch

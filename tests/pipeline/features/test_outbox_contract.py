@@ -52,7 +52,7 @@ class OutboxContract:
             assert await outbox.batch(1, 2) == await outbox.batch(1, 2)
 
     @pytest.mark.asyncio
-    async def test_what_is_forgotten_does_not_come_again(self, tmp_path: Path) -> None:
+    async def test_forgotten_uploads_are_not_sent_again(self, tmp_path: Path) -> None:
         async with self.make(tmp_path) as (outbox, put):
             for _ in range(5):
                 await put("t", b"payload")

@@ -339,7 +339,7 @@ async def test_a_file_whose_times_cannot_be_read_keeps_its_states(tmp_path: path
         assert store.report.set_asides  # the damaged file
 
 
-def test_what_an_older_walle_wrote_meanwhile_gets_new_times() -> None:
+def test_entries_that_an_older_walle_wrote_get_new_times() -> None:
     device = Device(EVICTING)
     with contextlib.closing(device.db):
         device.run(1000, (Op("set", "a", 1), Op("set", "b", 1)))

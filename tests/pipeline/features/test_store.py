@@ -61,7 +61,7 @@ def test_a_replay_state_of_an_older_walle_is_read_and_one_with_steps_has_no_part
 
 
 @pytest.mark.asyncio
-async def test_what_was_put_is_found_again_also_after_closing(path: pathlib.Path) -> None:
+async def test_features_are_found_again_after_closing(path: pathlib.Path) -> None:
     async with FeatureStore(path, clock=ManualClock(5.0)) as store:
         await store.put("ipv", {"dwell_ms": 3})
         await store.put("local", [1, 2], upload=False)

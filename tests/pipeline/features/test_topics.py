@@ -46,7 +46,7 @@ def test_a_topic_of_another_task_is_refused(topic: str) -> None:
 @pytest.mark.parametrize(
     "topic", ["", "a b", ".hidden", "é", "x" * 65, "shop/ipv/", "shop/ipv/a/b", "a\0", "walle\n", 5, None]
 )
-def test_what_is_not_a_name_is_refused(topic: object) -> None:
+def test_a_topic_that_is_not_a_name_is_refused(topic: object) -> None:
     with pytest.raises(TopicError, match=r"is not a name|must be text"):
         own_topic(TASK, topic)
 

@@ -30,7 +30,7 @@ class ReceiptContract:
         assert [position for position, _ in await store.query()] == [1, 2, 3, 4]
 
     @pytest.mark.asyncio
-    async def test_what_is_known_is_dropped_and_what_follows_a_gap_is_not_taken(self, store: UploadStore) -> None:
+    async def test_known_uploads_are_dropped_and_those_after_a_gap_are_not_accepted(self, store: UploadStore) -> None:
         await store.accept([received(1), received(2)])
         accepted = await store.accept([received(1), received(2), received(3), received(5), received(3)])
         assert accepted == Accepted({("d", "e"): 3}, [received(3)])

@@ -52,7 +52,7 @@ class RetentionContract:
         assert await store.head() == 1001  # no position is used again
 
     @pytest.mark.asyncio
-    async def test_what_a_group_has_not_committed_is_kept_unless_the_rule_says_otherwise(
+    async def test_uploads_that_a_group_has_not_committed_are_kept_unless_the_rule_forces(
         self, store: UploadStore
     ) -> None:
         await store.accept([received(seq) for seq in range(1, 101)])

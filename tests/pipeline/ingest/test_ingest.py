@@ -74,7 +74,7 @@ async def test_a_batch_is_stored_with_its_numbers(ingest: Ingest) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_known_is_dropped_and_what_follows_a_gap_is_not_taken(ingest: Ingest) -> None:
+async def test_known_uploads_are_dropped_and_those_after_a_gap_are_not_accepted(ingest: Ingest) -> None:
     await ingest.accept([received(1), received(2)])
     accepted = await ingest.accept([received(1), received(2), received(3), received(5), received(3)])
     assert accepted == Accepted({("d", "e"): 3}, [received(3)])
@@ -190,7 +190,7 @@ asyncio.run(main())
 """
 
 
-def test_what_was_acknowledged_outlives_a_killed_process(tmp_path: Path) -> None:
+def test_acknowledged_uploads_survive_a_killed_process(tmp_path: Path) -> None:
     path = tmp_path / "ingest.db"
     with subprocess.Popen([sys.executable, "-c", _KILLED, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

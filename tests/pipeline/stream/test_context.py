@@ -266,7 +266,7 @@ async def test_puts_and_log_are_bounded(make: Make) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_failing_run_logged_stays_for_one_call(make: Make) -> None:
+async def test_log_lines_of_a_failed_run_stay_for_one_call(make: Make) -> None:
     vm = make("""
         print("at import")
         def execute(ctx, x):
@@ -321,7 +321,7 @@ async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> N
 
 
 @pytest.mark.asyncio
-async def test_what_loading_prints_comes_with_its_result_or_stays_for_one_call(make: Make) -> None:
+async def test_prints_of_loading_come_with_its_result_or_stay_for_one_call(make: Make) -> None:
     vm = make("print('loaded')\ndef execute(ctx, x): return 1")
     assert await vm.call("walle.pipeline.stream.context:load") == {"phases": ["execute"], "log": [("info", "loaded")]}
     assert (await vm.call("walle.pipeline.stream.context:take_failure"))["log"] == [("info", "loaded")]

@@ -166,7 +166,7 @@ def test_a_wrong_template_is_refused_with_its_fault(template: Any, message: str)
         Events.result_plan(template)
 
 
-def test_what_plain_data_does_not_hold_is_refused_and_run_returns_it() -> None:
+def test_sums_beyond_64_bits_are_refused_or_computed_by_a_run() -> None:
     events = columns([Event("x", "", 0, {"n": 2**63 - 1})] * 3)
     total = Events.result_plan({"n": ("n", "sum")})
     assert total.run(events) == {"n": 3 * (2**63 - 1)}

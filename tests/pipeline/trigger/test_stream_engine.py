@@ -224,7 +224,7 @@ async def set_pages(store: FeatureStore, count: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_a_full_disk_refused_is_put_once_there_is_room(tmp_path: pathlib.Path) -> None:
+async def test_outputs_refused_by_a_full_disk_are_put_once_there_is_room(tmp_path: pathlib.Path) -> None:
     async def big(task: str, trigger: Trigger) -> TaskOutput:
         return TaskOutput(b"x" * 50_000)
 

@@ -261,7 +261,7 @@ class Reenters:
         self.found.append(self.trie.feed("a", "b"))
 
 
-def test_what_a_caller_puts_into_a_list_of_tasks_is_released() -> None:
+def test_objects_put_into_a_list_of_tasks_are_released() -> None:
     trie, found = TriggerTrie(), list[Any]()
     trie.add(TriggerCondition.of(["a"]), "t")
     for _ in range(20):
@@ -422,7 +422,7 @@ def test_optional_ids_that_cannot_be_are_refused(ids: str, optional: int, skip: 
     assert len(trie) == 1
 
 
-def test_what_is_not_there_cannot_be_removed() -> None:
+def test_a_condition_that_was_not_added_cannot_be_removed() -> None:
     trie = TriggerTrie()
     trie.add(TriggerCondition.of(["a", "b"]), "t")
     for condition, task in ((["a"], "t"), (["a", "b"], "s"), (["x"], "t")):

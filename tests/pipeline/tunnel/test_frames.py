@@ -110,7 +110,7 @@ def test_a_body_that_does_not_compress_is_sent_as_it_is() -> None:
         (_raw(struct.pack(">IId", 0, 0, float("nan")), kind=7), "Refusal.retry_s"),
     ],
 )
-def test_what_is_wrong_is_named(stream: bytes, part: str) -> None:
+def test_the_wrong_part_of_a_frame_is_named(stream: bytes, part: str) -> None:
     with pytest.raises(FrameError) as raised:
         Decoder().feed(stream)
     assert raised.value.part == part
@@ -160,7 +160,7 @@ def test_a_decoder_that_lost_its_place_stays_shut() -> None:
         (Ack("1"), "Ack"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_name(frame: Frame, part: str) -> None:
+def test_a_frame_that_cannot_be_sent_is_refused_with_its_part(frame: Frame, part: str) -> None:
     with pytest.raises(FrameError) as raised:
         Encoder().encode(frame)
     assert raised.value.part == part

@@ -82,7 +82,7 @@ async def test_the_lower_version_of_both_sides_is_used_and_an_older_one_is_refus
 @pytest.mark.parametrize(
     ("version", "expected"), [(3, [("ipv\0v7", "")] * 4), (4, [("ipv", "v7")] * 3 + [("ipv", "")])]
 )
-async def test_what_follows_a_nul_in_a_topic_is_a_version_in_protocol_4_alone(
+async def test_text_after_a_nul_in_a_topic_is_a_version_only_in_protocol_4(
     cloud: TunnelCloud, authority: TunnelAuthority, version: int, expected: list[tuple[str, str]]
 ) -> None:
     async with cloud, asyncio.timeout(10):

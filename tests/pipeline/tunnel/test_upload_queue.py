@@ -104,7 +104,7 @@ def test_uploads_that_are_put_back_come_again_before_later_ones() -> None:
     assert (len(queue), queue.held_bytes) == (0, 0)
 
 
-def test_what_is_not_due_is_left_to_the_subclass() -> None:
+def test_frames_other_than_due_uploads_are_left_to_the_subclass() -> None:
     queue = _queue(window=3)
     receiver = Receiver(queue)
     ping = Encoder().encode(Ping(1))

@@ -184,7 +184,7 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
         ({"task.toml": CONFIG.replace(b"ipv", b"cart")}, "task.toml", 0, "is 'cart', but the version is one of 'ipv'"),
     ],
 )
-def test_what_cannot_be_a_bundle_is_refused(files: dict[str, bytes], path: str, line: int, message: str) -> None:
+def test_a_tree_that_cannot_be_a_bundle_is_refused(files: dict[str, bytes], path: str, line: int, message: str) -> None:
     with pytest.raises(BundleError) as caught:
         build_bundle(task_version(files), SIGNER)
     assert message in str(caught.value)

@@ -59,7 +59,7 @@ def test_the_other_version_compiles_as_this_one_does(tmp_path: Path) -> None:
     assert same.compile({"shop/a.py": source}) == {"shop/a.py": compile_source(source, "shop/a.py")}
 
 
-def test_what_another_version_cannot_compile_is_named(other: OtherPython) -> None:
+def test_a_file_that_another_python_cannot_compile_is_named(other: OtherPython) -> None:
     with pytest.raises(BytecodeError, match=rf"shop/b\.py:2: does not compile: .* \(by {other.tag}\)"):
         other.compile({"shop/a.py": b"x = 1", "shop/b.py": b"y = 1\nz = = 2\n"})
 

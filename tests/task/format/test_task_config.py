@@ -121,7 +121,7 @@ def test_a_dictionary_is_a_shared_file() -> None:
             TaskConfig.parse(listed + b"[tunnel]\n" + wrong + b"\n", "task.toml")
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_missing_keys_get_their_defaults() -> None:
     config = TaskConfig.parse(CONFIG, "task.toml")
     assert (config.limits, config.files) == ({"deadline_ms": 500, "memory_mb": 32} | REST, {})
     assert config.policies == POLICIES
@@ -205,7 +205,7 @@ ids = st.text(
     phases=st.dictionaries(st.sampled_from(PHASES), st.sampled_from(PLACES)),
     limits=st.fixed_dictionaries({}, optional={key: st.integers(low, high) for key, (_, low, high) in LIMITS.items()}),
 )
-def test_what_is_written_is_read(
+def test_a_written_config_is_read_back(
     name: str, sequence: list[str], phases: dict[str, str], limits: dict[str, int]
 ) -> None:
     lines = ["[task]", f'name = "{name}"', "[trigger]", f"sequence = [{', '.join(f'"{item}"' for item in sequence)}]"]
