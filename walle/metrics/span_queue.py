@@ -2,7 +2,7 @@
 
 OpenTelemetry's batch processor drops the oldest span of a full queue and writes a warning, at most one in 20 s; a batch
 that the receiver does not take is lost with a line in the log. Here a span is refused before that queue is full, and
-batches are counted where they are handed on.
+batches are counted where they are handed on. docs/adr/0031-operation.md says why the SDK's own counts do not do.
 """
 
 import collections
