@@ -17,7 +17,9 @@ SOURCE = Path(__file__).parents[1] / "walle/engine_ext/src"
 _GEOMETRY = ("core", "geometry", "geometry/transform")
 _ATOMIC = (*_GEOMETRY, "kernels", "atomic")
 _OPERATORS = (*_ATOMIC, "geometry/composite", "atomic/products", "atomic/image", "atomic/linalg", "operators")
-_PLAN = (*_OPERATORS, "graph", "plan")
+# A plan is for any device: it reaches kernels through core/device.h and plan/kernel_set.h. `host` has those of the CPU.
+_PLAN = ("core", "geometry", "atomic", "operators", "graph", "plan")
+_HOST = (*_OPERATORS, "graph", "plan", "host")
 _ROWS: dict[str, tuple[str, ...]] = {
     "core": (),
     "files": ("core",),
@@ -39,7 +41,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "graph": ("core", "operators"),
     "rewrite": ("core", "kernels", "operators", "graph"),
     "plan": _PLAN,
-    "run": (*_PLAN, "rewrite", "run"),
+    "host": _HOST,
+    "run": (*_PLAN, "kernels", "rewrite", "host", "run"),
     "stream": ("core",),
     "vm": ("core",),
     "bindings/stream": ("core", "stream"),
@@ -47,7 +50,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "bindings/tunnel": ("core",),
     "bindings/deploy": ("core",),
     "bindings": (
-        *_PLAN,
+        *_HOST,
         *(
             "rewrite",
             "run",

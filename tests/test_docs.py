@@ -71,13 +71,13 @@ def test_every_named_path_exists(page: Path) -> None:
 
 def test_a_missing_path_is_found() -> None:
     text = (
-        "one line\n`walle/engine_ext/src/plan/` and `walle/nowhere.py`, `plan/choose.cpp`, `absent.cpp`, `a plain word`"
+        "one line\n`walle/engine_ext/src/plan/` and `walle/nowhere.py`, `plan/lower.cpp`, `absent.cpp`, `a plain word`"
     )
     found = list(named_paths(text))
     assert found == [
         (2, "walle/engine_ext/src/plan/"),
         (2, "walle/nowhere.py"),
-        (2, "plan/choose.cpp"),
+        (2, "plan/lower.cpp"),
         (2, "absent.cpp"),
     ]
     assert [exists(path) for _, path in found] == [True, False, True, False]

@@ -1,5 +1,5 @@
-// Tests of the bfloat16 pair kernels of every backend that has them: rounding equal bit for bit to the plain kernels, sums within
-// a stated bound of float64, in guarded buffers.
+// Tests of the bfloat16 pair kernels of every instruction set that has them: rounding equal bit for bit to the plain kernels,
+// sums within a stated bound of float64, in guarded buffers.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -147,11 +147,11 @@ void panels(const Bfloat16& bf16, std::int64_t pack) {
 
 int main() {
   rounding();
-  for (const Backend& backend : backends()) {
-    if (!backend.available || bfloat16(kernels(backend.name)) == nullptr) continue;
-    conversions(*bfloat16(kernels(backend.name)));
-    panels(*bfloat16(kernels(backend.name)), kernels(backend.name).pack);
-    std::printf("%s checked\n", std::string(backend.name).c_str());
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available || bfloat16(kernels(set.name)) == nullptr) continue;
+    conversions(*bfloat16(kernels(set.name)));
+    panels(*bfloat16(kernels(set.name)), kernels(set.name).pack);
+    std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;
 }

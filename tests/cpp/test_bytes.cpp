@@ -254,12 +254,12 @@ void products(const char* op, Dims x_shape, Dims w_shape, const Attributes& attr
     const TensorType type = infer_atomic(def, operands, attributes);
     const std::size_t extent = size(element_count(type.shape)) * item_size(type.dtype);
     std::vector<std::byte> wanted;
-    for (const Backend& backend : backends()) {
-      if (!backend.available) continue;
+    for (const InstructionSet& set : instruction_sets()) {
+      if (!set.available) continue;
       std::vector<Layout> layouts;
       for (const Operand& operand : operands)
         layouts.push_back({operand.dtype, operand.shape, contiguous_strides(operand.shape), operand.constant, false});
-      const auto step = def.as<OwnKernel>()->make_step({layouts, type, attributes, kernels(backend.name)});
+      const auto step = def.as<OwnKernel>()->make_step({layouts, type, attributes, kernels(set.name)});
       for (const int members : {1, 3}) {
         Team team(members);
         const GuardedBytes in(size(x.size())), out(extent);
@@ -268,7 +268,7 @@ void products(const char* op, Dims x_shape, Dims w_shape, const Attributes& attr
         std::byte* inputs[6];
         for (std::size_t i = 0; i < operands.size(); ++i) inputs[i] = i == 0 ? in.data() : tensors[i]->raw();
         step->run_by(team, inputs, out.data(), scratch.raw());
-        if (backend.name == "scalar" && members == 1) wanted.assign(out.data(), out.data() + extent);
+        if (set.name == "scalar" && members == 1) wanted.assign(out.data(), out.data() + extent);
         CHECK(same(out.data(), wanted.data(), extent));
       }
     }
@@ -278,9 +278,9 @@ void products(const char* op, Dims x_shape, Dims w_shape, const Attributes& attr
 }  // namespace
 
 int main() {
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    const Bytes& here = bytes(kernels(backend.name));
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    const Bytes& here = bytes(kernels(set.name));
     panels(here);
     extremes(here);
     depthwise(here);

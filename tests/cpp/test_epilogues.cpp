@@ -1,6 +1,6 @@
-// Tests of packed convolutions with a fused activation and residual, by every algorithm on every backend of this CPU, compared
-// with float64: in buffers of exactly the needed size, by one thread and by two. They include depth multipliers and merged
-// groups, where non-finite values of one group must not reach another.
+// Tests of packed convolutions with a fused activation and residual, by every algorithm on every instruction set of this CPU,
+// compared with float64: in buffers of exactly the needed size, by one thread and by two. They include depth multipliers and
+// merged groups, where non-finite values of one group must not reach another.
 #include <cmath>
 #include <vector>
 
@@ -66,7 +66,7 @@ void convolve(const ConvAlgorithm& algorithm, const ConvProblem& conv, const Epi
   std::vector<float> in = packed(x, shape.batch, conv.channels_in(), in_plane, c),
                      more = packed(residual, shape.batch, channels, plane, c);
   Tensor weights = algorithm.pack(conv, parameter, w.data());
-  const std::unique_ptr<Step> step = algorithm.make(conv, parameter, EpilogueKernel(epilogue, table));
+  const std::unique_ptr<HostStep> step = algorithm.make(conv, parameter, EpilogueKernel(epilogue, table));
   std::byte* inputs[] = {reinterpret_cast<std::byte*>(in.data()), weights.raw(), reinterpret_cast<std::byte*>(bias.data()),
                          reinterpret_cast<std::byte*>(more.data()), reinterpret_cast<std::byte*>(slope.data())};
   for (const int members : {1, 2}) {
@@ -120,9 +120,9 @@ ConvShape shape_of(std::int64_t groups, std::int64_t in, std::int64_t out, std::
 }  // namespace
 
 int main() {
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    const Table& table = kernels(backend.name);
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    const Table& table = kernels(set.name);
     Epilogue epilogue{true, Residual::behind_activation, -1.0f, 2.0f, UnaryOp::Tanh};
     if (table.prelu != nullptr) epilogue.activation = ChannelSlope();
     for (const ConvShape& shape : {shape_of(1, 20, 37, 1), shape_of(1, 20, 21, 2), shape_of(19, 1, 1, 2), shape_of(19, 1, 3, 1),

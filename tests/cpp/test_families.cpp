@@ -1,5 +1,5 @@
 // Tests of one small model for each operator family that test_kernels.cpp does not call, in every supported type and odd sizes,
-// with and without elements: every backend of this CPU compared with scalar. Meant for sanitized builds.
+// with and without elements: every instruction set of this CPU compared with scalar. Meant for sanitized builds.
 #include <cmath>
 #include <cstring>
 
@@ -52,14 +52,14 @@ void run(const std::string& what, const ModelForm& model) {
   const Bytes file = write(model);
   try {
     const auto wanted = results(file, "scalar");
-    for (const walle::Backend& backend : walle::backends()) {
-      if (!backend.available || !walle::is_exact(backend)) continue;
-      const auto got = results(file, backend.name);
+    for (const walle::InstructionSet& set : walle::instruction_sets()) {
+      if (!set.available || !set.exact) continue;
+      const auto got = results(file, set.name);
       check::report(got.size() == wanted.size(), __FILE__, __LINE__, what + " returns another number of results");
       for (std::size_t i = 0; i < got.size() && i < wanted.size(); ++i) {
         const auto *one = std::get_if<walle::Tensor>(&got[i]), *other = std::get_if<walle::Tensor>(&wanted[i]);
         check::report(got[i].index() == wanted[i].index() && (one == nullptr || near(*one, *other)), __FILE__, __LINE__,
-                      what + " on " + std::string(backend.name) + " returns another result " + std::to_string(i));
+                      what + " on " + std::string(set.name) + " returns another result " + std::to_string(i));
       }
     }
   } catch (const walle::Error& error) {

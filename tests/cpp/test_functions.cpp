@@ -1,5 +1,6 @@
-// Tests of the vectorised functions of every backend of this CPU, compared with the exact value: numbers of every exponent, the
-// range limits of every formula, and NaN. A unit in the last place of a subnormal result is the smallest subnormal number.
+// Tests of the vectorised functions of every instruction set of this CPU, compared with the exact value: numbers of every
+// exponent, the range limits of every formula, and NaN. A unit in the last place of a subnormal result is the smallest subnormal
+// number.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -228,12 +229,12 @@ void doubles(const Table& table, std::mt19937_64& random) {
 }  // namespace
 
 int main() {
-  for (const Backend& backend : backends()) {
-    if (!backend.available || backend.name == "scalar") continue;
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available || set.name == "scalar") continue;
     std::mt19937_64 random(7);
-    floats(kernels(backend.name), random);
-    doubles(kernels(backend.name), random);
-    std::printf("%s checked\n", std::string(backend.name).c_str());
+    floats(kernels(set.name), random);
+    doubles(kernels(set.name), random);
+    std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;
 }

@@ -1,4 +1,4 @@
-// Tests of the fused kernels of every backend, compared with float64, for every tail length, in guarded buffers.
+// Tests of the fused kernels of every instruction set, compared with float64, for every tail length, in guarded buffers.
 // tests/engine_ext/test_fused.py compares them with the decompositions.
 #include <algorithm>
 #include <cmath>
@@ -156,15 +156,15 @@ void sums(const Table& table) {
 }  // namespace
 
 int main() {
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    const Table& table = kernels(backend.name);
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    const Table& table = kernels(set.name);
     if (table.softmax == nullptr) continue;  // only decompositions
     maps(table);
     softmaxes(table);
     normalisations(table);
     sums(table);
-    std::printf("%s: %d failures\n", std::string(backend.name).c_str(), check::failures);
+    std::printf("%s: %d failures\n", std::string(set.name).c_str(), check::failures);
   }
   return check::failures != 0;
 }

@@ -30,7 +30,7 @@ Floats normal(std::mt19937_64& random, std::int64_t count) {
 }
 
 // The real lanes of a result.
-Floats run(const ConvProblem& conv, const Step& step, Floats& x, Tensor& w, Floats& residual, Team& team) {
+Floats run(const ConvProblem& conv, const HostStep& step, Floats& x, Tensor& w, Floats& residual, Team& team) {
   Floats out(residual.size());
   std::vector<std::byte> scratch(step.scratch_bytes() * (step.scratch_each() ? static_cast<std::size_t>(team.size()) : 1) + 64);
   const auto bytes = [](float* at) { return reinterpret_cast<std::byte*>(at); };
@@ -82,11 +82,10 @@ void groups(const Table& table, std::int64_t count, std::int64_t each) {
 
 int main() {
   int tried = 0;
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    for (const auto& [count, each] : {std::pair{3, 4}, {9, 2}, {5, 4}, {7, 4}})
-      groups(kernels(backend.name), count, each), ++tried;
-    std::printf("%s checked\n", std::string(backend.name).c_str());
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    for (const auto& [count, each] : {std::pair{3, 4}, {9, 2}, {5, 4}, {7, 4}}) groups(kernels(set.name), count, each), ++tried;
+    std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0 || tried == 0;
 }

@@ -1,5 +1,6 @@
-// Tests of every kernel of every element type on every backend of this CPU, compared with scalar: random bits as operands, odd
-// tails, zero sizes, strides, unaligned addresses, guarded buffers. (test_kernels.cpp has tighter bounds for float32.)
+// Tests of every kernel of every element type on every instruction set of this CPU, compared with scalar: random bits as
+// operands, odd tails, zero sizes, strides, unaligned addresses, guarded buffers. (test_kernels.cpp has tighter bounds for
+// float32.)
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -309,10 +310,10 @@ void everything(const Table& fast, const Table& plain) {
 }  // namespace
 
 int main() {
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    everything(kernels(backend.name), kernels("scalar"));
-    std::printf("%s checked\n", std::string(backend.name).c_str());
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    everything(kernels(set.name), kernels("scalar"));
+    std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;
 }

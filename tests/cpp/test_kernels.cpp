@@ -1,5 +1,5 @@
-// Tests of the float32 kernels of every backend of this CPU, compared with scalar: odd tails, zero sizes, strides, unaligned
-// addresses, and guarded buffers (the sanitizer or the unmapped page detects an access out of bounds).
+// Tests of the float32 kernels of every instruction set of this CPU, compared with scalar: odd tails, zero sizes, strides,
+// unaligned addresses, and guarded buffers (the sanitizer or the unmapped page detects an access out of bounds).
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -152,12 +152,12 @@ void products(const Table& fast) {
 
 int main() {
   const Table& plain = kernels("scalar");
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    elementwise(kernels(backend.name), plain);
-    accumulation(kernels(backend.name), plain);
-    products(kernels(backend.name));
-    std::printf("%s checked\n", std::string(backend.name).c_str());
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    elementwise(kernels(set.name), plain);
+    accumulation(kernels(set.name), plain);
+    products(kernels(set.name));
+    std::printf("%s checked\n", std::string(set.name).c_str());
   }
   CHECK_ERROR(kernels("sse9"), backend);
 #if defined(__aarch64__)

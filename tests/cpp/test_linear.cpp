@@ -1,6 +1,6 @@
-// Tests of every algorithm of Linear on every backend, compared with sums in float64: Strassen's error is within its bound
-// (strassen.cpp) and, as a sum of squares, near that of the plain product; with bias, residual and bounds, by one thread and by a
-// team.
+// Tests of every algorithm of Linear on every instruction set, compared with sums in float64: Strassen's error is within its
+// bound (strassen.cpp) and, as a sum of squares, near that of the plain product; with bias, residual and bounds, by one thread
+// and by a team.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -108,9 +108,9 @@ void check_case(const Case& one) {
 
 int main() {
   std::mt19937_64 random(72);
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    const Table& table = kernels(backend.name);
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    const Table& table = kernels(set.name);
     const auto strassen_depths = [&](const LinearProblem& problem) { return find("strassen").parameters(problem); };
     const auto whole = [&](std::int64_t low, std::int64_t high) { return check::whole(random, low, high); };
     for (int round = 0; round < 30; ++round) check_case(Case(random, {whole(1, 9), whole(1, 40), whole(1, 70), &table}));

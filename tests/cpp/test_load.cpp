@@ -8,6 +8,7 @@
 #include "core/crc32.h"
 #include "graph/load.h"
 #include "run/session.h"
+#include "run/target.h"
 
 using namespace walle;
 
@@ -120,7 +121,7 @@ std::shared_ptr<Storage> storage_of(const FileBytes& bytes) {
 // Returns true if the model loads and runs, false if it is refused. Any other outcome ends the program.
 bool takes(const FileBytes& bytes) {
   try {
-    Session session(load_graph(storage_of(bytes)), Target{});
+    Session session(load_graph(storage_of(bytes)), find_target("auto", 1));
     std::vector<Tensor> inputs;
     for (const int input : session.graph().inputs) {
       const Value& value = session.graph().values[static_cast<std::size_t>(input)];

@@ -141,16 +141,16 @@ std::vector<Values> run_planned(const Program& program, const MemoryPlan& plan, 
   for (const int output : program.outputs) outputs.emplace_back(at(count_of(program, output)), -1);
   return run(program, plan.skipped, [&](int value) {
     const Place& place = plan.places[at(value)];
-    const int first_output = MemoryPlan::input_base(inputs), first_constant = first_output + static_cast<int>(outputs.size());
+    const int first_output = MemoryPlan::input_buffer(inputs), first_constant = first_output + static_cast<int>(outputs.size());
     std::int32_t* base = nullptr;
-    if (place.base == MemoryPlan::kArena)
+    if (place.buffer == MemoryPlan::kArena)
       base = arena.data();
-    else if (place.base < first_output)
-      base = input[at(place.base - MemoryPlan::input_base(0))].data();
-    else if (place.base < first_constant)
-      base = outputs[at(place.base - first_output)].data();
+    else if (place.buffer < first_output)
+      base = input[at(place.buffer - MemoryPlan::input_buffer(0))].data();
+    else if (place.buffer < first_constant)
+      base = outputs[at(place.buffer - first_output)].data();
     else
-      base = program.values[at(plan.constants[at(place.base - first_constant)])].constant.data<std::int32_t>();
+      base = program.values[at(plan.constants[at(place.buffer - first_constant)])].constant.data<std::int32_t>();
     return base + place.offset / 4;
   });
 }
@@ -164,7 +164,7 @@ std::int64_t regions_left(const Program& program) {
 // Plans the program and compares the results; returns the number of regions that still run.
 std::int64_t compare(Program program, int inputs) {
   const auto expected = run_apart(program, inputs);
-  const MemoryPlan plan = plan_memory(program, inputs);
+  const MemoryPlan plan = plan_memory(program, inputs, Storage::kAlignment);
   CHECK(run_planned(program, plan, inputs) == expected);
   for (std::size_t i = 0; i < program.ops.size(); ++i)
     CHECK(plan.skipped[i] == (program.ops[i].is_raster() && program.ops[i].regions.empty()));

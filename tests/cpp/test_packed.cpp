@@ -1,5 +1,5 @@
-// Tests of the kernels of packed layouts (PanelArgs, LaneArgs) of every backend, compared with sums in float64, for every block
-// width: every row count, partial last blocks, steps and segments, in guarded buffers.
+// Tests of the kernels of packed layouts (PanelArgs, LaneArgs) of every instruction set, compared with sums in float64, for every
+// block width: every row count, partial last blocks, steps and segments, in guarded buffers.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -172,11 +172,11 @@ void lanes(const Table& table) {
 }  // namespace
 
 int main() {
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    panels(kernels(backend.name));
-    lanes(kernels(backend.name));
-    std::printf("%s checked\n", std::string(backend.name).c_str());
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    panels(kernels(set.name));
+    lanes(kernels(set.name));
+    std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;
 }

@@ -1,5 +1,5 @@
-// Tests of every raster algorithm on every backend of this CPU, compared with the scalar raster, in buffers of exactly the needed
-// size.
+// Tests of every raster algorithm on every instruction set of this CPU, compared with the scalar raster, in buffers of exactly
+// the needed size.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -130,9 +130,9 @@ int main() {
   std::mt19937_64 random(11);
   Tensor zero = Tensor::empty(DType::f32, {1});
   zero.data<float>()[0] = 0;
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    const Table& table = kernels(backend.name);
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    const Table& table = kernels(set.name);
     std::map<std::string, int> ran;
     for (int round = 0; round < 4000 && check::failures < 5; ++round) {
       ++ran[compare(random_transpose(random), table)];
@@ -140,7 +140,7 @@ int main() {
       ++ran[compare(random_packing(random, table.pack, zero, false), table)];
       ++ran[compare(random_lanes(random, table.pack, zero), table)];
     }
-    std::string report(backend.name);
+    std::string report(set.name);
     for (const auto& [name, count] : ran) report += " " + name + " " + std::to_string(count);
     std::printf("%s\n", report.c_str());
     for (const char* name : {"copy", "lanes", "rows", "strided", "transpose"}) CHECK(ran[name] > 100);

@@ -1,5 +1,6 @@
-// Tests of Winograd's convolution on every backend of this CPU, compared with a direct convolution in float64: in one and two
-// dimensions, odd sizes, padding on either side, channels that do not fill a block, groups, batches, bias, residual and clamp.
+// Tests of Winograd's convolution on every instruction set of this CPU, compared with a direct convolution in float64: in one and
+// two dimensions, odd sizes, padding on either side, channels that do not fill a block, groups, batches, bias, residual and
+// clamp.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -86,7 +87,7 @@ void convolve(const Table& table, std::mt19937_64& random, ConvShape shape, std:
   const float low = clamped ? -1.0f : -INFINITY, high = clamped ? 6.0f : INFINITY;
   const Epilogue epilogue{with_bias, with_residual ? Residual::to_sums : Residual::none, low, high, {}};
   Tensor weights = kPackedWinograd.pack(conv, unit, w.data());
-  const std::unique_ptr<Step> step = kPackedWinograd.make(conv, unit, EpilogueKernel(epilogue, table));
+  const std::unique_ptr<HostStep> step = kPackedWinograd.make(conv, unit, EpilogueKernel(epilogue, table));
   Tensor scratch = Tensor::empty(DType::u8, {static_cast<std::int64_t>(step->scratch_bytes())});
   std::byte* inputs[] = {reinterpret_cast<std::byte*>(in.data()), weights.raw(),
                          with_bias ? reinterpret_cast<std::byte*>(last_bias.data()) : nullptr,
@@ -179,12 +180,12 @@ void refusals(const Table& table) {
 }  // namespace
 
 int main() {
-  for (const Backend& backend : backends()) {
-    if (!backend.available) continue;
-    const Table& table = kernels(backend.name);
+  for (const InstructionSet& set : instruction_sets()) {
+    if (!set.available) continue;
+    const Table& table = kernels(set.name);
     convolutions(table, 100);
     refusals(table);
-    std::printf("%s checked\n", std::string(backend.name).c_str());
+    std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;
 }

@@ -9,6 +9,7 @@
 #include "graph/load.h"
 #include "run/module.h"
 #include "run/session.h"
+#include "run/target.h"
 
 namespace fuzz {
 
@@ -93,10 +94,10 @@ Outcome plan_and_run(Make&& make) {
 }  // namespace
 
 Outcome attempt(std::span<const std::uint8_t> file) {
-  // Before the memory limit is set: search measures each backend once.
+  // Before the memory limit is set: search measures each instruction set once.
   static const bool measured = [] {
-    for (const Backend& backend : backends())
-      if (backend.available) rates(kernels(backend.name));
+    for (const InstructionSet& set : instruction_sets())
+      if (set.available) rates(kernels(set.name));
     return true;
   }();
   (void)measured;
@@ -108,14 +109,14 @@ Outcome attempt(std::span<const std::uint8_t> file) {
     return Outcome::refused;
   }
   // Selected by the file's size: scalar kernels, or the backend that search selects.
-  const Target target = Target::of(file.size() % 128 == 0 ? "scalar" : "auto", 1);
+  const Target target = find_target(file.size() % 128 == 0 ? "scalar" : "auto", 1);
   const Outcome session = plan_and_run([&] { return std::make_unique<Session>(graph, target); });
   const Outcome module = plan_and_run([&] { return std::make_unique<Module>(graph, target, kRounds); });
   return std::max(session, module);
 }
 
 std::vector<Var> results(std::span<const std::uint8_t> file, std::string_view backend) {
-  Module module(load_graph(storage_of(file)), Target::of(backend, 1), kRounds);
+  Module module(load_graph(storage_of(file)), find_target(backend, 1), kRounds);
   return run(module, 1);
 }
 

@@ -24,7 +24,7 @@ struct Algorithm {
   // The constant weights `w`, row-major, in the order in which the step reads them as its operand 1; null: it reads them
   // unchanged.
   Tensor (*pack)(const Problem& problem, std::int64_t parameter, const float* w);
-  std::unique_ptr<Step> (*make)(const Problem& problem, std::int64_t parameter, const EpilogueKernel& epilogue);
+  std::unique_ptr<HostStep> (*make)(const Problem& problem, std::int64_t parameter, const EpilogueKernel& epilogue);
   // Taken where it is asked for by name only.
   bool by_name = false;
 };

@@ -8,7 +8,7 @@ namespace walle {
 // clang-format off
 #define WALLE_ATOMIC(name) \
   TensorType infer_##name(std::span<const Operand>, const Attributes&); \
-  std::unique_ptr<Step> make_##name(const StepRequest&);
+  std::unique_ptr<HostStep> make_##name(const StepRequest&);
 WALLE_ATOMIC(bilateral_filter)
 WALLE_ATOMIC(box_filter)
 WALLE_ATOMIC(canny_edges)

@@ -6,6 +6,7 @@
 
 #include "atomic/epilogue.h"
 #include "core/fault.h"
+#include "core/step.h"
 #include "core/team.h"
 #include "geometry/operand.h"
 #include "kernels/table.h"
@@ -24,22 +25,21 @@ struct Layout {
   bool absent = false;               // an optional input that was left out; its address is null
 };
 
-// A step: one atomic operator prepared for operands of known types, shapes and strides, on one backend. Sessions keep steps in
-// their plans, which several threads run at once; walle.np makes one and runs it.
-class Step {
+// A step of the host: one atomic operator prepared for operands of known types, shapes and strides, on one instruction set.
+// walle.np makes one and runs it.
+class HostStep : public Step {
  public:
-  virtual ~Step() = default;
   // `inputs` are the addresses of the operands' first elements, `output` is contiguous, `scratch` aligned to 64.
   virtual void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept = 0;
   // The same by a team of threads; a step that cannot be split runs on the caller's.
   virtual void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept {
     run(inputs, output, scratch);
   }
-  std::size_t scratch_bytes() const noexcept { return scratch_bytes_; }
-  // Whether each thread of a team needs its own scratch_bytes, one after the other, or all of them share them.
+  std::size_t scratch_bytes(int threads = 1) const noexcept final {
+    return scratch_bytes_ * static_cast<std::size_t>(scratch_each() ? threads : 1);
+  }
+  // Whether each thread of a team needs its own scratch_bytes(), one after the other, or all of them share them.
   virtual bool scratch_each() const noexcept { return false; }
-  // The name of the algorithm; empty where there is only one.
-  virtual std::string_view algorithm() const noexcept { return {}; }
 
  protected:
   // Reports to the run's FaultScope a value of an operand that shape inference cannot check.
@@ -49,7 +49,7 @@ class Step {
 };
 
 // A step that a team can share.
-class SharedStep : public Step {
+class SharedStep : public HostStep {
  public:
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept final {
     Team alone;
@@ -70,7 +70,7 @@ struct StepRequest {
 // Throws Error (shape, dtype, model, unsupported) for operands and attributes that do not fit.
 using InferFn = TensorType (*)(std::span<const Operand> operands, const Attributes& attributes);
 // `result` of the request is what the InferFn returned.
-using StepFn = std::unique_ptr<Step> (*)(const StepRequest& request);
+using StepFn = std::unique_ptr<HostStep> (*)(const StepRequest& request);
 
 struct Atomic {
   std::string_view name;

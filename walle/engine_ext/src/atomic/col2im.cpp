@@ -29,7 +29,7 @@ Blocks blocks_of(std::span<const Operand> operands, const Attributes& attributes
   return blocks;
 }
 
-class Col2ImStep final : public Step {
+class Col2ImStep final : public HostStep {
  public:
   Col2ImStep(const StepRequest& request, const Window& window)
       : window_(window),
@@ -89,7 +89,7 @@ TensorType infer_col2im(std::span<const Operand> operands, const Attributes& att
   return {operands[0].dtype, result};
 }
 
-std::unique_ptr<Step> make_col2im(const StepRequest& request) {
+std::unique_ptr<HostStep> make_col2im(const StepRequest& request) {
   std::vector<Operand> operands;
   for (const Layout& layout : request.inputs) operands.push_back({layout.dtype, layout.shape, layout.constant, layout.absent});
   return std::make_unique<Col2ImStep>(request, blocks_of(operands, request.attributes).window);

@@ -86,7 +86,7 @@ TensorType infer_cast(std::span<const Operand> operands, const Attributes& attri
   return {to, operands[0].shape};
 }
 
-std::unique_ptr<Step> make_cast(const StepRequest& request) {
+std::unique_ptr<HostStep> make_cast(const StepRequest& request) {
   return std::make_unique<CastStep>(request.inputs[0], request.result, cast_encoding(request.result.dtype, request.attributes),
                                     request.table);
 }
@@ -137,7 +137,7 @@ void WidenedStep::run(std::byte* const* inputs, std::byte* output, std::byte* sc
   if (narrow_) narrow_->run(result, 1, output, count_, poll);
 }
 
-std::unique_ptr<Step> widened(const StepRequest& request, StepFn make) {
+std::unique_ptr<HostStep> widened(const StepRequest& request, StepFn make) {
   if (!is_half(request.inputs[0].dtype)) return make(request);
   return std::make_unique<WidenedStep>(request.inputs, request.result, request.table,
                                        [&](std::span<const Layout> wide, const TensorType& result) {

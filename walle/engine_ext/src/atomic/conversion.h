@@ -29,7 +29,7 @@ class Conversion {
 // The column of Table::encode that a Cast's attributes `saturate` and `round_mode` ask for. Throws Error (model).
 std::size_t cast_encoding(DType to, const Attributes& attributes);
 
-class CastStep final : public Step {
+class CastStep final : public HostStep {
  public:
   CastStep(const Layout& input, const TensorType& result, std::size_t encoding, const Table& table);
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override;
@@ -42,9 +42,9 @@ class CastStep final : public Step {
 
 // An operator of float16 or bfloat16 operands as the same one of float32: operands are widened into scratch memory, the result is
 // rounded once. `make` makes the step of float32 for the layouts it is given.
-class WidenedStep final : public Step {
+class WidenedStep final : public HostStep {
  public:
-  using Make = std::function<std::unique_ptr<Step>(std::span<const Layout> inputs, const TensorType& result)>;
+  using Make = std::function<std::unique_ptr<HostStep>(std::span<const Layout> inputs, const TensorType& result)>;
   WidenedStep(std::span<const Layout> inputs, const TensorType& result, const Table& table, const Make& make);
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override;
   std::string_view algorithm() const noexcept override { return inner_->algorithm(); }
@@ -55,7 +55,7 @@ class WidenedStep final : public Step {
     std::size_t offset;  // place in scratch
     std::unique_ptr<CastStep> cast;
   };
-  std::unique_ptr<Step> inner_;
+  std::unique_ptr<HostStep> inner_;
   std::vector<Widened> widened_;
   std::optional<Conversion> narrow_;
   std::size_t inputs_, result_offset_ = 0, inner_offset_ = 0;
@@ -63,6 +63,6 @@ class WidenedStep final : public Step {
 };
 
 // The step that `make` gives, of float32 where the first operand is float16 or bfloat16.
-std::unique_ptr<Step> widened(const StepRequest& request, StepFn make);
+std::unique_ptr<HostStep> widened(const StepRequest& request, StepFn make);
 
 }  // namespace walle

@@ -90,15 +90,15 @@ class SelectStep final : public ElementwiseStep<3> {
 
 }  // namespace
 
-std::unique_ptr<Step> make_unary_step(UnaryFn kernel, std::span<const Layout> inputs, const TensorType& result) {
+std::unique_ptr<HostStep> make_unary_step(UnaryFn kernel, std::span<const Layout> inputs, const TensorType& result) {
   return std::make_unique<UnaryStep>(kernel, inputs, result);
 }
 
-std::unique_ptr<Step> make_binary_step(BinaryFn kernel, std::span<const Layout> inputs, const TensorType& result) {
+std::unique_ptr<HostStep> make_binary_step(BinaryFn kernel, std::span<const Layout> inputs, const TensorType& result) {
   return std::make_unique<BinaryStep>(kernel, inputs, result);
 }
 
-std::unique_ptr<Step> make_select_step(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
+std::unique_ptr<HostStep> make_select_step(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
   const auto log2 = static_cast<std::size_t>(std::bit_width(item_size(result.dtype)) - 1);
   return std::make_unique<SelectStep>(table.select[log2], inputs, result);
 }

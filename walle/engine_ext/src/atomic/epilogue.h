@@ -45,6 +45,8 @@ struct Epilogue {
 // Whether steps of this operator apply an epilogue.
 inline bool takes_epilogue(std::string_view op) noexcept { return op == "Conv" || op == "Linear"; }
 
+// Return the activation that an elementwise operator of one input is; nothing for another operator.
+std::optional<Activation> elementwise_activation(std::string_view op) noexcept;
 // Return the epilogue of a model's node, by the operands that it has and its attribute `activation`, the name of an elementwise
 // operator of one input. Throws Error (unsupported) for another name.
 Epilogue read_epilogue(const Attributes& attributes, bool bias, bool residual);

@@ -5,15 +5,20 @@
 
 namespace walle {
 
+std::optional<Activation> elementwise_activation(std::string_view op) noexcept {
+  const auto unary = find_unary(op);
+  return unary ? std::optional<Activation>(*unary) : std::nullopt;
+}
+
 Epilogue read_epilogue(const Attributes& attributes, bool bias, bool residual) {
   Epilogue epilogue;
   epilogue.bias = bias;
   if (residual) epilogue.residual = Residual::to_sums;
   const std::string name = attributes.get_string("activation", "");
   if (name.empty()) return epilogue;
-  const auto unary = find_unary(name);
-  if (!unary) throw Error(ErrorKind::unsupported, "activation '" + name + "' is not an elementwise operator of one input");
-  epilogue.activation = *unary;
+  const auto activation = elementwise_activation(name);
+  if (!activation) throw Error(ErrorKind::unsupported, "activation '" + name + "' is not an elementwise operator of one input");
+  epilogue.activation = *activation;
   return epilogue;
 }
 

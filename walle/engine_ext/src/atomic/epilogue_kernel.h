@@ -1,5 +1,5 @@
-// Kernels that apply an epilogue on one backend: in the registers of the kernel that sums, as far as that can (`finish`), and
-// over stretches of stored sums while they lie in a cache (`run_rest`).
+// Kernels that apply an epilogue on one instruction set: in the registers of the kernel that sums, as far as that can (`finish`),
+// and over stretches of stored sums while they lie in a cache (`run_rest`).
 #pragma once
 #include <atomic>
 
@@ -21,10 +21,10 @@ struct EpilogueOperands {
 class EpilogueKernel {
  public:
   EpilogueKernel() = default;
-  // Throws Error (dtype) where the backend has no kernel for the epilogue's bounds or activation.
+  // Throws Error (dtype) where the instruction set has no kernel for the epilogue's bounds or activation.
   EpilogueKernel(const Epilogue& epilogue, const Table& table, DType dtype = DType::f32);
 
-  // Whether the backend has these kernels.
+  // Whether the instruction set has these kernels.
   static bool exists(const Epilogue& epilogue, const Table& table, DType dtype) noexcept;
 
   bool has_slope() const noexcept { return activation_.prelu != nullptr; }

@@ -1,6 +1,6 @@
 // FourierTransform: the discrete Fourier transform of each row. Self-sorting passes of radix 4, 2 and small primes (Stockham, see
-// Van Loan 1992), which the backend's kernel runs; a length with a prime factor above kMaxPrime uses a convolution (Bluestein
-// 1970). Real rows of even length are transformed as complex ones of half the length. All in float64, rounded once.
+// Van Loan 1992), which the instruction set's kernel runs; a length with a prime factor above kMaxPrime uses a convolution
+// (Bluestein 1970). Real rows of even length are transformed as complex ones of half the length. All in float64, rounded once.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -230,7 +230,7 @@ struct FourierForm {
 
 // T is the type of the numbers, float or double.
 template <class T>
-class FourierStep final : public Step {
+class FourierStep final : public HostStep {
  public:
   explicit FourierStep(const StepRequest& request)
       : form_(FourierForm::of(request.inputs[0].shape, request.attributes)),
@@ -382,7 +382,7 @@ TensorType infer_fourier_transform(std::span<const Operand> operands, const Attr
   return {dtype, {shape[0], form.onesided ? half : form.n, 2}};
 }
 
-std::unique_ptr<Step> make_fourier_transform(const StepRequest& request) {
+std::unique_ptr<HostStep> make_fourier_transform(const StepRequest& request) {
   if (request.result.dtype == DType::f32) return std::make_unique<FourierStep<float>>(request);
   return std::make_unique<FourierStep<double>>(request);
 }

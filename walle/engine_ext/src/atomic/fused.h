@@ -23,15 +23,15 @@ struct CompositeProblem {
 // result has the first operand's type and shape.
 struct Fused {
   bool (*applies)(const CompositeProblem& problem);
-  std::unique_ptr<Step> (*make)(const CompositeProblem& problem);
+  std::unique_ptr<HostStep> (*make)(const CompositeProblem& problem);
 };
 
 // Null if the composite has no fused step.
 const Fused* find_fused(std::string_view composite);
-std::unique_ptr<Step> make_fused(const Fused& fused, std::string_view composite, std::span<const Layout> inputs,
-                                 const Attributes& attributes, const Table& table, ScoreScale score_scale);
+std::unique_ptr<HostStep> make_fused(const Fused& fused, std::string_view composite, std::span<const Layout> inputs,
+                                     const Attributes& attributes, const Table& table, ScoreScale score_scale);
 
-// A backend has kernels for all of them, or for none.
+// An instruction set has kernels for all of them, or for none.
 inline bool has_fused_kernels(const Table& table) noexcept { return table.softmax != nullptr; }
 
 // The map that computes a composite of one operand element by element, and so in any layout; nothing where none does. The list of

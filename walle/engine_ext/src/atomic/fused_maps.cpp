@@ -74,7 +74,7 @@ bool map_applies(const CompositeProblem& problem) {
   return has_kernel && find_map(problem.composite, problem.attributes);
 }
 
-std::unique_ptr<Step> map_make(const CompositeProblem& problem) {
+std::unique_ptr<HostStep> map_make(const CompositeProblem& problem) {
   return std::make_unique<MapStep>(problem, *find_map(problem.composite, problem.attributes));
 }
 
@@ -85,7 +85,7 @@ bool prelu_applies(const CompositeProblem& problem) {
   return true;
 }
 
-std::unique_ptr<Step> prelu_make(const CompositeProblem& problem) { return std::make_unique<PReluStep>(problem); }
+std::unique_ptr<HostStep> prelu_make(const CompositeProblem& problem) { return std::make_unique<PReluStep>(problem); }
 
 }  // namespace
 

@@ -106,18 +106,18 @@ bool softmax_applies(const CompositeProblem& problem) {
   return true;
 }
 
-std::unique_ptr<Step> make_along_axis(const CompositeProblem& problem, RowsFn kernel) {
+std::unique_ptr<HostStep> make_along_axis(const CompositeProblem& problem, RowsFn kernel) {
   const Dims& shape = problem.operands[0].shape;
   return std::make_unique<RowsStep>(kernel, shape, axis_of(problem.attributes, shape), 1);
 }
 
-std::unique_ptr<Step> softmax_make(const CompositeProblem& problem) {
+std::unique_ptr<HostStep> softmax_make(const CompositeProblem& problem) {
   if (problem.operands.size() < 3) return make_along_axis(problem, problem.table.softmax);
   problem.attributes.get_int("axis", -1);  // the last
   return std::make_unique<ScoresStep>(problem);
 }
 
-std::unique_ptr<Step> log_softmax_make(const CompositeProblem& problem) {
+std::unique_ptr<HostStep> log_softmax_make(const CompositeProblem& problem) {
   return make_along_axis(problem, problem.table.log_softmax);
 }
 
@@ -134,7 +134,7 @@ bool norm_applies(const CompositeProblem& problem) {
   });
 }
 
-std::unique_ptr<Step> make_norm(const CompositeProblem& problem, RowsFn kernel) {
+std::unique_ptr<HostStep> make_norm(const CompositeProblem& problem, RowsFn kernel) {
   const Dims& shape = problem.operands[0].shape;
   const std::size_t axis = axis_of(problem.attributes, shape);
   auto step = std::make_unique<RowsStep>(kernel, shape, axis, shape.size() - axis, problem.attributes.get_float("epsilon", 1e-5));
@@ -143,9 +143,11 @@ std::unique_ptr<Step> make_norm(const CompositeProblem& problem, RowsFn kernel) 
   return step;
 }
 
-std::unique_ptr<Step> layer_norm_make(const CompositeProblem& problem) { return make_norm(problem, problem.table.layer_norm); }
+std::unique_ptr<HostStep> layer_norm_make(const CompositeProblem& problem) {
+  return make_norm(problem, problem.table.layer_norm);
+}
 
-std::unique_ptr<Step> rms_norm_make(const CompositeProblem& problem) { return make_norm(problem, problem.table.rms_norm); }
+std::unique_ptr<HostStep> rms_norm_make(const CompositeProblem& problem) { return make_norm(problem, problem.table.rms_norm); }
 
 }  // namespace
 

@@ -15,7 +15,7 @@ constexpr const char* kOutOfRange = "an index is out of range";
 
 std::int64_t count_of(const Layout& layout) { return element_count(layout.shape); }
 
-class GatherStep final : public Step {
+class GatherStep final : public HostStep {
  public:
   explicit GatherStep(const StepRequest& request)
       : raster_(IndexedMovement::from(request.attributes), count_of(request.inputs[0]), element_count(request.result.shape),
@@ -49,7 +49,7 @@ bool add_elements(const IndexedRaster& raster, const std::int64_t* indices, cons
 }
 
 // Copies the data, then writes (or joins) the updates one after the other.
-class ScatterStep final : public Step {
+class ScatterStep final : public HostStep {
  public:
   explicit ScatterStep(const StepRequest& request)
       : raster_(IndexedMovement::from(request.attributes), element_count(request.result.shape), count_of(request.inputs[2]),
@@ -155,7 +155,7 @@ TensorType infer_indexed_gather(std::span<const Operand> operands, const Attribu
   return {operands[0].dtype, *shape};
 }
 
-std::unique_ptr<Step> make_indexed_gather(const StepRequest& request) { return std::make_unique<GatherStep>(request); }
+std::unique_ptr<HostStep> make_indexed_gather(const StepRequest& request) { return std::make_unique<GatherStep>(request); }
 
 TensorType infer_indexed_scatter(std::span<const Operand> operands, const Attributes&) {
   check_indices(operands);
@@ -165,6 +165,6 @@ TensorType infer_indexed_scatter(std::span<const Operand> operands, const Attrib
   return {operands[0].dtype, operands[0].shape};
 }
 
-std::unique_ptr<Step> make_indexed_scatter(const StepRequest& request) { return std::make_unique<ScatterStep>(request); }
+std::unique_ptr<HostStep> make_indexed_scatter(const StepRequest& request) { return std::make_unique<ScatterStep>(request); }
 
 }  // namespace walle

@@ -121,7 +121,9 @@ TensorType infer_integer_quantize(std::span<const Operand> operands, const Attri
   return {operands[2].dtype, operands[0].shape};
 }
 
-std::unique_ptr<Step> make_integer_quantize(const StepRequest& request) { return std::make_unique<IntegerQuantizeStep>(request); }
-std::unique_ptr<Step> make_integer_sum(const StepRequest& request) { return std::make_unique<IntegerSumStep>(request); }
+std::unique_ptr<HostStep> make_integer_quantize(const StepRequest& request) {
+  return std::make_unique<IntegerQuantizeStep>(request);
+}
+std::unique_ptr<HostStep> make_integer_sum(const StepRequest& request) { return std::make_unique<IntegerSumStep>(request); }
 
 }  // namespace walle

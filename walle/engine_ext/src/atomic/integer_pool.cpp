@@ -76,7 +76,7 @@ TensorType infer_integer_pool_max(std::span<const Operand> operands, const Attri
   return {operands[0].dtype, std::move(result)};
 }
 
-std::unique_ptr<Step> make_integer_pool_max(const StepRequest& request) {
+std::unique_ptr<HostStep> make_integer_pool_max(const StepRequest& request) {
   if (request.result.dtype == DType::u8) return std::make_unique<IntegerPoolStep<std::uint8_t>>(request);
   return std::make_unique<IntegerPoolStep<std::int8_t>>(request);
 }

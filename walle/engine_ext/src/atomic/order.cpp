@@ -43,7 +43,7 @@ int compare(T a, T b) noexcept {
 }
 
 template <class T>
-class TopStep final : public Step {
+class TopStep final : public HostStep {
  public:
   TopStep(const StepRequest& request, bool values) : values_(values), largest_(request.attributes.get_int("largest", 1) != 0) {
     const Layout& input = request.inputs[0];
@@ -116,7 +116,7 @@ class TopStep final : public Step {
 
 // out[i]: the number of elements of the line less than values[i] (`right`: less than or equal to it).
 template <class T>
-class SearchStep final : public Step {
+class SearchStep final : public HostStep {
  public:
   explicit SearchStep(const StepRequest& request)
       : length_(request.inputs[0].shape[0]),
@@ -175,8 +175,8 @@ TensorType infer_top(std::span<const Operand> operands, const Attributes& attrib
   return result;
 }
 
-std::unique_ptr<Step> make_top(const StepRequest& request, bool values) {
-  std::unique_ptr<Step> step;
+std::unique_ptr<HostStep> make_top(const StepRequest& request, bool values) {
+  std::unique_ptr<HostStep> step;
   with_sorted_type(request.inputs[0].dtype, [&](auto* type) {
     step = std::make_unique<TopStep<std::remove_const_t<std::remove_pointer_t<decltype(type)>>>>(request, values);
   });
@@ -198,14 +198,14 @@ TensorType infer_search_sorted(std::span<const Operand> operands, const Attribut
   with_sorted_type(operands[0].dtype, [](auto*) {});
   return {DType::i64, operands[1].shape};
 }
-std::unique_ptr<Step> make_search_sorted(const StepRequest& request) {
-  std::unique_ptr<Step> step;
+std::unique_ptr<HostStep> make_search_sorted(const StepRequest& request) {
+  std::unique_ptr<HostStep> step;
   with_sorted_type(request.inputs[0].dtype, [&](auto* type) {
     step = std::make_unique<SearchStep<std::remove_const_t<std::remove_pointer_t<decltype(type)>>>>(request);
   });
   return step;
 }
-std::unique_ptr<Step> make_top_indices(const StepRequest& request) { return make_top(request, false); }
-std::unique_ptr<Step> make_top_values(const StepRequest& request) { return make_top(request, true); }
+std::unique_ptr<HostStep> make_top_indices(const StepRequest& request) { return make_top(request, false); }
+std::unique_ptr<HostStep> make_top_values(const StepRequest& request) { return make_top(request, true); }
 
 }  // namespace walle

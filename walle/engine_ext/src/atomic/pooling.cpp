@@ -45,7 +45,7 @@ void with_pooled_type(DType dtype, const char* op, F&& f) {
 }
 
 // out = join over the taps that lie inside, starting from `identity`; then, for a mean, divided by the number of taps that count.
-class JoinStep final : public Step {
+class JoinStep final : public HostStep {
  public:
   JoinStep(const StepRequest& request, const char* op, BinaryOp join, bool mean)
       : window_(window_of(op, request.inputs[0].shape, request.attributes)),
@@ -218,7 +218,7 @@ class PackedPoolStep final : public SharedStep {
 // The place of the first greatest element of each window in the whole input, counted row-major, or column-major within its plane
 // where storage_order is 1. -1 where a window has no element.
 template <class T>
-class ArgMaxStep final : public Step {
+class ArgMaxStep final : public HostStep {
  public:
   explicit ArgMaxStep(const StepRequest& request)
       : window_(window_of("MaxPool", request.inputs[0].shape, request.attributes)),
@@ -276,8 +276,8 @@ TensorType infer_pool(const char* op, std::span<const Operand> operands, const A
 TensorType infer_pool_max(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_pool("MaxPool", operands, attributes, false);
 }
-std::unique_ptr<Step> make_pool_max(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_pool_max(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     return std::make_unique<JoinStep>(request, "MaxPool", BinaryOp::Maximum, false);
   });
 }
@@ -285,8 +285,8 @@ std::unique_ptr<Step> make_pool_max(const StepRequest& given) {
 TensorType infer_pool_sum(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_pool("LpPool", operands, attributes, true);
 }
-std::unique_ptr<Step> make_pool_sum(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_pool_sum(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     return std::make_unique<JoinStep>(request, "LpPool", BinaryOp::Add, false);
   });
 }
@@ -294,13 +294,13 @@ std::unique_ptr<Step> make_pool_sum(const StepRequest& given) {
 TensorType infer_pool_mean(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_pool("AveragePool", operands, attributes, true);
 }
-std::unique_ptr<Step> make_pool_mean(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_pool_mean(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     return std::make_unique<JoinStep>(request, "AveragePool", BinaryOp::Add, true);
   });
 }
 
-std::unique_ptr<Step> make_packed_pool(std::string_view op, const Dims& x, const Attributes& attributes, const Table& table) {
+std::unique_ptr<HostStep> make_packed_pool(std::string_view op, const Dims& x, const Attributes& attributes, const Table& table) {
   const Window window = window_of("Pool", x, attributes);
   const std::int64_t blocks = (x[1] + table.pack - 1) / table.pack;
   const PackedPool kind = op == "PoolMax"                                   ? PackedPool::max
@@ -313,9 +313,9 @@ std::unique_ptr<Step> make_packed_pool(std::string_view op, const Dims& x, const
 TensorType infer_pool_arg_max(std::span<const Operand> operands, const Attributes& attributes) {
   return {DType::i64, infer_pool("MaxPool", operands, attributes, false).shape};
 }
-std::unique_ptr<Step> make_pool_arg_max(const StepRequest& given) {
+std::unique_ptr<HostStep> make_pool_arg_max(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) {
-    std::unique_ptr<Step> step;
+    std::unique_ptr<HostStep> step;
     with_pooled_type(request.inputs[0].dtype, "MaxPool", [&]<class T>(T) { step = std::make_unique<ArgMaxStep<T>>(request); });
     return step;
   });

@@ -48,7 +48,7 @@ T number(std::uint64_t bits) noexcept {
 }
 
 template <class T>
-class RandomStep final : public Step {
+class RandomStep final : public HostStep {
  public:
   explicit RandomStep(const StepRequest& request) : count_(element_count(request.result.shape)) {}
 
@@ -92,7 +92,7 @@ TensorType infer_random_bits(std::span<const Operand> operands, const Attributes
   return {to, *shape};
 }
 
-std::unique_ptr<Step> make_random_bits(const StepRequest& request) {
+std::unique_ptr<HostStep> make_random_bits(const StepRequest& request) {
   switch (request.result.dtype) {
     case DType::f32: return std::make_unique<RandomStep<float>>(request);
     case DType::f64: return std::make_unique<RandomStep<double>>(request);

@@ -240,8 +240,8 @@ void move_region(const Region& region, const std::byte* source, std::byte* desti
   });
 }
 
-std::unique_ptr<Step> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources, const TensorType& result,
-                                       const Table& table) {
+std::unique_ptr<HostStep> make_raster_step(std::span<const Region> regions, std::span<const Layout> sources,
+                                           const TensorType& result, const Table& table) {
   const bool plain = std::all_of(regions.begin(), regions.end(), [](const Region& region) {
     return region.axes <= 1 && region.src.stride[0] == 1 && region.dst.stride[0] == 1;
   });

@@ -117,7 +117,7 @@ bool flush(const Tensor& tensor) noexcept {
 #endif
 }
 
-// Measures one row times weights that no cache holds, by the best backend's kernel.
+// Measures one row times weights that no cache holds, by the best instruction set's kernel.
 double measure_stream(double seconds) {
   constexpr std::int64_t kDepth = 2048, kBytes = 4 << 20, kBeyondCaches = 64 << 20;
   const Table& table = kernels();
@@ -147,7 +147,7 @@ double measure_stream(double seconds) {
   return static_cast<double>(w.size()) * sizeof(float) / us;
 }
 
-// Rates of the machine's memory, the same for all backends.
+// Rates of the machine's memory, the same for all instruction sets.
 struct MemoryRates {
   double streamed, moved;
   explicit MemoryRates(double seconds) : streamed(measure_stream(seconds)), moved(measure_copy(std::int64_t{1} << 19, seconds)) {}
@@ -171,7 +171,7 @@ class Unaccounted {
   std::shared_ptr<WorkContext> saved_;
 };
 
-// The rates of each backend that was asked for.
+// The rates of each instruction set that was asked for.
 struct Known {
   ForkMutex mutex;
   std::map<std::string_view, Rates> rates;
@@ -186,7 +186,7 @@ struct Found {
   bool measured;
 };
 
-// Return a backend's known rates, or measure them.
+// Return an instruction set's known rates, or measure them.
 Found find_or_measure(const Table& table) {
   const std::lock_guard lock(known().mutex);
   const auto found = known().rates.find(table.name);
@@ -216,8 +216,8 @@ Rates rates(const Table& table) { return find_or_measure(table).rates; }
 
 std::vector<std::string_view> prime_rates() {
   std::vector<std::string_view> measured;
-  for (const Backend& backend : backends())
-    if (backend.available && find_or_measure(kernels(backend.name)).measured) measured.push_back(backend.name);
+  for (const InstructionSet& set : instruction_sets())
+    if (set.available && find_or_measure(kernels(set.name)).measured) measured.push_back(set.name);
   return measured;
 }
 

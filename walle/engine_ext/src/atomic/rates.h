@@ -1,5 +1,5 @@
-// Cost model of search (§4.1, eq. 3): Q, the work that an algorithm counts, and P, the rates at which a backend does each kind of
-// work on this machine, measured and never guessed from a clock frequency.
+// Cost model of search (§4.1, eq. 3): Q, the work that an algorithm counts, and P, the rates at which an instruction set does
+// each kind of work on this machine, measured and never guessed from a clock frequency.
 #pragma once
 #include <span>
 #include <string_view>
@@ -36,16 +36,16 @@ struct RateName {
 };
 std::span<const RateName> rate_names() noexcept;
 
-// Return this backend's rates: as set, or measured at the first call in a few milliseconds. Thread-safe.
+// Return this instruction set's rates: as set, or measured at the first call in a few milliseconds. Thread-safe.
 Rates rates(const Table& table);
-// Measure the rates of each available backend that has none, so that no later call of rates() does; return those backends' names.
+// Measure the rates of each available instruction set that has none, so that no later call of rates() does; return their names.
 std::vector<std::string_view> prime_rates();
-// Sets what rates() returns for this backend. Throws Error (backend) for rates that are not finite and above 0.
+// Sets what rates() returns for this instruction set. Throws Error (backend) for rates that are not finite and above 0.
 void set_rates(const Table& table, const Rates& rates);
 // Measure the rates again, `seconds` for each, without setting them. A longer measurement is less disturbed by other work.
 Rates measure_rates(const Table& table, double seconds);
 
-// Return the most that one core does with this backend's instructions, in 10^9 floating-point operations a second (a multiply-add
+// Return the most that one core does with this set's instructions, in 10^9 floating-point operations a second (a multiply-add
 // is two): the best of several runs in `seconds`.
 double peak_gflops(const Table& table, double seconds);
 

@@ -23,7 +23,7 @@ std::int64_t gates_of(const Attributes& attributes) {
   throw Error(ErrorKind::model, "RecurrentSteps has no cell '" + cell + "'");
 }
 
-class RecurrentStep final : public Step {
+class RecurrentStep final : public HostStep {
  public:
   explicit RecurrentStep(const StepRequest& request) {
     const Dims& shape = request.inputs[kProjected].shape;
@@ -226,6 +226,6 @@ TensorType infer_recurrent_steps(std::span<const Operand> operands, const Attrib
   return {projected.dtype, {(steps + (gates == 4 ? 2 : 1)) * batch * hidden}};
 }
 
-std::unique_ptr<Step> make_recurrent_steps(const StepRequest& request) { return std::make_unique<RecurrentStep>(request); }
+std::unique_ptr<HostStep> make_recurrent_steps(const StepRequest& request) { return std::make_unique<RecurrentStep>(request); }
 
 }  // namespace walle

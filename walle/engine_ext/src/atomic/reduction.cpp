@@ -244,7 +244,7 @@ class ReduceStep final : public SharedStep {
 };
 
 // The index of the first best element, or of the last one: the first when the row is read backwards.
-class ArgStep final : public Step {
+class ArgStep final : public HostStep {
  public:
   ArgStep(ReduceFn kernel, bool last, const Layout& input, std::span<const std::size_t> axes)
       : kernel_(kernel), nests_(input, DType::i64, axes), item_(item_size(input.dtype)), last_(last) {}
@@ -290,16 +290,17 @@ class ArgStep final : public Step {
 
 }  // namespace
 
-std::unique_ptr<Step> make_reduce_step(ReduceOp op, const Layout& input, std::span<const std::size_t> axes, const Table& table) {
+std::unique_ptr<HostStep> make_reduce_step(ReduceOp op, const Layout& input, std::span<const std::size_t> axes,
+                                           const Table& table) {
   return std::make_unique<ReduceStep>(op, false, input, axes, table);
 }
 
-std::unique_ptr<Step> make_mean_step(const Layout& input, std::span<const std::size_t> axes, const Table& table) {
+std::unique_ptr<HostStep> make_mean_step(const Layout& input, std::span<const std::size_t> axes, const Table& table) {
   return std::make_unique<ReduceStep>(ReduceOp::ReduceSum, true, input, axes, table);
 }
 
-std::unique_ptr<Step> make_arg_step(ArgOp op, bool last, const Layout& input, std::span<const std::size_t> axes,
-                                    const Table& table) {
+std::unique_ptr<HostStep> make_arg_step(ArgOp op, bool last, const Layout& input, std::span<const std::size_t> axes,
+                                        const Table& table) {
   const auto type = static_cast<std::size_t>(compute_index(input.dtype));
   return std::make_unique<ArgStep>(table.arg[static_cast<std::size_t>(op)][type], last, input, axes);
 }

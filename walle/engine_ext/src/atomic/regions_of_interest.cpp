@@ -19,7 +19,7 @@ struct Bins {
 };
 
 template <class T>
-class RoiAlignStep final : public Step {
+class RoiAlignStep final : public HostStep {
  public:
   RoiAlignStep(const StepRequest& request, const Bins& bins)
       : bins_(bins),
@@ -106,7 +106,7 @@ class RoiAlignStep final : public Step {
 };
 
 template <class T>
-class MaxRoiPoolStep final : public Step {
+class MaxRoiPoolStep final : public HostStep {
  public:
   explicit MaxRoiPoolStep(const Bins& bins) : bins_(bins) {}
 
@@ -197,8 +197,8 @@ TensorType infer_roi_align(std::span<const Operand> operands, const Attributes& 
     throw Error(ErrorKind::shape, "RoiAlign needs one batch index for each box");
   return regions_type("RoiAlign", operands, bins);
 }
-std::unique_ptr<Step> make_roi_align(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_roi_align(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     const Bins bins = align_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
     if (request.result.dtype == DType::f64) return std::make_unique<RoiAlignStep<double>>(request, bins);
     return std::make_unique<RoiAlignStep<float>>(request, bins);
@@ -208,8 +208,8 @@ std::unique_ptr<Step> make_roi_align(const StepRequest& given) {
 TensorType infer_max_roi_pool(std::span<const Operand> operands, const Attributes& attributes) {
   return regions_type("MaxRoiPool", operands, pool_bins(operands[0].shape, operands[1].shape, attributes));
 }
-std::unique_ptr<Step> make_max_roi_pool(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_max_roi_pool(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     const Bins bins = pool_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
     if (request.result.dtype == DType::f64) return std::make_unique<MaxRoiPoolStep<double>>(bins);
     return std::make_unique<MaxRoiPoolStep<float>>(bins);

@@ -41,7 +41,7 @@ T reflect(T x, T low, T high) noexcept {
 }
 
 template <class T>
-class GridSampleStep final : public Step {
+class GridSampleStep final : public HostStep {
  public:
   explicit GridSampleStep(const StepRequest& request) {
     const Dims &x = request.inputs[0].shape, &grid = request.inputs[1].shape;
@@ -169,7 +169,7 @@ Window deform_window(const Dims& x, const Attributes& attributes) {
 }
 
 template <class T>
-class DeformStep final : public Step {
+class DeformStep final : public HostStep {
  public:
   explicit DeformStep(const StepRequest& request)
       : window_(deform_window(request.inputs[0].shape, request.attributes)),
@@ -210,7 +210,7 @@ class DeformStep final : public Step {
 
 // out[.., o, ..] = sum over t of weights[o, t] * x[.., places[o, t], ..] along one axis.
 template <class T>
-class ResampleStep final : public Step {
+class ResampleStep final : public HostStep {
  public:
   explicit ResampleStep(const StepRequest& request) {
     const Dims& x = request.inputs[0].shape;
@@ -255,8 +255,8 @@ class ResampleStep final : public Step {
 };
 
 template <template <class> class S>
-std::unique_ptr<Step> make_floating(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_floating(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     if (request.result.dtype == DType::f64) return std::make_unique<S<double>>(request);
     return std::make_unique<S<float>>(request);
   });
@@ -278,7 +278,7 @@ TensorType infer_grid_sample(std::span<const Operand> operands, const Attributes
     throw Error(ErrorKind::shape, "GridSample of " + to_string(x) + ", which has no element");
   return {operands[0].dtype, result};
 }
-std::unique_ptr<Step> make_grid_sample(const StepRequest& request) { return make_floating<GridSampleStep>(request); }
+std::unique_ptr<HostStep> make_grid_sample(const StepRequest& request) { return make_floating<GridSampleStep>(request); }
 
 TensorType infer_deform_columns(std::span<const Operand> operands, const Attributes& attributes) {
   const Dims& x = operands[0].shape;
@@ -296,7 +296,7 @@ TensorType infer_deform_columns(std::span<const Operand> operands, const Attribu
   }
   return {operands[0].dtype, {x[0], x[1] * window.taps(), window.out[1], window.out[2]}};
 }
-std::unique_ptr<Step> make_deform_columns(const StepRequest& request) { return make_floating<DeformStep>(request); }
+std::unique_ptr<HostStep> make_deform_columns(const StepRequest& request) { return make_floating<DeformStep>(request); }
 
 TensorType infer_resample(std::span<const Operand> operands, const Attributes& attributes) {
   need_floating("Resample", operands[0].dtype);
@@ -309,6 +309,6 @@ TensorType infer_resample(std::span<const Operand> operands, const Attributes& a
   shape[axis] = operands[1].shape[0];
   return {operands[0].dtype, shape};
 }
-std::unique_ptr<Step> make_resample(const StepRequest& request) { return make_floating<ResampleStep>(request); }
+std::unique_ptr<HostStep> make_resample(const StepRequest& request) { return make_floating<ResampleStep>(request); }
 
 }  // namespace walle

@@ -7,7 +7,7 @@ namespace walle {
 
 namespace {
 
-class ScanStep final : public Step {
+class ScanStep final : public HostStep {
  public:
   ScanStep(BinaryOp op, const Layout& input, const TensorType& result, std::size_t axis, const Attributes& attributes,
            const Table& table)
@@ -71,7 +71,7 @@ TensorType infer(std::span<const Operand> operands, const Attributes& attributes
   return {operands[0].dtype, operands[0].shape};
 }
 
-std::unique_ptr<Step> make(BinaryOp op, const StepRequest& request) {
+std::unique_ptr<HostStep> make(BinaryOp op, const StepRequest& request) {
   std::vector<Operand> operands(request.inputs.size());
   for (std::size_t i = 0; i < operands.size(); ++i)
     operands[i] = {request.inputs[i].dtype, request.inputs[i].shape, request.inputs[i].constant, request.inputs[i].absent};
@@ -89,7 +89,7 @@ std::unique_ptr<Step> make(BinaryOp op, const StepRequest& request) {
 
 TensorType infer_cum_prod(std::span<const Operand> operands, const Attributes& attributes) { return infer(operands, attributes); }
 TensorType infer_cum_sum(std::span<const Operand> operands, const Attributes& attributes) { return infer(operands, attributes); }
-std::unique_ptr<Step> make_cum_prod(const StepRequest& request) { return make(BinaryOp::Mul, request); }
-std::unique_ptr<Step> make_cum_sum(const StepRequest& request) { return make(BinaryOp::Add, request); }
+std::unique_ptr<HostStep> make_cum_prod(const StepRequest& request) { return make(BinaryOp::Mul, request); }
+std::unique_ptr<HostStep> make_cum_sum(const StepRequest& request) { return make(BinaryOp::Add, request); }
 
 }  // namespace walle

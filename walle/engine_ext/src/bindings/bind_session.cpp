@@ -9,11 +9,11 @@
 #include "core/work_context.h"
 #include "graph/load.h"
 #include "graph/open.h"
-#include "kernels/bfloat16.h"
 #include "operators/eager.h"
 #include "rewrite/rewrite.h"
 #include "run/module.h"
 #include "run/session.h"
+#include "run/target.h"
 #include "vm/shared_memory.h"
 
 namespace py = pybind11;
@@ -153,7 +153,7 @@ class BoundSession {
     py::list ops;
     add_ops(ops, *plan);
     py::dict result;
-    result["backend"] = std::string(plan->table->name);
+    result["backend"] = std::string(plan->kernels->name());
     result["search_ms"] = plan->search_ms;
     result["costs"] = costs_of(*plan);
     result["ops"] = ops;
@@ -244,7 +244,7 @@ class BoundModule {
       ms += plan->plan_ms;
     });
     py::dict result;
-    result["backend"] = std::string(module_->table().name);
+    result["backend"] = std::string(module_->kernels().name());
     result["search_ms"] = search_ms;
     result["costs"] = costs;
     result["ops"] = ops;
@@ -337,7 +337,7 @@ void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
       .def(py::init([](py::object model, const std::string& backend, int threads, bool merging, Forced algorithms) {
              const Loading loading;
-             Target target = Target::of(backend, threads);
+             Target target = find_target(backend, threads);
              target.forced = std::move(algorithms);
              return std::make_unique<BoundSession>(load(model), target, merging);
            }),
@@ -352,7 +352,7 @@ void bind_session(py::module_& module) {
   py::class_<BoundModule>(module, "Module")
       .def(py::init([](py::object model, const std::string& backend, int threads) {
              const Loading loading;
-             return std::make_unique<BoundModule>(load(model), Target::of(backend, threads));
+             return std::make_unique<BoundModule>(load(model), find_target(backend, threads));
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1)
       .def("run", &BoundModule::run, py::arg("inputs"), py::arg("deadline") = py::none())
@@ -364,7 +364,7 @@ void bind_session(py::module_& module) {
       "load",
       [](py::object model, const std::string& backend, int threads) -> py::object {
         const Loading loading;
-        const Target target = Target::of(backend, threads);
+        const Target target = find_target(backend, threads);
         const auto graph = load(model);
         const auto planned = computed_without_gil([&] { return rewritten(graph); });
         const auto& nodes = planned->nodes;
@@ -383,8 +383,8 @@ void bind_session(py::module_& module) {
       "Return a Session, or a Module where the model needs one (control flow, sequences).");
   module.def("backends", [] {
     py::list list;
-    for (const Backend& backend : backends())
-      list.append(py::make_tuple(std::string(backend.name), backend.available, is_exact(backend)));
+    for (const InstructionSet& set : instruction_sets())
+      list.append(py::make_tuple(std::string(set.name), set.available, set.exact));
     return list;
   });
   bind_rates(module);

@@ -17,10 +17,7 @@ struct Bfloat16 {
   void (*pair)(const float* low, const float* high, std::int64_t count, float* out, std::int64_t out_step) noexcept = nullptr;
 };
 
-// Return the bfloat16 kernels of a backend's table; null where the set has no such instructions.
+// Return the bfloat16 kernels of an instruction set's table; null where the set has no such instructions.
 const Bfloat16* bfloat16(const Table& table) noexcept;
-
-// Return whether a backend computes in float32 precision or better.
-inline bool is_exact(const Backend& backend) noexcept { return backend.exact; }
 
 }  // namespace walle

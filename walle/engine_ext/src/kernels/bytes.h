@@ -57,7 +57,7 @@ struct Bytes {
   void (*round)(const BytesRound& args) noexcept = nullptr;
 };
 
-// Return the byte kernels of a backend's table.
+// Return the byte kernels of an instruction set's table.
 const Bytes& bytes(const Table& table) noexcept;
 
 }  // namespace walle

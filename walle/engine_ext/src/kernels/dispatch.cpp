@@ -15,7 +15,7 @@ namespace walle {
 namespace {
 
 #define WALLE_SET(name) &name::instruction_set,
-constexpr InstructionSet (*kSets[])() noexcept = {
+constexpr SetDefinition (*kSets[])() noexcept = {
 #include "kernels/sets.inc"
 };
 #undef WALLE_SET
@@ -23,19 +23,19 @@ constexpr std::size_t kSetCount = std::size(kSets);
 
 // One table for each set. Each starts from the scalar kernels, which are first.
 struct Tables {
-  std::array<Backend, kSetCount> backends;
+  std::array<InstructionSet, kSetCount> sets;
   std::array<Table, kSetCount> filled;
   std::array<ImageTable, kSetCount> images;
 
   Tables() noexcept {
     for (std::size_t i = 0; i < kSetCount; ++i) {
-      const InstructionSet set = (*kSets[i])();
-      backends[i] = set.backend;
+      const SetDefinition definition = (*kSets[i])();
+      sets[i] = definition.set;
       filled[i] = filled[0];
       images[i] = images[0];
-      filled[i].name = set.backend.name;
+      filled[i].name = sets[i].name;
       filled[i].image = &images[i];
-      if (set.backend.available) set.fill(filled[i], images[i]);
+      if (sets[i].available) definition.fill(filled[i], images[i]);
     }
   }
 };
@@ -47,10 +47,10 @@ const Tables& tables() noexcept {
 
 std::string names(bool all) {
   std::string list;
-  for (const Backend& backend : tables().backends) {
-    if (!all && !backend.available) continue;
+  for (const InstructionSet& set : tables().sets) {
+    if (!all && !set.available) continue;
     if (!list.empty()) list += ", ";
-    list += backend.name;
+    list += set.name;
   }
   return list;
 }
@@ -58,8 +58,8 @@ std::string names(bool all) {
 const Table& named(std::string_view name, const std::string& who) {
   const std::string asked = who + " asks for backend '" + std::string(name) + "'";
   for (std::size_t i = 0; i < kSetCount; ++i) {
-    if (tables().backends[i].name != name) continue;
-    if (tables().backends[i].available) return tables().filled[i];
+    if (tables().sets[i].name != name) continue;
+    if (tables().sets[i].available) return tables().filled[i];
     throw Error(ErrorKind::backend, asked + ", which this CPU does not have; it has: " + names(false));
   }
   throw Error(ErrorKind::backend, asked + "; known are: " + names(true));
@@ -69,18 +69,18 @@ const Table& choose() {
   if (const char* forced = std::getenv("WALLE_FORCE_ISA")) return named(forced, "WALLE_FORCE_ISA");
   std::size_t best = 0;
   for (std::size_t i = 0; i < kSetCount; ++i)
-    if (tables().backends[i].available && tables().backends[i].exact) best = i;
+    if (tables().sets[i].available && tables().sets[i].exact) best = i;
   return tables().filled[best];
 }
 
 }  // namespace
 
-bool forced_backend() noexcept {
+bool forced_instruction_set() noexcept {
   static const bool forced = std::getenv("WALLE_FORCE_ISA") != nullptr;
   return forced;
 }
 
-std::span<const Backend> backends() noexcept { return tables().backends; }
+std::span<const InstructionSet> instruction_sets() noexcept { return tables().sets; }
 
 const Table& kernels() {
   static const Table& chosen = choose();  // an error for an unavailable name is thrown again at the next call

@@ -279,20 +279,21 @@ struct Table {
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0]; no output stage
 };
 
-struct Backend {
+// An instruction set of the host's CPU; the public API calls its name a backend.
+struct InstructionSet {
   std::string_view name;
   bool available = false;  // true if this CPU has it
-  bool exact = true;       // float32 precision or better; otherwise the backend runs only where requested by name
+  bool exact = true;       // float32 precision or better; otherwise it is used only where requested by name
 };
 // All instruction sets, in ascending order of preference (kernels/sets.inc).
-std::span<const Backend> backends() noexcept;
+std::span<const InstructionSet> instruction_sets() noexcept;
 
 // Return the table of the best instruction set of this CPU, or of the one that WALLE_FORCE_ISA names; decided once a process.
 // Throw Error (backend) for a forced name that is unknown or that the CPU lacks.
 const Table& kernels();
 // Return whether WALLE_FORCE_ISA determines the table of "auto".
-bool forced_backend() noexcept;
-// Return the table of one backend; "auto" means kernels(). Throw Error (backend) as above.
+bool forced_instruction_set() noexcept;
+// Return the table of one instruction set; "auto" means kernels(). Throw Error (backend) as above.
 const Table& kernels(std::string_view backend);
 
 }  // namespace walle

@@ -9,8 +9,8 @@ namespace walle {
 
 namespace {
 
-std::unique_ptr<Step> make_listed(const ListedKernel& kernel, std::span<const Layout> inputs, const TensorType& result,
-                                  std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
+std::unique_ptr<HostStep> make_listed(const ListedKernel& kernel, std::span<const Layout> inputs, const TensorType& result,
+                                      std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
   if (is_half(inputs[0].dtype) && widens(kernel.family))
     return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
       return make_listed(kernel, wide, wide_result, axes, attributes, table);
@@ -35,9 +35,9 @@ std::unique_ptr<Step> make_listed(const ListedKernel& kernel, std::span<const La
 
 }  // namespace
 
-std::unique_ptr<Step> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
-                                std::span<const std::size_t> axes, const Attributes& attributes, const Table& table,
-                                const Epilogue& epilogue, ScoreScale score_scale) {
+std::unique_ptr<HostStep> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
+                                    std::span<const std::size_t> axes, const Attributes& attributes, const Table& table,
+                                    const Epilogue& epilogue, ScoreScale score_scale) {
   if (const auto* listed = op.as<ListedKernel>()) return make_listed(*listed, inputs, result, axes, attributes, table);
   if (const auto* own = op.as<OwnKernel>()) return own->make_step({inputs, result, attributes, table, epilogue});
   if (const Fused* fused = op.fused()) return make_fused(*fused, op.name, inputs, attributes, table, score_scale);

@@ -7,7 +7,6 @@
 
 #include "atomic/fused.h"
 #include "graph/index.h"
-#include "kernels/names.h"
 #include "plan/program.h"
 
 namespace walle {
@@ -169,9 +168,9 @@ class Fusion {
       epilogue.activation = *map;
       return true;
     }
-    const auto unary = find_unary(name);
-    if (unary) epilogue.activation = *unary;
-    return unary.has_value();
+    const auto activation = elementwise_activation(name);
+    if (activation) epilogue.activation = *activation;
+    return activation.has_value();
   }
 
   // A slope that is one number is LeakyRelu's; else it must be one for each channel.

@@ -3,9 +3,8 @@
 #include <array>
 #include <cmath>
 
-#include "atomic/fused.h"
 #include "graph/index.h"
-#include "plan/program.h"
+#include "plan/kernel_set.h"
 
 namespace walle {
 
@@ -13,8 +12,8 @@ namespace {
 
 class ChainFusion {
  public:
-  ChainFusion(Program& program, const Table& table)
-      : program_(program), table_(table), producer_(program.values.size(), nullptr) {
+  ChainFusion(Program& program, const KernelSet& kernels)
+      : program_(program), kernels_(kernels), producer_(program.values.size(), nullptr) {
     for (ProgramOp& op : program.ops) producer_[at(op.output)] = &op;
   }
 
@@ -171,27 +170,25 @@ class ChainFusion {
     for (const int input : product->inputs) collect_factors(input, x, factors);
   }
 
-  // Replaces the op where the backend has a kernel for these operands.
+  // Replaces the op where a kernel computes it with these operands.
   bool replace(ProgramOp& op, std::string_view name, std::vector<int> inputs, Attributes attributes) {
     std::vector<Operand> operands;
     for (const int input : inputs) operands.push_back({value(input).dtype, value(input).shape, nullptr, false});
-    const Fused* fused = find_fused(name);
-    if (fused == nullptr || !fused->applies({name, operands, attributes, 1, table_})) return false;
-    op.op = find_operator(name);
+    const OpDef* composite = find_operator(name);
+    if (!kernels_.has_composite(*composite, operands, attributes, 1)) return false;
+    op.op = composite;
     op.inputs = std::move(inputs);
     op.attributes = std::move(attributes);
     return true;
   }
 
   Program& program_;
-  const Table& table_;
+  const KernelSet& kernels_;
   std::vector<const ProgramOp*> producer_;
 };
 
 }  // namespace
 
-void fuse_chains(Program& program, const Table& table) {
-  if (has_fused_kernels(table)) ChainFusion(program, table).run();
-}
+void fuse_chains(Program& program, const KernelSet& kernels) { ChainFusion(program, kernels).run(); }
 
 }  // namespace walle

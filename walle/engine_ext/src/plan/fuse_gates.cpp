@@ -117,8 +117,6 @@ class GateFusion {
 
 }  // namespace
 
-void fuse_gates(Program& program, const Table& table) {
-  if (has_fused_kernels(table)) GateFusion(program).run();
-}
+void fuse_gates(Program& program) { GateFusion(program).run(); }
 
 }  // namespace walle

@@ -4,7 +4,7 @@
 #include "core/stop.h"
 #include "geometry/raster.h"
 #include "operators/eager.h"
-#include "plan/program.h"
+#include "plan/kernel_set.h"
 
 namespace walle {
 
@@ -18,7 +18,7 @@ constexpr std::size_t kMaxProgramRank = 64;
 
 class Lowering final : public Emitter {
  public:
-  Lowering(Program& program, const Table& table) : program_(program), table_(table) {}
+  Lowering(Program& program, const KernelSet& kernels) : program_(program), kernels_(kernels) {}
 
   void set_node(const std::string& name) { node_ = name; }
 
@@ -92,30 +92,30 @@ class Lowering final : public Emitter {
       throw Error(ErrorKind::unsupported,
                   "a Session has no control flow, sequences or optionals; run the model with walle.Module");
     };
-    return std::visit(
-        Overloaded{
-            [&](const ListedKernel& kernel) { return atomic(kernel); }, [&](const OwnKernel& kernel) { return atomic(kernel); },
-            [&](const DataDependent&) {
-              if (!constants)
-                throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
-              return fold(op, inputs, attributes, outputs);
-            },
-            [&](const TransformRule& rule) {
-              try {
-                return emit_transform(op, rule, inputs, operands, attributes, outputs, constants);
-              } catch (const ValueNeeded& error) {
-                if (rule.at_run_time == nullptr) need(inputs[error.operand()], error.what());
-                return rule.at_run_time(*this, inputs, attributes, outputs);
-              }
-            },
-            [&](const CompositeRule& rule) {
-              if (!constants && rule.fused != nullptr && rule.fused->applies({op.name, operands, attributes, outputs, table_}))
-                return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
-              return rule.decompose(*this, inputs, attributes, outputs);
-            },
-            [&](const ControlFlow& flow) { return in_module_only(flow); },
-            [&](const SequenceRule& rule) { return in_module_only(rule); }},
-        op.kind);
+    return std::visit(Overloaded{[&](const ListedKernel& kernel) { return atomic(kernel); },
+                                 [&](const OwnKernel& kernel) { return atomic(kernel); },
+                                 [&](const DataDependent&) {
+                                   if (!constants)
+                                     throw Error(ErrorKind::unsupported,
+                                                 "the shape of its output depends on data; run the model with walle.Module");
+                                   return fold(op, inputs, attributes, outputs);
+                                 },
+                                 [&](const TransformRule& rule) {
+                                   try {
+                                     return emit_transform(op, rule, inputs, operands, attributes, outputs, constants);
+                                   } catch (const ValueNeeded& error) {
+                                     if (rule.at_run_time == nullptr) need(inputs[error.operand()], error.what());
+                                     return rule.at_run_time(*this, inputs, attributes, outputs);
+                                   }
+                                 },
+                                 [&](const CompositeRule& rule) {
+                                   if (!constants && kernels_.has_composite(op, operands, attributes, outputs))
+                                     return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
+                                   return rule.decompose(*this, inputs, attributes, outputs);
+                                 },
+                                 [&](const ControlFlow& flow) { return in_module_only(flow); },
+                                 [&](const SequenceRule& rule) { return in_module_only(rule); }},
+                      op.kind);
   }
 
  private:
@@ -160,7 +160,8 @@ class Lowering final : public Emitter {
     for (const Ref input : inputs)
       tensors.push_back(input == kAbsent ? Tensor() : program_.values[static_cast<std::size_t>(input)].constant);
     std::vector<Ref> results;
-    for (Tensor& tensor : evaluate(op, tensors, attributes, outputs, table_)) results.push_back(constant(std::move(tensor)));
+    for (Tensor& tensor : evaluate(op, tensors, attributes, outputs, kernels_.host_table()))
+      results.push_back(constant(std::move(tensor)));
     return results;
   }
 
@@ -225,7 +226,7 @@ class Lowering final : public Emitter {
 
   Program& program_;
   std::vector<std::vector<int>> origins_;  // by value: the graph's inputs that it depends on
-  const Table& table_;
+  const KernelSet& kernels_;
   std::string node_;
 };
 
@@ -282,9 +283,9 @@ void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Re
 
 }  // namespace
 
-Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table) {
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const KernelSet& kernels) {
   Program program;
-  Lowering lowering(program, table);
+  Lowering lowering(program, kernels);
   std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const bool known = i < given.size() && given[i].storage() != nullptr;

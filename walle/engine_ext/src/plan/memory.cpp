@@ -7,13 +7,12 @@ namespace walle {
 
 namespace {
 
-std::int64_t bytes_of(const ProgramValue& value) {
-  constexpr std::int64_t kAlignment = Storage::kAlignment;
+std::int64_t bytes_of(const ProgramValue& value, std::int64_t alignment) {
   std::int64_t bytes;
   if (__builtin_mul_overflow(element_count(value.shape), static_cast<std::int64_t>(item_size(value.dtype)), &bytes) ||
       bytes > INT64_MAX / 4)
     throw Error(ErrorKind::shape, "a tensor of shape " + to_string(value.shape) + " has more bytes than memory");
-  return (bytes / kAlignment + 1) * kAlignment;  // room for a vector kernel's last whole vector
+  return (bytes / alignment + 1) * alignment;  // room for a vector kernel's last whole vector
 }
 
 // Values as stretches of other values' memory: renames, and values that are written directly into a raster's result.
@@ -123,7 +122,7 @@ std::int64_t lay_out(std::vector<Block>& blocks) {
 
 }  // namespace
 
-MemoryPlan plan_memory(Program& program, int inputs) {
+MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment) {
   Aliases aliases(program);
   std::vector<int> output_of(program.values.size(), -1);  // by root: the output whose memory it has
   for (std::size_t i = 0; i < program.outputs.size(); ++i) {
@@ -155,22 +154,22 @@ MemoryPlan plan_memory(Program& program, int inputs) {
   plan.places.resize(program.values.size());
   std::vector<int> block_of(program.values.size(), -1);
   std::vector<Block> blocks;
-  int next_base = MemoryPlan::input_base(inputs) + static_cast<int>(program.outputs.size());
+  int next_buffer = MemoryPlan::input_buffer(inputs) + static_cast<int>(program.outputs.size());
   const auto give_root = [&](int root, std::size_t op) {
     const ProgramValue& value = program.values[at(root)];
     Place& place = plan.places[at(root)];
     if (value.input >= 0) {
-      place = {MemoryPlan::input_base(value.input), 0};
+      place = {MemoryPlan::input_buffer(value.input), 0};
     } else if (output_of[at(root)] >= 0) {
-      place = {MemoryPlan::input_base(inputs) + output_of[at(root)], 0};
+      place = {MemoryPlan::input_buffer(inputs) + output_of[at(root)], 0};
     } else if (value.is_constant()) {
-      if (place.base < 0) {
-        place = {next_base++, 0};
+      if (place.buffer < 0) {
+        place = {next_buffer++, 0};
         plan.constants.push_back(root);
       }
     } else if (block_of[at(root)] < 0) {
       block_of[at(root)] = static_cast<int>(blocks.size());
-      blocks.push_back({root, bytes_of(value), op, op});
+      blocks.push_back({root, bytes_of(value, static_cast<std::int64_t>(alignment)), op, op});
     } else {
       blocks[at(block_of[at(root)])].last = op;
     }

@@ -3,11 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "atomic/epilogue_kernel.h"
-#include "atomic/fused.h"
-#include "atomic/raster_step.h"
 #include "core/stop.h"
-#include "kernels/bfloat16.h"
 
 namespace walle {
 
@@ -17,34 +13,37 @@ double since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
-using Costs = std::vector<std::pair<std::string_view, double>>;
+using Costs = std::vector<std::pair<const KernelSet*, double>>;
 
-// Whether the backend has a kernel for every composite that was not decomposed, and for every epilogue: passes before the choice
-// of a backend make only what the target's table has.
-bool can_run(const Program& program, const Table& table) {
-  return std::all_of(program.ops.begin(), program.ops.end(), [&](const ProgramOp& op) {
-    if (op.is_raster()) return true;
-    if (find_fused(op.op->name) != nullptr && !has_fused_kernels(table)) return false;
-    return !takes_epilogue(op.op->name) ||
-           EpilogueKernel::exists(op.epilogue, table, program.values[static_cast<std::size_t>(op.output)].dtype);
-  });
-}
-
-// Return the costs of the backends to choose from, the one with the fewest instructions first.
+// Return the costs of the kernel sets to choose from. Those that lack a kernel for what the target's set has fused are left out.
 Costs costs(const Program& program, const Target& target) {
   Costs found;
   if (target.searched)
-    for (const Backend& backend : backends())
-      if (backend.available && is_exact(backend) && can_run(program, kernels(backend.name)))
-        found.emplace_back(backend.name, predict_us(program, kernels(backend.name)));
-  if (found.empty()) found.emplace_back(target.table->name, predict_us(program, *target.table));
+    for (const KernelSet* kernels : target.device().kernel_sets())
+      if (kernels->can_run(program)) found.emplace_back(kernels, kernels->predict_us(program));
+  if (found.empty()) found.emplace_back(target.kernels, target.kernels->predict_us(program));
   return found;
 }
 
-double least(const Costs& costs) {
-  double us = costs.front().second;
-  for (const auto& cost : costs) us = std::min(us, cost.second);
-  return us;
+// Return the cheapest, of equal ones the last.
+const KernelSet& cheapest(const Costs& costs) {
+  auto best = costs.front();
+  for (const auto& cost : costs)
+    if (cost.second <= best.second) best = cost;
+  return *best.first;
+}
+
+std::size_t size_bytes(const TensorType& type) {
+  return static_cast<std::size_t>(element_count(type.shape)) * item_size(type.dtype);
+}
+
+// Return a constant's memory on the device: its own where steps use it in place, else a copy.
+Buffer load(const Device& device, const Tensor& constant) {
+  const std::size_t bytes = size_bytes({constant.dtype(), constant.shape()});
+  if (const auto handle = device.in_place(constant.raw())) return {constant.storage(), *handle, bytes};
+  Buffer copy = device.allocate(bytes);
+  device.write(copy, 0, {constant.raw(), bytes});
+  return copy;
 }
 
 }  // namespace
@@ -53,24 +52,20 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
                                       const Target& target, bool merging) {
   const auto begin = std::chrono::steady_clock::now();
   auto plan = std::make_shared<Plan>();
-  Program program = lower(graph, types, given, *target.table);
+  Program program = lower(graph, types, given, *target.kernels);
   if (merging) {
     merge(program);
     merge_operators(program);
   } else {
     remove_unread(program);
   }
-  fuse_chains(program, *target.table);
-  fuse_softmax(program);
-  fuse_gates(program, *target.table);
-  fuse(program);
+  target.kernels->fuse(program);
   const auto searching = std::chrono::steady_clock::now();
-  plan->table = target.table;
-  plan->costs = costs(program, target);
-  for (const auto& [backend, us] : plan->costs)
-    if (us == least(plan->costs)) plan->table = &kernels(backend);
-  const Table& table = *plan->table;
-  plan->search_ms = since(searching) + choose(program, table, *graph.packed, target.forced);
+  const Costs weighed = costs(program, target);
+  for (const auto& [kernels, us] : weighed) plan->costs.emplace_back(kernels->name(), us);
+  const KernelSet& kernels = cheapest(weighed);
+  plan->kernels = &kernels;
+  plan->search_ms = since(searching) + kernels.choose(program, *graph.packed, target.forced);
   if (merging) merge(program);
   for (const ProgramOp& op : program.ops) {
     try {
@@ -81,7 +76,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     }
   }
   const auto inputs = static_cast<int>(graph.inputs.size());
-  const MemoryPlan memory = plan_memory(program, inputs);
+  const MemoryPlan memory = plan_memory(program, inputs, kernels.device().alignment());
 
   plan->inputs = std::move(types);
   plan->given = std::move(given);
@@ -94,59 +89,52 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     throw_if_stopped();
     PlannedOp planned;
     planned.node = op.name;
-    planned.output = memory.places[static_cast<std::size_t>(op.output)];
+    Command command;
+    command.output = memory.places[static_cast<std::size_t>(op.output)];
     std::vector<Layout> layouts;
     for (const int input : op.inputs) {
       if (input < 0) {
-        planned.inputs.push_back({});
+        command.inputs.push_back({});
         layouts.push_back({DType::f32, {}, {}, nullptr, true});
         continue;
       }
       const ProgramValue& value = program.values[static_cast<std::size_t>(input)];
-      planned.inputs.push_back(memory.places[static_cast<std::size_t>(input)]);
+      command.inputs.push_back(memory.places[static_cast<std::size_t>(input)]);
       // Constants of a model and all results are row-major.
       layouts.push_back(
           {value.dtype, value.shape, contiguous_strides(value.shape), value.is_constant() ? &value.constant : nullptr, false});
     }
     try {
-      if (op.is_raster()) {
-        planned.op = "Raster";
-        planned.regions = static_cast<int>(op.regions.size());
-        planned.step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
-        ++plan->rasters_left;
-      } else {
-        planned.op = op.op->name;
-        planned.step = op.step;
-        if (planned.step == nullptr)
-          planned.step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table, op.epilogue,
-                                   op.score_scale);
-      }
+      command.step = op.step != nullptr ? op.step : kernels.make_step(op, layouts, {result.dtype, result.shape});
     } catch (const std::bad_alloc& error) {
       throw OutOfMemory(op.title(), error);
     }
-    planned.algorithm = planned.step->algorithm();
-    const auto members = static_cast<std::size_t>(planned.step->scratch_each() ? target.threads : 1);
-    scratch = std::max(scratch, planned.step->scratch_bytes() * members);
+    planned.op = op.is_raster() ? "Raster" : op.op->name;
+    planned.regions = static_cast<int>(op.regions.size());
+    if (op.is_raster()) ++plan->rasters_left;
+    planned.algorithm = command.step->algorithm();
+    scratch = std::max(scratch, command.step->scratch_bytes(target.threads));
     planned.candidates = op.candidates;
     planned.predicted_us = op.predicted_us;
-    plan->max_inputs = std::max(plan->max_inputs, planned.inputs.size());
-    const std::size_t result_bytes = static_cast<std::size_t>(element_count(result.shape)) * item_size(result.dtype);
-    if (planned.output.base == MemoryPlan::kArena && result_bytes > plan->largest_bytes) {
+    plan->commands.max_inputs = std::max(plan->commands.max_inputs, command.inputs.size());
+    const std::size_t result_bytes = size_bytes({result.dtype, result.shape});
+    if (command.output.buffer == MemoryPlan::kArena && result_bytes > plan->largest_bytes) {
       plan->largest = plan->ops.size();
       plan->largest_bytes = result_bytes;
     }
+    plan->commands.commands.push_back(std::move(command));
     plan->ops.push_back(std::move(planned));
   }
   for (const int output : program.outputs) {
     const ProgramValue& value = program.values[static_cast<std::size_t>(output)];
     plan->outputs.push_back({value.dtype, value.shape});
   }
-  plan->scratch_offset = memory.arena_bytes;
+  plan->commands.scratch = {MemoryPlan::kArena, static_cast<std::int64_t>(memory.arena_bytes)};
   plan->arena_bytes = memory.arena_bytes + scratch;
-  plan->bases.assign(static_cast<std::size_t>(MemoryPlan::input_base(inputs)) + program.outputs.size(), nullptr);
+  plan->buffers.assign(static_cast<std::size_t>(MemoryPlan::input_buffer(inputs)) + program.outputs.size(), BufferHandle{});
   for (const int value : memory.constants) {
-    plan->constants.push_back(program.values[static_cast<std::size_t>(value)].constant);
-    plan->bases.push_back(plan->constants.back().raw());
+    plan->constants.push_back(load(kernels.device(), program.values[static_cast<std::size_t>(value)].constant));
+    plan->buffers.push_back(plan->constants.back().handle);
   }
   plan->plan_ms = since(begin);
   return plan;

@@ -2,23 +2,19 @@
 // of modules keep one for each set of input types (run/plan_cache.h). It does not change once made: several threads run it at
 // once, each in its own workspace (run/workspace.h).
 #pragma once
-#include "operators/step.h"
 #include "plan/memory.h"
 #include "plan/target.h"
 
 namespace walle {
 
-// One op of a plan, ready to run.
+// Description of a command of a plan.
 struct PlannedOp {
-  std::string node;     // the model's node that it came from
-  std::string_view op;  // "Raster" for one
-  std::shared_ptr<Step> step;
+  std::string node;                       // the model's node that it came from
+  std::string_view op;                    // "Raster" for one
   std::string_view algorithm;             // empty where there is only one
   std::vector<AlgorithmCost> candidates;  // what search weighed, the chosen one first
   double predicted_us = 0;
   int regions = 0;  // regions of a raster
-  std::vector<Place> inputs;
-  Place output;
 
   std::string title() const { return "node '" + node + "' (" + std::string(op) + ")"; }  // for messages
 };
@@ -28,18 +24,17 @@ struct Plan {
   std::vector<TensorType> inputs;
   std::vector<Tensor> given;  // copies of the inputs whose values it depends on, undefined for the others; or empty
   std::vector<TensorType> outputs;
-  const Table* table = nullptr;  // kernels of the backend
-  std::vector<PlannedOp> ops;
-  std::vector<Tensor> constants;  // kept alive
-  std::vector<std::byte*> bases;  // arena, inputs, outputs (null: each run has its own), constants
-  std::size_t arena_bytes = 0;    // memory of a run, scratch included
-  std::size_t scratch_offset = 0;
+  const KernelSet* kernels = nullptr;
+  CommandList commands;
+  std::vector<PlannedOp> ops;                  // of each command
+  std::vector<Buffer> constants;               // kept alive
+  std::vector<BufferHandle> buffers;           // arena, inputs, outputs (each run has its own), constants
+  std::size_t arena_bytes = 0;                 // memory of a run, scratch included
   std::size_t largest = 0, largest_bytes = 0;  // op with the largest result in the arena, and its bytes
-  std::size_t max_inputs = 0;
   int rasters_made = 0, rasters_left = 0;
   double plan_ms = 0;                                      // time of all planning, packing of weights included
-  double search_ms = 0;                                    // time of weighing backends and algorithms
-  std::vector<std::pair<std::string_view, double>> costs;  // cost of every backend to choose from, in microseconds (eq. 1)
+  double search_ms = 0;                                    // time of weighing kernel sets and algorithms
+  std::vector<std::pair<std::string_view, double>> costs;  // cost of every kernel set to choose from, in microseconds (eq. 1)
 };
 
 // Return the plan of a graph. `given`: as for lower(). `merging` false leaves rasters unmerged, to measure what merging saves.

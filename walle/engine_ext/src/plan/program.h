@@ -3,9 +3,10 @@
 #include <optional>
 
 #include "graph/graph.h"
-#include "plan/target.h"
 
 namespace walle {
+
+class KernelSet;
 
 struct ProgramValue {
   DType dtype = DType::f32;
@@ -39,9 +40,9 @@ struct ProgramOp {
   Epilogue epilogue;                      // epilogue of Conv and Linear
   ScoreScale score_scale{};               // scale of Softmax
   std::vector<Region> regions;            // regions of a raster
-  std::shared_ptr<Step> step;             // made by search; null: the operator has one algorithm
+  std::shared_ptr<const Step> step;       // made by search; null: the operator has one algorithm
   std::vector<AlgorithmCost> candidates;  // all that search weighed, the chosen one first
-  double predicted_us = 0;                // by the backend's rates (eq. 3)
+  double predicted_us = 0;                // by the kernels' rates (eq. 3)
 
   bool is_raster() const noexcept { return op == nullptr; }
   std::string title() const {  // for messages
@@ -72,7 +73,7 @@ class InputsNeeded : public Error {
 // Walks the nodes in order: infers shapes, turns transform operators into rasters, takes composites apart, and computes what
 // depends on constants alone. `types` are those of the graph's inputs; a defined tensor in `given` (empty, or one for each input)
 // makes that input a constant of this program. Throws Error that names the node, InputsNeeded among them.
-Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const Table& table);
+Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const KernelSet& kernels);
 
 // Vertical merging, horizontal merging, and removal of operators whose result is not read.
 void merge(Program& program);
@@ -83,21 +84,12 @@ void remove_unread(Program& program);
 
 // Moves the scale and the mask of attention scores into the softmax after them.
 void fuse_softmax(Program& program);
-// Replaces arithmetic that is a LayerNormalization or a Gelu by that, where the backend has a kernel for it.
-void fuse_chains(Program& program, const Table& table);
-// Replaces x * sigmoid(x) and similar gates by one operator, where the backend has a kernel for it.
-void fuse_gates(Program& program, const Table& table);
+// Replaces arithmetic that is a LayerNormalization or a Gelu by that, where the kernel set has it.
+void fuse_chains(Program& program, const KernelSet& kernels);
+// Replaces x * sigmoid(x) and similar gates by one operator.
+void fuse_gates(Program& program);
 // Moves bias, residual, bounds and activations into the epilogue of the convolution or matrix product before them.
 void fuse(Program& program);
-// Gives every value a layout and every convolution and matrix product its algorithm (semi-auto search, §4.1): convolutions of
-// float32 by constant weights use packed channel layouts, and the operators after them do where they can; rasters change layouts.
-// A forced algorithm is taken at any cost. Returns the milliseconds spent in weighing, without packing of weights. Throws Error
-// (model) where a forced algorithm does not apply, or its node has none to choose from.
-double choose(Program& program, const Table& table, PackedWeights& weights, const Forced& forced);
-
-// Return the least sum of costs over the program's operators on a backend, by its rates (eq. 1), in microseconds.
-double predict_us(const Program& program, const Table& table);
-
 // Return, where the raster is a rename of a stretch of its source's memory, the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
 

@@ -1,4 +1,4 @@
-// Execution of a plan: its kernels, one after the other (step 5 of a session, §4.2).
+// Execution of a plan on its device (step 5 of a session, §4.2).
 #pragma once
 #include "run/workspace.h"
 

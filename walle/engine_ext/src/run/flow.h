@@ -11,7 +11,7 @@ struct FlowCall {
   std::vector<Var> inputs;
   std::span<const std::shared_ptr<Block>> bodies;
   std::span<const Var> around;
-  const Table& table;
+  const Table& table;  // kernels of the host
   ModuleRun& run;
 
   // Counts one round of a loop; throws Error (model) beyond the limit, and WorkStopped.

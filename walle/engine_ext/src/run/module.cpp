@@ -225,14 +225,15 @@ void Block::run_interpreted(const Piece& piece, std::vector<Var>& env, ModuleRun
       tensors = tensors && inputs.back().index() <= 1;
     }
     if (const FlowFn flow = flow_function(node.op->name)) {
-      results = flow({node, std::move(inputs), piece.bodies, env, *target_.table, run});
+      results = flow({node, std::move(inputs), piece.bodies, env, target_.kernels->host_table(), run});
     } else if (node.op->name == "Identity") {
       results = std::move(inputs);
     } else if (tensors) {
       std::vector<Tensor> values;
       for (const Var& input : inputs)
         values.push_back(std::holds_alternative<Tensor>(input) ? std::get<Tensor>(input) : Tensor());
-      for (Tensor& result : evaluate(*node.op, values, node.attributes, static_cast<int>(node.outputs.size()), *target_.table))
+      for (Tensor& result :
+           evaluate(*node.op, values, node.attributes, static_cast<int>(node.outputs.size()), target_.kernels->host_table()))
         results.push_back(result.storage() ? Var(std::move(result)) : Var());
     } else {
       throw Error(ErrorKind::model, "it takes tensors, and one input is a sequence or an optional");
@@ -308,7 +309,7 @@ Module::Module(std::shared_ptr<const Graph> graph, const Target& target, std::in
       max_rounds_(max_rounds),
       graph_(std::move(graph)),
       block_(rewritten(graph_), target_),
-      workspaces_(target.threads) {
+      workspaces_(target_.device(), target_.threads) {
   const WorkspacePool::Run first(workspaces_, {});  // makes threads and memory while the model is opened
   if (const auto largest = block_.prepare()) first.workspace().reserve(*largest);
 }

@@ -90,7 +90,7 @@ class Module {
   Module(std::shared_ptr<const Graph> graph, const Target& target, std::int64_t max_rounds = kMaxRounds);
 
   const Graph& graph() const noexcept { return *graph_; }
-  const Table& table() const noexcept { return *target_.table; }  // kernels of nodes that are not planned
+  const KernelSet& kernels() const noexcept { return *target_.kernels; }
 
   // Return the outputs, in the graph's order. Throws Error for inputs that do not fit the model, and where a node refuses its
   // values; WorkStopped once the limits stop the run, its planning included.

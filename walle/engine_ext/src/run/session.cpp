@@ -62,7 +62,11 @@ bool known(const Value& input) {
 }
 
 Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
-    : graph_(std::move(graph)), planned_(rewritten(graph_)), target_(target), merging_(merging), workspaces_(target.threads) {
+    : graph_(std::move(graph)),
+      planned_(rewritten(graph_)),
+      target_(target),
+      merging_(merging),
+      workspaces_(target.device(), target.threads) {
   const Node* unsure = nullptr;  // what only a plan can show to be known before running
   for (const Node& node : planned_->nodes) {
     if (!node.op->module_only()) continue;

@@ -3,16 +3,24 @@
 namespace walle {
 
 void Workspace::reserve(const Plan& plan) {
-  if (arena_ != nullptr && arena_->size_bytes() >= plan.arena_bytes) return;
-  arena_ = nullptr;  // first, so that both are not held at once
+  if (arena_.owner != nullptr && arena_.size_bytes >= plan.arena_bytes) return;
+  arena_ = {};  // first, so that both are not held at once
   try {
-    arena_ = Storage::allocate(plan.arena_bytes);
+    arena_ = device_.allocate(plan.arena_bytes);
   } catch (const std::bad_alloc& error) {
     if (plan.largest_bytes == 0) throw;
     throw OutOfMemory(plan.ops[plan.largest].title() + ", whose result of " + std::to_string(plan.largest_bytes) +
                           " bytes is the largest of the run",
                       error);
   }
+}
+
+const Buffer& Workspace::transfer(std::size_t number, std::size_t size_bytes) {
+  if (transfers_.size() <= number) transfers_.resize(number + 1);
+  Buffer& buffer = transfers_[number];
+  if (buffer.owner != nullptr && buffer.size_bytes >= size_bytes) return buffer;
+  buffer = {};
+  return buffer = device_.allocate(size_bytes);
 }
 
 std::unique_ptr<Workspace> WorkspacePool::begin(RunStop& stop) {
@@ -26,7 +34,7 @@ std::unique_ptr<Workspace> WorkspacePool::begin(RunStop& stop) {
       return workspace;
     }
   }
-  workspace = std::make_unique<Workspace>(threads_);
+  workspace = std::make_unique<Workspace>(device_, threads_);
   const std::lock_guard lock(mutex_);
   stops_.push_back(&stop);
   return workspace;

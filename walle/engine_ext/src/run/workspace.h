@@ -1,12 +1,12 @@
-// Workspaces of a session or module: the memory and the threads of one run. Runs on several threads have one each, and another
-// thread can cancel them.
+// Workspaces of a session or module: the device memory and the queue of one run. Runs on several threads have one each, and
+// another thread can cancel them.
 #pragma once
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "core/device.h"
 #include "core/stop.h"
-#include "core/team.h"
 #include "plan/plan.h"
 
 namespace walle {
@@ -14,18 +14,23 @@ namespace walle {
 class Workspace {
  public:
   // Throws std::system_error where a thread cannot be created.
-  explicit Workspace(int threads) : team(threads) {}
+  Workspace(const Device& device, int threads) : device_(device), queue_(device.make_queue(threads)) {}
 
   // Makes the arena large enough for a plan; allocates nothing where it is. Throws OutOfMemory, which names a node.
   void reserve(const Plan& plan);
-  std::size_t arena_bytes() const noexcept { return arena_ ? arena_->size_bytes() : 0; }
-  std::byte* arena() const noexcept { return arena_->data(); }
+  BufferHandle arena() const noexcept { return arena_.handle; }
+  Queue& queue() const noexcept { return *queue_; }
+  // Return the device's copy of the input or output of that buffer number, made as large as `size_bytes`; allocates nothing where
+  // it is. Throws OutOfMemory.
+  const Buffer& transfer(std::size_t number, std::size_t size_bytes = 0);
 
-  Team team;
-  std::vector<std::byte*> bases, addresses;  // addresses of the plan that runs (run/execute.cpp)
+  std::vector<BufferHandle> buffers;  // buffers of the plan that runs (run/execute.cpp)
 
  private:
-  std::shared_ptr<Storage> arena_;
+  const Device& device_;
+  const std::unique_ptr<Queue> queue_;
+  Buffer arena_;
+  std::vector<Buffer> transfers_;  // by buffer number
 };
 
 // The workspaces and stops of runs, thread-safe. There are as many as runs in progress, and at most kIdle idle workspaces
@@ -34,7 +39,7 @@ class WorkspacePool {
  public:
   static constexpr std::size_t kIdle = 4;
 
-  explicit WorkspacePool(int threads) : threads_(threads) { idle_.reserve(kIdle); }
+  WorkspacePool(const Device& device, int threads) : device_(device), threads_(threads) { idle_.reserve(kIdle); }
 
   // A run in progress on this thread, from construction to destruction: its workspace and its stop.
   class Run {
@@ -58,6 +63,7 @@ class WorkspacePool {
   std::unique_ptr<Workspace> begin(RunStop& stop);
   void end(RunStop& stop, std::unique_ptr<Workspace> workspace) noexcept;
 
+  const Device& device_;
   const int threads_;
   std::mutex mutex_;
   std::vector<RunStop*> stops_;                   // stop flags of the runs in progress

@@ -11,7 +11,7 @@ namespace walle {
 
 namespace {
 
-class BilateralStep final : public Step {
+class BilateralStep final : public HostStep {
  public:
   explicit BilateralStep(const StepRequest& request)
       : input_(image_shape("BilateralFilter", request.inputs[0].shape)), images_(request.table.image) {
@@ -106,6 +106,6 @@ TensorType infer_bilateral_filter(std::span<const Operand> operands, const Attri
     throw Error(ErrorKind::unsupported, "BilateralFilter does not support a transparent border");
   return {operands[0].dtype, operands[0].shape};
 }
-std::unique_ptr<Step> make_bilateral_filter(const StepRequest& request) { return std::make_unique<BilateralStep>(request); }
+std::unique_ptr<HostStep> make_bilateral_filter(const StepRequest& request) { return std::make_unique<BilateralStep>(request); }
 
 }  // namespace walle

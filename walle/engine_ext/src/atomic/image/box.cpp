@@ -9,7 +9,7 @@ namespace walle {
 
 namespace {
 
-class BoxStep final : public Step {
+class BoxStep final : public HostStep {
  public:
   explicit BoxStep(const StepRequest& request)
       : input_(image_shape("BoxFilter", request.inputs[0].shape)), images_(request.table.image) {
@@ -107,6 +107,6 @@ TensorType infer_box_filter(std::span<const Operand> operands, const Attributes&
     throw Error(ErrorKind::dtype, "BoxFilter returns float32 or the image's dtype, not " + std::string(dtype_name(out)));
   return {out, operands[0].shape};
 }
-std::unique_ptr<Step> make_box_filter(const StepRequest& request) { return std::make_unique<BoxStep>(request); }
+std::unique_ptr<HostStep> make_box_filter(const StepRequest& request) { return std::make_unique<BoxStep>(request); }
 
 }  // namespace walle

@@ -82,7 +82,7 @@ ChannelRange channel_range(ColorKind kind) {
   }
 }
 
-class ColorStep final : public Step {
+class ColorStep final : public HostStep {
  public:
   explicit ColorStep(const StepRequest& request) : args_(color_args(request.attributes)) {
     args_.tables = &color_tables();
@@ -151,7 +151,7 @@ std::vector<Dims> shapes_of(std::span<const Layout> inputs) {
   return shapes;
 }
 
-class FromYuvStep final : public Step {
+class FromYuvStep final : public HostStep {
  public:
   explicit FromYuvStep(const StepRequest& request)
       : layout_(layout_from(shapes_of(request.inputs), request.attributes)),
@@ -189,7 +189,7 @@ class FromYuvStep final : public Step {
   FromYuvFn kernel_;
 };
 
-class ToYuvStep final : public Step {
+class ToYuvStep final : public HostStep {
  public:
   explicit ToYuvStep(const StepRequest& request)
       : layout_(YuvLayout::make(request.attributes)),
@@ -247,7 +247,7 @@ TensorType infer_color_convert(std::span<const Operand> operands, const Attribut
   if (args.out_channels > 1) result.push_back(args.out_channels);
   return {operands[0].dtype, result};
 }
-std::unique_ptr<Step> make_color_convert(const StepRequest& request) { return std::make_unique<ColorStep>(request); }
+std::unique_ptr<HostStep> make_color_convert(const StepRequest& request) { return std::make_unique<ColorStep>(request); }
 
 TensorType infer_yuv_to_color(std::span<const Operand> operands, const Attributes& attributes) {
   std::vector<Dims> shapes;
@@ -261,7 +261,7 @@ TensorType infer_yuv_to_color(std::span<const Operand> operands, const Attribute
     throw Error(ErrorKind::model, "YuvToColor returns 3 or 4 channels, not " + std::to_string(channels));
   return {DType::u8, {layout.height, layout.width, channels}};
 }
-std::unique_ptr<Step> make_yuv_to_color(const StepRequest& request) { return std::make_unique<FromYuvStep>(request); }
+std::unique_ptr<HostStep> make_yuv_to_color(const StepRequest& request) { return std::make_unique<FromYuvStep>(request); }
 
 TensorType infer_color_to_yuv(std::span<const Operand> operands, const Attributes& attributes) {
   check_u8("ColorToYuv", operands[0].dtype);
@@ -273,6 +273,6 @@ TensorType infer_color_to_yuv(std::span<const Operand> operands, const Attribute
                     to_string(operands[0].shape));
   return {DType::u8, {from.height / 2 * 3, from.width}};
 }
-std::unique_ptr<Step> make_color_to_yuv(const StepRequest& request) { return std::make_unique<ToYuvStep>(request); }
+std::unique_ptr<HostStep> make_color_to_yuv(const StepRequest& request) { return std::make_unique<ToYuvStep>(request); }
 
 }  // namespace walle

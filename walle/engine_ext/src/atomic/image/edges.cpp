@@ -13,7 +13,7 @@ namespace walle {
 
 namespace {
 
-class CannyStep final : public Step {
+class CannyStep final : public HostStep {
  public:
   explicit CannyStep(const StepRequest& request)
       : input_(image_shape("CannyEdges", request.inputs[0].shape)), images_(request.table.image) {
@@ -124,7 +124,7 @@ class CannyStep final : public Step {
 };
 
 // Two passes: provisional labels joined by union-find, then final labels in order of first appearance.
-class ComponentsStep final : public Step {
+class ComponentsStep final : public HostStep {
  public:
   explicit ComponentsStep(const StepRequest& request)
       : input_(image_shape("ConnectedComponents", request.inputs[0].shape)),
@@ -197,7 +197,7 @@ TensorType infer_canny_edges(std::span<const Operand> operands, const Attributes
     throw Error(ErrorKind::model, "CannyEdges: low and high must be finite");
   return {DType::u8, {shape.height, shape.width}};
 }
-std::unique_ptr<Step> make_canny_edges(const StepRequest& request) { return std::make_unique<CannyStep>(request); }
+std::unique_ptr<HostStep> make_canny_edges(const StepRequest& request) { return std::make_unique<CannyStep>(request); }
 
 TensorType infer_connected_components(std::span<const Operand> operands, const Attributes& attributes) {
   const ImageShape shape = image_shape("ConnectedComponents", operands[0].shape);
@@ -208,6 +208,8 @@ TensorType infer_connected_components(std::span<const Operand> operands, const A
     throw Error(ErrorKind::shape, "ConnectedComponents of an image of more than 2^31 - 1 pixels");
   return {DType::i32, {shape.height, shape.width}};
 }
-std::unique_ptr<Step> make_connected_components(const StepRequest& request) { return std::make_unique<ComponentsStep>(request); }
+std::unique_ptr<HostStep> make_connected_components(const StepRequest& request) {
+  return std::make_unique<ComponentsStep>(request);
+}
 
 }  // namespace walle

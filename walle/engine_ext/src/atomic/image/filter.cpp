@@ -116,7 +116,7 @@ DType result_of(const Operand& operand, const Attributes& attributes) {
 
 constexpr std::array<std::byte, 4096> kBlack{};  // the pixel of the constant border
 
-class SeparableStep final : public Step {
+class SeparableStep final : public HostStep {
  public:
   explicit SeparableStep(const StepRequest& request)
       : input_(image_shape("SeparableFilter", request.inputs[0].shape)),
@@ -216,7 +216,7 @@ class SeparableStep final : public Step {
   std::size_t out_item_ = 1, row_bytes_ = 0, full_row_offset_ = 0, slot_rows_offset_ = 0;
 };
 
-class FilterStep final : public Step {
+class FilterStep final : public HostStep {
  public:
   explicit FilterStep(const StepRequest& request)
       : input_(image_shape("ImageFilter", request.inputs[0].shape)), images_(request.table.image) {
@@ -350,7 +350,7 @@ TensorType infer_separable_filter(std::span<const Operand> operands, const Attri
   passes_of("SeparableFilter", Arithmetic::float32, in, out);
   return {out, resized_shape(operands[0].shape, (shape.height + stride - 1) / stride, (shape.width + stride - 1) / stride)};
 }
-std::unique_ptr<Step> make_separable_filter(const StepRequest& request) { return std::make_unique<SeparableStep>(request); }
+std::unique_ptr<HostStep> make_separable_filter(const StepRequest& request) { return std::make_unique<SeparableStep>(request); }
 
 // Attributes: kernel (row by row), kernel_width, anchor_x, anchor_y, delta, border, to.
 TensorType infer_image_filter(std::span<const Operand> operands, const Attributes& attributes) {
@@ -367,6 +367,6 @@ TensorType infer_image_filter(std::span<const Operand> operands, const Attribute
   passes_of("ImageFilter", Arithmetic::float32, operands[0].dtype, out);
   return {out, operands[0].shape};
 }
-std::unique_ptr<Step> make_image_filter(const StepRequest& request) { return std::make_unique<FilterStep>(request); }
+std::unique_ptr<HostStep> make_image_filter(const StepRequest& request) { return std::make_unique<FilterStep>(request); }
 
 }  // namespace walle

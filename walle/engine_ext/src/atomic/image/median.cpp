@@ -10,7 +10,7 @@ namespace walle {
 namespace {
 
 // Windows of 3 and 5: the padded rows in a ring, their columns sorted, then the median of each window.
-class SmallMedianStep final : public Step {
+class SmallMedianStep final : public HostStep {
  public:
   explicit SmallMedianStep(const StepRequest& request)
       : input_(image_shape("MedianFilter", request.inputs[0].shape)), size_(request.attributes.get_int("size", 3)) {
@@ -62,7 +62,7 @@ class SmallMedianStep final : public Step {
 
 // Windows of any size on bytes: column histograms slide down and the window's histogram slides along the row (the methods of
 // Huang and of Perreault combined). A histogram has 16 coarse bins over 256 fine ones.
-class HistogramMedianStep final : public Step {
+class HistogramMedianStep final : public HostStep {
  public:
   explicit HistogramMedianStep(const StepRequest& request)
       : input_(image_shape("MedianFilter", request.inputs[0].shape)), radius_(request.attributes.get_int("size", 3) / 2) {
@@ -151,7 +151,7 @@ TensorType infer_median_filter(std::span<const Operand> operands, const Attribut
                 "MedianFilter with a size above 5 takes uint8, not " + std::string(dtype_name(operands[0].dtype)));
   return {operands[0].dtype, operands[0].shape};
 }
-std::unique_ptr<Step> make_median_filter(const StepRequest& request) {
+std::unique_ptr<HostStep> make_median_filter(const StepRequest& request) {
   if (request.attributes.get_int("size", 3) <= 5) return std::make_unique<SmallMedianStep>(request);
   return std::make_unique<HistogramMedianStep>(request);
 }

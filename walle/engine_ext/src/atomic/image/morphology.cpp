@@ -39,7 +39,7 @@ std::vector<std::byte> border_pixel(DType dtype, std::int64_t channels, bool gre
 
 // Keeps the padded rows of the window in scratch memory. For a rectangle each row holds the extremes along x. For another shape,
 // runs of adjacent pixels are read from rows of extremes over runs of that length, where that is less work.
-class MorphologyStep final : public Step {
+class MorphologyStep final : public HostStep {
  public:
   explicit MorphologyStep(const StepRequest& request) : input_(image_shape("Morphology", request.inputs[0].shape)) {
     const Attributes& attributes = request.attributes;
@@ -254,6 +254,6 @@ TensorType infer_morphology(std::span<const Operand> operands, const Attributes&
     throw Error(ErrorKind::unsupported, "Morphology does not support a transparent border");
   return {operands[0].dtype, operands[0].shape};
 }
-std::unique_ptr<Step> make_morphology(const StepRequest& request) { return std::make_unique<MorphologyStep>(request); }
+std::unique_ptr<HostStep> make_morphology(const StepRequest& request) { return std::make_unique<MorphologyStep>(request); }
 
 }  // namespace walle

@@ -27,7 +27,7 @@ bool is_unary(Pointwise op) { return op >= Pointwise::binary && op <= Pointwise:
 bool returns_u8(Pointwise op) { return op >= Pointwise::absolute_scale; }
 
 // A second operand of one pixel is repeated in a block of whole pixels.
-class PointwiseStep final : public Step {
+class PointwiseStep final : public HostStep {
  public:
   explicit PointwiseStep(const StepRequest& request) {
     const Pointwise op = pointwise_of(request.attributes);
@@ -70,7 +70,7 @@ class PointwiseStep final : public Step {
   bool is_binary_;
 };
 
-class InRangeStep final : public Step {
+class InRangeStep final : public HostStep {
  public:
   explicit InRangeStep(const StepRequest& request)
       : input_(image_shape("InRange", request.inputs[0].shape)), item_(item_size(request.inputs[0].dtype)) {
@@ -93,7 +93,7 @@ class InRangeStep final : public Step {
   InRangeFn kernel_;
 };
 
-class SumsStep final : public Step {
+class SumsStep final : public HostStep {
  public:
   explicit SumsStep(const StepRequest& request)
       : input_(image_shape("ImageSums", request.inputs[0].shape)),
@@ -121,7 +121,7 @@ class SumsStep final : public Step {
   SumFn kernel_;
 };
 
-class LookupStep final : public Step {
+class LookupStep final : public HostStep {
  public:
   explicit LookupStep(const StepRequest& request)
       : pixels_(image_shape("ImageLookup", request.inputs[0].shape).pixels()),
@@ -160,7 +160,7 @@ class LookupStep final : public Step {
 };
 
 // Counts one channel of bytes in four tables, so that increments of equal neighbours do not depend on each other.
-class HistogramStep final : public Step {
+class HistogramStep final : public HostStep {
  public:
   explicit HistogramStep(const StepRequest& request)
       : input_(image_shape("ImageHistogram", request.inputs[0].shape)),
@@ -192,7 +192,7 @@ class HistogramStep final : public Step {
 };
 
 template <class In, class Sum>
-class IntegralStep final : public Step {
+class IntegralStep final : public HostStep {
  public:
   explicit IntegralStep(const StepRequest& request)
       : input_(image_shape("ImageIntegral", request.inputs[0].shape)),
@@ -250,7 +250,7 @@ TensorType infer_image_pointwise(std::span<const Operand> operands, const Attrib
   }
   return {returns_u8(op) ? DType::u8 : operands[0].dtype, operands[0].shape};
 }
-std::unique_ptr<Step> make_image_pointwise(const StepRequest& request) { return std::make_unique<PointwiseStep>(request); }
+std::unique_ptr<HostStep> make_image_pointwise(const StepRequest& request) { return std::make_unique<PointwiseStep>(request); }
 
 TensorType infer_in_range(std::span<const Operand> operands, const Attributes& attributes) {
   const ImageShape shape = image_shape("InRange", operands[0].shape);
@@ -260,7 +260,7 @@ TensorType infer_in_range(std::span<const Operand> operands, const Attributes& a
   numbers_of("InRange", attributes, "high", {0, 0, 0, 0});
   return {DType::u8, {shape.height, shape.width}};
 }
-std::unique_ptr<Step> make_in_range(const StepRequest& request) { return std::make_unique<InRangeStep>(request); }
+std::unique_ptr<HostStep> make_in_range(const StepRequest& request) { return std::make_unique<InRangeStep>(request); }
 
 // Output: float64 [2, channels], sums and sums of squares (0 if the attribute `squares` is 0) over the pixels where the mask (the
 // second operand, uint8) is not 0.
@@ -275,7 +275,7 @@ TensorType infer_image_sums(std::span<const Operand> operands, const Attributes&
                 "a mask must be uint8 of the image's height and width, not of shape " + to_string(operands[1].shape));
   return {DType::f64, {2, shape.channels}};
 }
-std::unique_ptr<Step> make_image_sums(const StepRequest& request) { return std::make_unique<SumsStep>(request); }
+std::unique_ptr<HostStep> make_image_sums(const StepRequest& request) { return std::make_unique<SumsStep>(request); }
 
 // The table has 256 entries, or 256 for every channel, with the channels interleaved.
 TensorType infer_image_lookup(std::span<const Operand> operands, const Attributes&) {
@@ -288,7 +288,7 @@ TensorType infer_image_lookup(std::span<const Operand> operands, const Attribute
                                       to_string(operands[1].shape));
   return {operands[1].dtype, operands[0].shape};
 }
-std::unique_ptr<Step> make_image_lookup(const StepRequest& request) { return std::make_unique<LookupStep>(request); }
+std::unique_ptr<HostStep> make_image_lookup(const StepRequest& request) { return std::make_unique<LookupStep>(request); }
 
 TensorType infer_image_histogram(std::span<const Operand> operands, const Attributes& attributes) {
   const ImageShape shape = image_shape("ImageHistogram", operands[0].shape);
@@ -304,7 +304,7 @@ TensorType infer_image_histogram(std::span<const Operand> operands, const Attrib
                 "a mask must be uint8 of the image's height and width, not of shape " + to_string(operands[1].shape));
   return {DType::i32, {256}};
 }
-std::unique_ptr<Step> make_image_histogram(const StepRequest& request) { return std::make_unique<HistogramStep>(request); }
+std::unique_ptr<HostStep> make_image_histogram(const StepRequest& request) { return std::make_unique<HistogramStep>(request); }
 
 // Output: the sums of all pixels above and to the left, one row and one column larger than the image; int32 for uint8, float64
 // for float32 and for squares.
@@ -318,7 +318,7 @@ TensorType infer_image_integral(std::span<const Operand> operands, const Attribu
     throw Error(ErrorKind::shape, "ImageIntegral of an image whose sums may overflow int32; convert it to float32");
   return {integers ? DType::i32 : DType::f64, resized_shape(operands[0].shape, shape.height + 1, shape.width + 1)};
 }
-std::unique_ptr<Step> make_image_integral(const StepRequest& request) {
+std::unique_ptr<HostStep> make_image_integral(const StepRequest& request) {
   if (request.inputs[0].dtype == DType::f32) return std::make_unique<IntegralStep<float, double>>(request);
   if (request.result.dtype == DType::i32) return std::make_unique<IntegralStep<std::uint8_t, std::int32_t>>(request);
   return std::make_unique<IntegralStep<std::uint8_t, double>>(request);

@@ -167,7 +167,7 @@ Axis make_axis(Interpolation interpolation, std::int64_t in_size, std::int64_t o
   return axis;
 }
 
-class NearestStep final : public Step {
+class NearestStep final : public HostStep {
  public:
   NearestStep(const StepRequest& request, bool exact)
       : input_(image_shape("ImageResize", request.inputs[0].shape)), output_(image_shape("ImageResize", request.result.shape)) {
@@ -208,7 +208,7 @@ class NearestStep final : public Step {
 };
 
 // Exactly half the height and width: the mean of four pixels.
-class HalfStep final : public Step {
+class HalfStep final : public HostStep {
  public:
   explicit HalfStep(const StepRequest& request)
       : input_(image_shape("ImageResize", request.inputs[0].shape)), item_(item_size(request.result.dtype)) {
@@ -227,7 +227,7 @@ class HalfStep final : public Step {
   HalveRowsFn halve_;
 };
 
-class ResizeStep final : public Step {
+class ResizeStep final : public HostStep {
  public:
   ResizeStep(const StepRequest& request, Interpolation interpolation)
       : input_(image_shape("ImageResize", request.inputs[0].shape)),
@@ -321,7 +321,7 @@ TensorType infer_image_resize(std::span<const Operand> operands, const Attribute
   return {operands[0].dtype, shape};
 }
 
-std::unique_ptr<Step> make_image_resize(const StepRequest& request) {
+std::unique_ptr<HostStep> make_image_resize(const StepRequest& request) {
   const Interpolation interpolation = interpolation_of(request.attributes);
   if (interpolation == Interpolation::nearest || interpolation == Interpolation::nearest_exact)
     return std::make_unique<NearestStep>(request, interpolation == Interpolation::nearest_exact);

@@ -40,7 +40,7 @@ std::vector<float> lanczos_weights(int taps) {
   return table;
 }
 
-class WarpStep : public Step {
+class WarpStep : public HostStep {
  public:
   WarpStep(std::string_view op, const StepRequest& request)
       : input_(image_shape(op, request.inputs[0].shape)),
@@ -194,12 +194,12 @@ TensorType infer_warp(std::string_view op, std::span<const Operand> operands, co
 TensorType infer_warp_affine(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_warp("WarpAffine", operands, attributes, 6);
 }
-std::unique_ptr<Step> make_warp_affine(const StepRequest& request) { return std::make_unique<AffineStep>(request); }
+std::unique_ptr<HostStep> make_warp_affine(const StepRequest& request) { return std::make_unique<AffineStep>(request); }
 
 TensorType infer_warp_perspective(std::span<const Operand> operands, const Attributes& attributes) {
   return infer_warp("WarpPerspective", operands, attributes, 9);
 }
-std::unique_ptr<Step> make_warp_perspective(const StepRequest& request) { return std::make_unique<PerspectiveStep>(request); }
+std::unique_ptr<HostStep> make_warp_perspective(const StepRequest& request) { return std::make_unique<PerspectiveStep>(request); }
 
 // Operands: the image; positions [height, width, 2] of (x, y), or x and y as two maps; the background of a transparent border.
 TensorType infer_remap(std::span<const Operand> operands, const Attributes& attributes) {
@@ -222,6 +222,6 @@ TensorType infer_remap(std::span<const Operand> operands, const Attributes& attr
                                       " and the image's dtype");
   return {operands[0].dtype, shape};
 }
-std::unique_ptr<Step> make_remap(const StepRequest& request) { return std::make_unique<RemapStep>(request); }
+std::unique_ptr<HostStep> make_remap(const StepRequest& request) { return std::make_unique<RemapStep>(request); }
 
 }  // namespace walle

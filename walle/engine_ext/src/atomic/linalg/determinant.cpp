@@ -10,7 +10,7 @@ namespace walle {
 namespace {
 
 template <class T>
-class DetStep final : public Step {
+class DetStep final : public HostStep {
  public:
   explicit DetStep(const StepRequest& request)
       : n_(request.inputs[0].shape.back()), logarithm_(request.attributes.get_int("logarithm", 0) != 0) {
@@ -89,8 +89,8 @@ TensorType infer_det(std::span<const Operand> operands, const Attributes& attrib
   return {operands[0].dtype, result};
 }
 
-std::unique_ptr<Step> make_det(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_det(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     if (request.result.dtype == DType::f64) return std::make_unique<DetStep<double>>(request);
     return std::make_unique<DetStep<float>>(request);
   });

@@ -35,7 +35,7 @@ Dims with_matrix(const Dims& shape, std::int64_t rows, std::int64_t columns) {
 
 // Applies an algorithm to a stack of matrices one by one: each is converted to float64 in scratch memory and its result rounded.
 template <class T>
-class StackStep final : public Step {
+class StackStep final : public HostStep {
  public:
   using Algorithm = const char* (*)(const MatrixSizes& sizes, const double* a, const double* b, double* out, double* work,
                                     StopPoll& poll) noexcept;
@@ -76,8 +76,8 @@ class StackStep final : public Step {
   std::int64_t out_size_, work_size_, batch_, a_size_, b_size_;
 };
 
-std::unique_ptr<Step> stack(const StepRequest& request, StackStep<double>::Algorithm algorithm, const MatrixSizes& sizes,
-                            std::int64_t work_size) {
+std::unique_ptr<HostStep> stack(const StepRequest& request, StackStep<double>::Algorithm algorithm, const MatrixSizes& sizes,
+                                std::int64_t work_size) {
   const Dims& shape = request.result.shape;
   const std::int64_t out_size = shape.back() * shape[shape.size() - 2];
   if (request.result.dtype == DType::f64)
@@ -103,7 +103,7 @@ TensorType infer_solve(std::span<const Operand> operands, const Attributes&) {
                                       "; b must have the dtype and all dimensions of a but the last");
   return {dtype, b};
 }
-std::unique_ptr<Step> make_solve(const StepRequest& request) {
+std::unique_ptr<HostStep> make_solve(const StepRequest& request) {
   MatrixSizes sizes = sizes_of(request.inputs[0].shape);
   sizes.k = request.inputs[1].shape.back();
   return stack(request, &solve, sizes, sizes.n * sizes.n);
@@ -113,7 +113,7 @@ std::unique_ptr<Step> make_solve(const StepRequest& request) {
 TensorType infer_cholesky(std::span<const Operand> operands, const Attributes&) {
   return {checked_dtype(operands[0], "Cholesky", true), operands[0].shape};
 }
-std::unique_ptr<Step> make_cholesky(const StepRequest& request) {
+std::unique_ptr<HostStep> make_cholesky(const StepRequest& request) {
   return stack(request, &cholesky, sizes_of(request.inputs[0].shape), 0);
 }
 
@@ -125,7 +125,7 @@ TensorType infer_qr(std::span<const Operand> operands, const Attributes& attribu
   if (attributes.get_int("complete", 0) != 0) sizes.k = sizes.m;
   return {dtype, with_matrix(operands[0].shape, sizes.m + sizes.k, std::max(sizes.n, sizes.k))};
 }
-std::unique_ptr<Step> make_qr(const StepRequest& request) {
+std::unique_ptr<HostStep> make_qr(const StepRequest& request) {
   MatrixSizes sizes = sizes_of(request.inputs[0].shape);
   if (request.attributes.get_int("complete", 0) != 0) sizes.k = sizes.m;
   return stack(request, &qr, sizes, sizes.m * sizes.n + sizes.k + sizes.m * sizes.k);
@@ -138,7 +138,7 @@ TensorType infer_eigh(std::span<const Operand> operands, const Attributes& attri
   const std::int64_t n = operands[0].shape.back();
   return {dtype, with_matrix(operands[0].shape, with_vectors(attributes) ? n + 1 : 1, n)};
 }
-std::unique_ptr<Step> make_eigh(const StepRequest& request) {
+std::unique_ptr<HostStep> make_eigh(const StepRequest& request) {
   const MatrixSizes sizes = sizes_of(request.inputs[0].shape);
   return stack(request, with_vectors(request.attributes) ? &eigh : &eigenvalues, sizes, sizes.n * sizes.n + 3 * sizes.n);
 }
@@ -150,7 +150,7 @@ TensorType infer_svd(std::span<const Operand> operands, const Attributes& attrib
   const MatrixSizes sizes = sizes_of(operands[0].shape);
   return {dtype, with_matrix(operands[0].shape, with_vectors(attributes) ? 1 + sizes.m + sizes.n : 1, sizes.k)};
 }
-std::unique_ptr<Step> make_svd(const StepRequest& request) {
+std::unique_ptr<HostStep> make_svd(const StepRequest& request) {
   const MatrixSizes sizes = sizes_of(request.inputs[0].shape);
   if (!with_vectors(request.attributes))
     return stack(request, &singular_values, sizes, sizes.m * sizes.n + 7 * sizes.k + std::max(sizes.m, sizes.n));

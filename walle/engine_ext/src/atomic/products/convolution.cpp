@@ -52,8 +52,8 @@ TensorType infer_conv(std::span<const Operand> operands, const Attributes& attri
   return {dtype, result};
 }
 
-std::unique_ptr<Step> make_conv(const StepRequest& given) {
-  return widened(given, [](const StepRequest& request) -> std::unique_ptr<Step> {
+std::unique_ptr<HostStep> make_conv(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     const DType dtype = request.result.dtype;
     const ConvProblem problem{conv_shape(request.inputs[0].shape, request.inputs[1].shape, dtype, request.attributes),
                               &request.table, false};

@@ -1,5 +1,5 @@
 // Convolution: one operator with several algorithms (§4.1), on plain layouts and on packed channel layouts NC/c: [batch, blocks,
-// out..., c] with c the backend's `pack`.
+// out..., c] with c the instruction set's `pack`.
 #pragma once
 #include "atomic/algorithm.h"
 #include "geometry/window.h"

@@ -257,7 +257,7 @@ TensorType checked(std::span<const Operand> operands, const Attributes& attribut
   return {operands[kResultZero].dtype, std::move(shape)};
 }
 
-std::unique_ptr<Step> pack_and_make(const StepRequest& request, bool linear) {
+std::unique_ptr<HostStep> pack_and_make(const StepRequest& request, bool linear) {
   const IntegerShape shape(shapes_of(request), request.attributes, linear, bytes(request.table));
   return make_integer_product(request, linear, shape.pack(*request.inputs[kWeights].constant));
 }
@@ -286,10 +286,10 @@ TensorType infer_integer_linear(std::span<const Operand> operands, const Attribu
   return checked(operands, attributes, "IntegerLinear", w[1], std::move(result));
 }
 
-std::unique_ptr<Step> make_integer_product(const StepRequest& request, bool linear, Tensor packed) {
+std::unique_ptr<HostStep> make_integer_product(const StepRequest& request, bool linear, Tensor packed) {
   return std::make_unique<IntegerStep>(request, linear, std::move(packed));
 }
-std::unique_ptr<Step> make_integer_conv(const StepRequest& request) { return pack_and_make(request, false); }
-std::unique_ptr<Step> make_integer_linear(const StepRequest& request) { return pack_and_make(request, true); }
+std::unique_ptr<HostStep> make_integer_conv(const StepRequest& request) { return pack_and_make(request, false); }
+std::unique_ptr<HostStep> make_integer_linear(const StepRequest& request) { return pack_and_make(request, true); }
 
 }  // namespace walle

@@ -33,6 +33,6 @@ class IntegerShape {
 };
 
 // `packed` is the result of pack().
-std::unique_ptr<Step> make_integer_product(const StepRequest& request, bool linear, Tensor packed);
+std::unique_ptr<HostStep> make_integer_product(const StepRequest& request, bool linear, Tensor packed);
 
 }  // namespace walle

@@ -8,7 +8,7 @@ namespace walle {
 
 namespace {
 
-// Columns of one channel each are read in vectors: whole vectors of the widest backend.
+// Columns of one channel each are read in vectors: whole vectors of the widest instruction set.
 constexpr std::int64_t kDepthwiseChannels = 16;
 
 // A matrix product is a convolution of one line of pixels.

@@ -164,7 +164,7 @@ LinearProblem linear_problem(const Dims& result, const Dims& w, const Table& tab
   return {w[1] == 0 ? 0 : element_count(result) / w[1], w[0], w[1], &table, constant_weights};
 }
 
-std::unique_ptr<Step> make_linear(const StepRequest& request) {
+std::unique_ptr<HostStep> make_linear(const StepRequest& request) {
   const LinearProblem problem = linear_problem(request.result.shape, request.inputs[1].shape, request.table, false);
   const LinearChoice best = weigh(linear_algorithms(), problem, rates(request.table)).front();
   return best.algorithm->make(problem, best.parameter, EpilogueKernel(request.epilogue, request.table));
@@ -239,7 +239,7 @@ Tensor pairs_pack(const LinearProblem& problem, std::int64_t, const float* w) {
 
 // A name's storage is static: the algorithms below.
 template <Weights kWeights, const LinearAlgorithm& kAlgorithm>
-std::unique_ptr<Step> make_as(const LinearProblem& problem, std::int64_t, const EpilogueKernel& epilogue) {
+std::unique_ptr<HostStep> make_as(const LinearProblem& problem, std::int64_t, const EpilogueKernel& epilogue) {
   return std::make_unique<LinearStep>(problem, kWeights, kAlgorithm.name, epilogue);
 }
 
@@ -247,7 +247,7 @@ extern const LinearAlgorithm kPacked, kGemv, kPairs, kPacking;
 const LinearAlgorithm kPacked{"packed", &packed_parameters, &packed_work, &packed_pack, &make_as<Weights::packed, kPacked>};
 // For few rows, by more sums than the tile has elements.
 const LinearAlgorithm kGemv{"gemv", &gemv_parameters, &packed_work, &packed_pack, &make_as<Weights::packed, kGemv>};
-// x and weights rounded to bfloat16, where the backend has it.
+// x and weights rounded to bfloat16, where the instruction set has it.
 const LinearAlgorithm kPairs{"packed bf16", &pairs_parameters, &pairs_work, &pairs_pack, &make_as<Weights::pairs, kPairs>};
 // Computed weights are packed in every run.
 const LinearAlgorithm kPacking{"packing", &packing_parameters, &packing_work, nullptr, &make_as<Weights::plain, kPacking>};

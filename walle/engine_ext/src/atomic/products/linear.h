@@ -31,7 +31,7 @@ struct LinearProblem {
 // Of a result and the weights.
 LinearProblem linear_problem(const Dims& result, const Dims& w, const Table& table, bool constant_weights);
 
-// The order of packed weights depends on depth, columns, backend and parameter alone.
+// The order of packed weights depends on depth, columns, instruction set and parameter alone.
 using LinearAlgorithm = Algorithm<LinearProblem>;
 using LinearChoice = Choice<LinearProblem>;
 

@@ -114,7 +114,7 @@ class MatMulStep final : public SharedStep {
 
 }  // namespace
 
-std::unique_ptr<Step> make_matmul_step(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
+std::unique_ptr<HostStep> make_matmul_step(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
   return std::make_unique<MatMulStep>(inputs, result, table);
 }
 

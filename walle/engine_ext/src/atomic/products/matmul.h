@@ -4,6 +4,6 @@
 
 namespace walle {
 
-std::unique_ptr<Step> make_matmul_step(std::span<const Layout> inputs, const TensorType& result, const Table& table);
+std::unique_ptr<HostStep> make_matmul_step(std::span<const Layout> inputs, const TensorType& result, const Table& table);
 
 }  // namespace walle

@@ -116,7 +116,7 @@ Tensor depthwise_pack(const ConvProblem& conv, std::int64_t, const float* w) {
   return packed;
 }
 
-std::unique_ptr<Step> depthwise_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
+std::unique_ptr<HostStep> depthwise_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
   return std::make_unique<DepthwiseStep>(conv, epilogue);
 }
 

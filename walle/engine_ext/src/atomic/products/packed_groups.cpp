@@ -149,13 +149,13 @@ class GroupsStep final : public SharedStep {
   }
 
   ConvProblem conv_;
-  std::unique_ptr<Step> merged_;
+  std::unique_ptr<HostStep> merged_;
   std::int64_t own_weights_;
   EpilogueKernel epilogue_;
   mutable std::atomic<std::uint64_t> nans_seen_{0};  // NaNs that all runs of the plan saw; several may be in progress
 };
 
-std::unique_ptr<Step> groups_make(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue) {
+std::unique_ptr<HostStep> groups_make(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue) {
   return std::make_unique<GroupsStep>(conv, parameter, epilogue);
 }
 

@@ -138,7 +138,7 @@ class TilesStep final : public SharedStep {
 
   // Splits a long line into pieces of whole tiles.
   void split(Line whole) {
-    constexpr std::int64_t kPiece = 168;  // a multiple of every backend's tile height
+    constexpr std::int64_t kPiece = 168;  // a multiple of every instruction set's tile height
     const std::int64_t in_step = conv_.shape.window.stride[2] * source_.unit;
     lines_.clear();
     for (std::int64_t at = 0; at < whole.count; at += kPiece)
@@ -338,7 +338,7 @@ Tensor tiles_pack(const ConvProblem& conv, std::int64_t, const float* w) {
 }
 
 template <std::int64_t kGrain>
-std::unique_ptr<Step> tiles_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
+std::unique_ptr<HostStep> tiles_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
   return std::make_unique<TilesStep>(conv, kGrain, epilogue);
 }
 

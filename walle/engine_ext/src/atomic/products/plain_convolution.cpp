@@ -346,7 +346,7 @@ constexpr ConvAlgorithm plain_algorithm() {
   return {kPlain.name,
           [](const ConvProblem& problem) { return single_parameter(kPlain.applies(problem) && !packs_well(problem)); },
           kPlain.work, nullptr,
-          [](const ConvProblem& problem, std::int64_t, const EpilogueKernel& epilogue) -> std::unique_ptr<Step> {
+          [](const ConvProblem& problem, std::int64_t, const EpilogueKernel& epilogue) -> std::unique_ptr<HostStep> {
             return std::make_unique<PlainConvStep>(problem, kPlain, epilogue);
           }};
 }

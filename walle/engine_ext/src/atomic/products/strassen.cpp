@@ -307,7 +307,7 @@ Tensor strassen_pack(const LinearProblem& problem, std::int64_t levels, const fl
   return packed;
 }
 
-std::unique_ptr<Step> strassen_make(const LinearProblem& problem, std::int64_t levels, const EpilogueKernel& epilogue) {
+std::unique_ptr<HostStep> strassen_make(const LinearProblem& problem, std::int64_t levels, const EpilogueKernel& epilogue) {
   return std::make_unique<StrassenStep>(problem, levels, epilogue);
 }
 

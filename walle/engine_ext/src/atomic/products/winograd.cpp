@@ -305,7 +305,7 @@ Work winograd_work(const ConvProblem& conv, std::int64_t unit) {
   return work;
 }
 
-// Doubles that are computed together, one for each of as many output channels; every backend's pack is a multiple.
+// Doubles that are computed together, one for each of as many output channels; every instruction set's pack is a multiple.
 constexpr int kTogether = 4;
 struct Doubles {
   double lane[kTogether];
@@ -389,7 +389,7 @@ Tensor winograd_pack(const ConvProblem& conv, std::int64_t unit, const float* w)
   return packed;
 }
 
-std::unique_ptr<Step> winograd_make(const ConvProblem& conv, std::int64_t unit, const EpilogueKernel& epilogue) {
+std::unique_ptr<HostStep> winograd_make(const ConvProblem& conv, std::int64_t unit, const EpilogueKernel& epilogue) {
   return std::make_unique<WinogradStep>(conv, unit, epilogue);
 }
 

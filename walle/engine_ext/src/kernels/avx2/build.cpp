@@ -1,4 +1,4 @@
-// The float and integer kernels of the avx2 backend: generic/ over avx2/vec.h.
+// The float and integer kernels of the avx2 instruction set: generic/ over avx2/vec.h.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 

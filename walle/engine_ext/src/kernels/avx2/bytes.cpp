@@ -1,4 +1,4 @@
-// The kernels of bytes of the avx2 backend.
+// The kernels of bytes of the avx2 instruction set.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 

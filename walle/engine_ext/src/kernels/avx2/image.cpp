@@ -1,4 +1,4 @@
-// The image kernels of the avx2 backend.
+// The image kernels of the avx2 instruction set.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 

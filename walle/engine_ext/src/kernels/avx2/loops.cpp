@@ -1,4 +1,4 @@
-// Plain loops of the avx2 backend, by element type, which the compiler vectorises.
+// Plain loops of the avx2 instruction set, by element type, which the compiler vectorises.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 

@@ -1,4 +1,4 @@
-// Reductions of the avx2 backend, by element type.
+// Reductions of the avx2 instruction set, by element type.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 

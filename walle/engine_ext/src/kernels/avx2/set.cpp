@@ -1,4 +1,4 @@
-// The avx2 backend: AVX2 and FMA3.
+// The avx2 instruction set: AVX2 and FMA3.
 #include "kernels/instruction_set.h"
 
 #if defined(__x86_64__)
@@ -16,9 +16,9 @@ void fill_set(Table& table, ImageTable& image) noexcept {
 }
 }  // namespace
 
-InstructionSet instruction_set() noexcept { return {{.name = "avx2", .available = available()}, &fill_set}; }
+SetDefinition instruction_set() noexcept { return {{.name = "avx2", .available = available()}, &fill_set}; }
 
 }  // namespace walle::avx2
 #else
-walle::InstructionSet walle::avx2::instruction_set() noexcept { return {{.name = "avx2"}}; }
+walle::SetDefinition walle::avx2::instruction_set() noexcept { return {{.name = "avx2"}}; }
 #endif

@@ -1,4 +1,4 @@
-// Target options of the avx2 backend, and its kernels.
+// Target options of the avx2 instruction set, and its kernels.
 #pragma once
 #include "kernels/target.h"
 

@@ -1,4 +1,4 @@
-// The float and integer kernels of the avx512 backend: generic/ over avx512/vec.h.
+// The float and integer kernels of the avx512 instruction set: generic/ over avx512/vec.h.
 #if defined(__x86_64__)
 #include "kernels/avx512/target.h"
 

@@ -1,4 +1,4 @@
-// The kernels of complex numbers and of Fourier transforms of the avx512 backend.
+// The kernels of complex numbers and of Fourier transforms of the avx512 instruction set.
 #if defined(__x86_64__)
 #include "kernels/avx512/target.h"
 

@@ -1,4 +1,4 @@
-// The image kernels of the avx512 backend for bytes and floats. Those for pixels of 16 bits are avx2's.
+// The image kernels of the avx512 instruction set for bytes and floats. Those for pixels of 16 bits are avx2's.
 #if defined(__x86_64__)
 #include "kernels/avx512/target.h"
 

@@ -1,5 +1,5 @@
-// Plain loops of the avx512 backend, by element type, which the compiler vectorises. Elements of one and two bytes have avx2's:
-// the backend's functions do without AVX-512BW.
+// Plain loops of the avx512 instruction set, by element type, which the compiler vectorises. Elements of one and two bytes have
+// avx2's: the instruction set's functions do without AVX-512BW.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 #include "kernels/avx512/target.h"

@@ -1,4 +1,4 @@
-// Reductions of the avx512 backend, by element type. Elements of one and two bytes have avx2's, as in loops.cpp.
+// Reductions of the avx512 instruction set, by element type. Elements of one and two bytes have avx2's, as in loops.cpp.
 #if defined(__x86_64__)
 #include "kernels/avx2/target.h"
 #include "kernels/avx512/target.h"

@@ -1,4 +1,4 @@
-// The avx512 backend: AVX-512 F, DQ, VL and BW, and VNNI for bytes where the CPU has it.
+// The avx512 instruction set: AVX-512 F, DQ, VL and BW, and VNNI for bytes where the CPU has it.
 #include "kernels/instruction_set.h"
 
 #if defined(__x86_64__)
@@ -19,9 +19,9 @@ void fill_set(Table& table, ImageTable& image) noexcept {
   table.bytes = avx512_vnni::available() ? &avx512_vnni::bytes() : &avx2::bytes();
 }
 
-InstructionSet instruction_set() noexcept { return {{.name = "avx512", .available = available()}, &fill_set}; }
+SetDefinition instruction_set() noexcept { return {{.name = "avx512", .available = available()}, &fill_set}; }
 
 }  // namespace walle::avx512
 #else
-walle::InstructionSet walle::avx512::instruction_set() noexcept { return {{.name = "avx512"}}; }
+walle::SetDefinition walle::avx512::instruction_set() noexcept { return {{.name = "avx512"}}; }
 #endif

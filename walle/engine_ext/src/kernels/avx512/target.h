@@ -1,4 +1,4 @@
-// Target options of the avx512 backend, and its kernels.
+// Target options of the avx512 instruction set, and its kernels.
 #pragma once
 #include "kernels/target.h"
 
@@ -12,7 +12,7 @@ void fill_loops(Table& table) noexcept;
 void fill_reductions(Table& table) noexcept;
 void fill_complex(Table& table) noexcept;
 void fill_images(ImageTable& table) noexcept;
-// All kernels of the backend, including bytes.
+// All kernels of the instruction set, including bytes.
 void fill_set(Table& table, ImageTable& image) noexcept;
 }  // namespace walle::avx512
 

@@ -1,4 +1,4 @@
-// The avx512_bf16 backend: avx512's kernels, and those that use AVX512_BF16.
+// The avx512_bf16 instruction set: avx512's kernels, and those that use AVX512_BF16.
 #include "kernels/instruction_set.h"
 
 #if defined(__x86_64__)
@@ -29,12 +29,12 @@ void fill_set(Table& table, ImageTable& image) noexcept {
 }
 }  // namespace
 
-InstructionSet instruction_set() noexcept {
+SetDefinition instruction_set() noexcept {
   const bool available = avx512::available() && __builtin_cpu_supports("avx512bf16");
   return {{.name = "avx512_bf16", .available = available, .exact = false}, &fill_set};
 }
 
 }  // namespace walle::avx512_bf16
 #else
-walle::InstructionSet walle::avx512_bf16::instruction_set() noexcept { return {{.name = "avx512_bf16", .exact = false}}; }
+walle::SetDefinition walle::avx512_bf16::instruction_set() noexcept { return {{.name = "avx512_bf16", .exact = false}}; }
 #endif

@@ -1,4 +1,4 @@
-// Kernels of bytes with AVX512_VNNI, which the avx512 backend uses where the CPU has it.
+// Kernels of bytes with AVX512_VNNI, which the avx512 instruction set uses where the CPU has it.
 #if defined(__x86_64__)
 #include "kernels/avx512/target.h"
 

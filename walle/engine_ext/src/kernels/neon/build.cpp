@@ -1,4 +1,4 @@
-// The neon backend: generic/ over neon/vec.h. It needs no target region: the baseline of every 64-bit ARM CPU has the
+// The neon instruction set: generic/ over neon/vec.h. It needs no target region: the baseline of every 64-bit ARM CPU has the
 // instructions of vec.h, and plain loops and image kernels already use them.
 #include "kernels/instruction_set.h"
 
@@ -16,9 +16,9 @@ namespace {
 void fill_set(Table& table, ImageTable&) noexcept { fill_all(table); }
 }  // namespace
 
-InstructionSet instruction_set() noexcept { return {{.name = "neon", .available = true}, &fill_set}; }
+SetDefinition instruction_set() noexcept { return {{.name = "neon", .available = true}, &fill_set}; }
 
 }  // namespace walle::neon
 #else
-walle::InstructionSet walle::neon::instruction_set() noexcept { return {{.name = "neon"}}; }
+walle::SetDefinition walle::neon::instruction_set() noexcept { return {{.name = "neon"}}; }
 #endif

@@ -1,5 +1,5 @@
-// Kernels of bfloat16 pairs in plain C++ (see Bfloat16 in kernels/bfloat16.h): the reference for the backends that have such
-// kernels, for blocks of any `pack` columns. Sums are taken in the order of k, in float32.
+// Kernels of bfloat16 pairs in plain C++ (see Bfloat16 in kernels/bfloat16.h): the reference for the instruction sets that have
+// such kernels, for blocks of any `pack` columns. Sums are taken in the order of k, in float32.
 #pragma once
 #include "kernels/bfloat16.h"
 

@@ -1,5 +1,6 @@
-// Complex kernels of the scalar backend: elementwise operators, tests, parts, reductions, products and conversions. A product is
-// (ac - bd) + (ad + bc)i and a quotient is Smith's, as in NumPy: infinities and NaN are not recovered as in C's Annex G.
+// Complex kernels of the scalar instruction set: elementwise operators, tests, parts, reductions, products and conversions. A
+// product is (ac - bd) + (ad + bc)i and a quotient is Smith's, as in NumPy: infinities and NaN are not recovered as in C's Annex
+// G.
 #include <algorithm>
 #include <cmath>
 #include <complex>

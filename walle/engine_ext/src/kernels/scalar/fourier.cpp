@@ -1,4 +1,5 @@
-// Passes of Fourier transforms of the scalar backend: the source that every backend has, compiled for the baseline.
+// Passes of Fourier transforms of the scalar instruction set: the source that every instruction set has, compiled for the
+// baseline.
 #include "kernels/scalar/set.h"
 
 namespace walle::scalar {

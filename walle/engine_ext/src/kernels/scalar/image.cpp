@@ -1,4 +1,4 @@
-// The scalar backend's image kernels: generic/ compiled for the baseline, which is the reference.
+// The scalar instruction set's image kernels: generic/ compiled for the baseline, which is the reference.
 #include <cstddef>
 #include <type_traits>
 

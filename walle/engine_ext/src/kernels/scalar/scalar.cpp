@@ -1,4 +1,5 @@
-// The scalar backend: plain loops over scalar/elements.h, the reference that every other backend is tested against.
+// The scalar instruction set: plain loops over scalar/elements.h, the reference that every other instruction set is tested
+// against.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// The scalar backend: plain C++ for the baseline, the reference that every other backend is tested against.
+// The scalar instruction set: plain C++ for the baseline, the reference that every other instruction set is tested against.
 #include "kernels/scalar/set.h"
 
 #include "kernels/instruction_set.h"
@@ -18,6 +18,6 @@ void fill_set(Table& table, ImageTable& image) noexcept {
 }
 }  // namespace
 
-InstructionSet instruction_set() noexcept { return {{.name = "scalar", .available = true}, &fill_set}; }
+SetDefinition instruction_set() noexcept { return {{.name = "scalar", .available = true}, &fill_set}; }
 
 }  // namespace walle::scalar

@@ -1,4 +1,4 @@
-// Kernels of the scalar backend by file, the reference for every other backend.
+// Kernels of the scalar instruction set by file, the reference for every other instruction set.
 #pragma once
 #include "kernels/bytes.h"
 #include "kernels/image.h"

@@ -1,4 +1,4 @@
-#include "plan/packing.h"
+#include "host/packing.h"
 
 #include <algorithm>
 

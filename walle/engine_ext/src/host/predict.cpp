@@ -1,8 +1,9 @@
-// Predicted cost of a program on a backend (eq. 1): the least cost of each operator over its algorithms.
+// Predicted cost of a program on an instruction set (eq. 1): the least cost of each operator over its algorithms.
 #include <algorithm>
 
 #include "graph/index.h"
-#include "plan/problems.h"
+#include "host/host_kernels.h"
+#include "host/problems.h"
 
 namespace walle {
 
@@ -30,13 +31,13 @@ Work plain_work(const Program& program, const ProgramOp& op) {
 
 }  // namespace
 
-double predict_us(const Program& program, const Table& table) {
-  const Rates rate = rates(table);
+double HostKernels::predict_us(const Program& program) const {
+  const Rates rate = rates(table_);
   double us = 0;
   for (const ProgramOp& op : program.ops) {
-    if (const auto conv = conv_problem(program, op, table, false); conv && conv->shape.dtype == DType::f32)
+    if (const auto conv = conv_problem(program, op, table_, false); conv && conv->shape.dtype == DType::f32)
       us += weigh_conv(*conv, rate, op.attributes.get_string("algorithm", "")).front().us;
-    else if (const auto linear = linear_problem(program, op, table))
+    else if (const auto linear = linear_problem(program, op, table_))
       us += weigh(linear_algorithms(), *linear, rate).front().us;
     else
       us += rate.us(plain_work(program, op));

@@ -1,4 +1,4 @@
-#include "plan/problems.h"
+#include "host/problems.h"
 
 namespace walle {
 

@@ -1,9 +1,10 @@
 // Layouts of a program's values while algorithms are chosen: each value is kept plain, packed (its channels in blocks of the
-// backend's `pack`), or both where both are read. Rasters change between the two, and are merged with the rasters around them.
+// instruction set's `pack`), or both where both are read. Rasters change between the two, and are merged with the rasters around
+// them.
 #pragma once
 #include <map>
 
-#include "plan/packing.h"
+#include "host/packing.h"
 #include "plan/program.h"
 
 namespace walle {

@@ -1,4 +1,4 @@
-#include "plan/packed_values.h"
+#include "host/packed_values.h"
 
 #include <algorithm>
 

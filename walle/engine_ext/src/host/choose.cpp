@@ -6,8 +6,9 @@
 
 #include "atomic/products/integer_products.h"
 #include "graph/index.h"
-#include "plan/packed_values.h"
-#include "plan/problems.h"
+#include "host/host_kernels.h"
+#include "host/packed_values.h"
+#include "host/problems.h"
 
 namespace walle {
 
@@ -37,8 +38,8 @@ void use_last_shapes(Program& program) {
   std::erase_if(program.ops, [](const ProgramOp& op) { return op.output < 0; });
 }
 
-// The backend and what else the order of packed weights depends on, their shape apart. Algorithms with the same `pack` share
-// them.
+// The instruction set and what else the order of packed weights depends on, their shape apart. Algorithms with the same `pack`
+// share them.
 template <class Problem>
 std::string weights_key(Algorithms<Problem> algorithms, const Choice<Problem>& choice, const Table& table) {
   const auto* first = *std::find_if(algorithms.begin(), algorithms.end(),
@@ -176,7 +177,7 @@ class Search {
     }));
   }
 
-  // Products of bytes have one algorithm on each backend; plans share its packed weights.
+  // Products of bytes have one algorithm on each instruction set; plans share its packed weights.
   void prepare_integer_product(ProgramOp& op) {
     if (!is_integer_product(op)) return;
     const bool linear = op.op->name == "IntegerLinear";
@@ -206,8 +207,8 @@ class Search {
 
 }  // namespace
 
-double choose(Program& program, const Table& table, PackedWeights& weights, const Forced& forced) {
-  return Search(program, table, weights, forced).run();
+double HostKernels::choose(Program& program, PackedWeights& weights, const Forced& forced) const {
+  return Search(program, table_, weights, forced).run();
 }
 
 }  // namespace walle

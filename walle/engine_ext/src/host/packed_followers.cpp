@@ -4,7 +4,7 @@
 
 #include "atomic/fused.h"
 #include "atomic/packed_pooling.h"
-#include "plan/packed_values.h"
+#include "host/packed_values.h"
 
 namespace walle {
 

@@ -1,0 +1,42 @@
+// Kernel set: the kernels of a device that one plan uses, and the search over their algorithms. Search chooses between the kernel
+// sets of a device (eq. 2); the host has one for each instruction set.
+#pragma once
+#include "core/device.h"
+#include "plan/program.h"
+
+namespace walle {
+
+struct Table;  // kernels/table.h
+
+// For a node, the algorithm and its parameter to take instead of the cheapest: to measure how well search chooses.
+using Forced = std::map<std::string, std::pair<std::string, std::int64_t>, std::less<>>;
+
+class KernelSet {
+ public:
+  virtual ~KernelSet() = default;
+  // The name of the backend in the public API.
+  virtual std::string_view name() const noexcept = 0;
+  virtual const Device& device() const noexcept = 0;
+  // The host's kernels for what no plan runs: constants that are folded, and nodes that a module interprets.
+  virtual const Table& host_table() const noexcept = 0;
+
+  // Whether one kernel computes the composite with these operands, so that it need not be decomposed.
+  virtual bool has_composite(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes,
+                             int outputs) const = 0;
+  // Rewrites operators into those that the set computes at once: fused composites, epilogues of products.
+  virtual void fuse(Program& program) const = 0;
+  // Whether the set has a kernel for every op of a program that another set of the device has fused.
+  virtual bool can_run(const Program& program) const = 0;
+  // Return the least sum of costs over the program's operators in microseconds (eq. 1).
+  virtual double predict_us(const Program& program) const = 0;
+  // Gives every value its layout, and every operator that has several algorithms its step (semi-auto search, §4.1). A forced
+  // algorithm is taken at any cost. Returns the milliseconds spent in weighing, without packing of weights. Throws Error (model)
+  // where a forced algorithm does not apply, or its node has none to choose from.
+  virtual double choose(Program& program, PackedWeights& weights, const Forced& forced) const = 0;
+  // Return the step of an op that choose() gave none. Constants and results are row-major. Throws Error (unsupported) where the
+  // set has no kernel for it.
+  virtual std::shared_ptr<const Step> make_step(const ProgramOp& op, std::span<const Layout> inputs,
+                                                const TensorType& result) const = 0;
+};
+
+}  // namespace walle
