@@ -38,6 +38,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "atomic/linalg": _ATOMIC,
     "operators": _OPERATORS,
     "operators/data": ("core", "geometry", "geometry/transform", "operators"),
+    "operators/gradient": ("core", "geometry", "geometry/composite", "operators"),
     "graph": ("core", "operators"),
     "rewrite": ("core", "kernels", "operators", "graph"),
     "plan": _PLAN,

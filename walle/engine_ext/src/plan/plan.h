@@ -26,7 +26,7 @@ struct Plan {
   std::vector<TensorType> outputs;
   const KernelSet* kernels = nullptr;
   CommandList commands;
-  std::vector<PlannedOp> ops;                  // of each command
+  std::vector<PlannedOp> ops;                  // description of each command
   std::vector<Buffer> constants;               // kept alive
   std::vector<BufferHandle> buffers;           // arena, inputs, outputs (each run has its own), constants
   std::size_t arena_bytes = 0;                 // memory of a run, scratch included

@@ -1,0 +1,94 @@
+#include "operators/gradient/raster.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace walle {
+
+namespace {
+
+// Axes of a view, by number.
+using Axes = std::vector<std::size_t>;
+
+// Whether no two coordinates of these axes have one address: each step is larger than the reach of all smaller ones together.
+bool reads_once(const Region& region, Axes axes) {
+  const auto step = [&](std::size_t axis) { return std::abs(region.src.stride[axis]); };
+  std::ranges::sort(axes, {}, step);
+  std::int64_t reach = 0;
+  for (const std::size_t axis : axes) {
+    if (step(axis) <= reach) return false;
+    reach += (region.size[axis] - 1) * step(axis);
+  }
+  return true;
+}
+
+// Return the axes along which the region reads elements again: few and short ones, so that there are few layers.
+Axes repeating_axes(const Region& region) {
+  Axes by_size, once, again;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(region.axes); ++axis) by_size.push_back(axis);
+  std::ranges::stable_sort(by_size, std::greater(), [&](std::size_t axis) { return region.size[axis]; });
+  for (const std::size_t axis : by_size) {
+    once.push_back(axis);
+    if (region.src.stride[axis] != 0 && reads_once(region, once)) continue;
+    once.pop_back();
+    again.push_back(axis);
+  }
+  return again;
+}
+
+// The layers [first, last) that a region writes, and the elements of the source that it reads there.
+struct Part {
+  std::int64_t first, last, low, high;
+};
+
+bool overlap(const Part& a, const Part& b) { return a.first < b.last && b.first < a.last && a.low <= b.high && b.low <= a.high; }
+
+}  // namespace
+
+RasterGradient raster_gradient(std::span<const Region> regions, int source, std::int64_t source_extent,
+                               std::int64_t result_extent) {
+  struct Swapped {
+    const Region* region;
+    std::array<std::int64_t, kMaxAxes> layer_step{};  // by axis
+    std::int64_t first_layer = 0;
+  };
+  RasterGradient gradient;
+  std::vector<Swapped> swapped;
+  std::vector<Part> parts;
+  for (const Region& region : regions) {
+    if (region.source != source || region.count() == 0) continue;
+    Swapped one{&region};
+    std::int64_t layers = 1;
+    for (const std::size_t axis : repeating_axes(region)) {
+      one.layer_step[axis] = layers;
+      layers *= region.size[axis];
+    }
+    const auto [low, high] = region.bounds(region.src);
+    Part part{0, layers, low, high};
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (const Part& other : parts) {
+        if (!overlap(part, other)) continue;
+        part.first = other.last;
+        part.last = part.first + layers;
+        moved = true;
+      }
+    }
+    one.first_layer = part.first;
+    gradient.layers = std::max(gradient.layers, part.last);
+    parts.push_back(part);
+    swapped.push_back(one);
+  }
+  for (const Swapped& one : swapped) {
+    const Region& region = *one.region;
+    const auto axes = static_cast<std::size_t>(region.axes);
+    std::array<std::int64_t, kMaxAxes> to{};
+    for (std::size_t axis = 0; axis < axes; ++axis) to[axis] = region.src.stride[axis] + one.layer_step[axis] * source_extent;
+    gradient.regions.push_back(Region::make(0, {region.size.data(), axes}, {region.dst.stride.data(), axes}, region.dst.offset,
+                                            {to.data(), axes}, region.src.offset + one.first_layer * source_extent, result_extent,
+                                            gradient.layers * source_extent));
+  }
+  return gradient;
+}
+
+}  // namespace walle
