@@ -51,7 +51,7 @@ class ArenaKernels final : public KernelSet {
 
 class ArenaDevice final : public Device {
  public:
-  explicit ArenaDevice(std::size_t capacity) : capacity_(capacity) {}
+  explicit ArenaDevice(std::size_t capacity) : Device(false), capacity_(capacity) {}
 
   std::string_view name() const noexcept override { return "arena"; }
   std::size_t alignment() const noexcept override { return 256; }

@@ -16,8 +16,9 @@ namespace walle {
 
 class KernelSet;  // plan/kernel_set.h
 
-// Handle of a buffer, which its device alone can resolve: the host's is the address of the first byte.
+// Handle of a buffer, which its device alone can resolve. A device that uses the host's memory in place has its addresses.
 enum class BufferHandle : std::uintptr_t {};
+inline BufferHandle host_handle(const std::byte* data) noexcept { return BufferHandle{reinterpret_cast<std::uintptr_t>(data)}; }
 
 // Memory of a device, freed with the last copy.
 struct Buffer {
@@ -71,8 +72,8 @@ class Device {
   virtual std::size_t alignment() const noexcept = 0;
   // Throws OutOfMemory.
   virtual Buffer allocate(std::size_t size_bytes) const = 0;
-  // Return the handle of memory of the host where the device's steps use it in place; nothing where its contents are copied.
-  virtual std::optional<BufferHandle> in_place(std::byte* host) const noexcept { return std::nullopt; }
+  // Whether steps use memory of the host in place, by host_handle(); otherwise its contents are copied.
+  bool uses_host_memory() const noexcept { return uses_host_memory_; }
   // Copy from the host, to the host, and within the device; each returns when the bytes are there.
   virtual void write(const Buffer& to, std::size_t offset, std::span<const std::byte> from) const = 0;
   virtual void read(const Buffer& from, std::size_t offset, std::span<std::byte> to) const = 0;
@@ -82,6 +83,12 @@ class Device {
   virtual std::unique_ptr<Queue> make_queue(int threads) const = 0;
   // Return the kernel sets that search chooses between, in ascending order of preference. They make the steps.
   virtual std::span<const KernelSet* const> kernel_sets() const = 0;
+
+ protected:
+  explicit Device(bool uses_host_memory) noexcept : uses_host_memory_(uses_host_memory) {}
+
+ private:
+  const bool uses_host_memory_;
 };
 
 }  // namespace walle

@@ -11,8 +11,6 @@ namespace walle {
 
 namespace {
 
-BufferHandle handle_of(const std::byte* data) noexcept { return BufferHandle{reinterpret_cast<std::uintptr_t>(data)}; }
-
 // The kernel sets of the instruction sets that the CPU has, in ascending order of preference.
 struct KernelSets {
   std::vector<HostKernels> available;
@@ -35,14 +33,15 @@ const KernelSets& kernel_sets_of_cpu() {
 
 class HostDevice final : public Device {
  public:
+  HostDevice() noexcept : Device(true) {}
+
   std::string_view name() const noexcept override { return "cpu"; }
   std::size_t alignment() const noexcept override { return Storage::kAlignment; }
   Buffer allocate(std::size_t size_bytes) const override {
     auto storage = Storage::allocate(size_bytes);
-    const BufferHandle handle = handle_of(storage->data());
+    const BufferHandle handle = host_handle(storage->data());
     return {std::move(storage), handle, size_bytes};
   }
-  std::optional<BufferHandle> in_place(std::byte* host) const noexcept override { return handle_of(host); }
   void write(const Buffer& to, std::size_t offset, std::span<const std::byte> from) const override {
     if (!from.empty()) std::memcpy(host_address(to.handle) + offset, from.data(), from.size());
   }

@@ -40,7 +40,7 @@ std::size_t size_bytes(const TensorType& type) {
 // Return a constant's memory on the device: its own where steps use it in place, else a copy.
 Buffer load(const Device& device, const Tensor& constant) {
   const std::size_t bytes = size_bytes({constant.dtype(), constant.shape()});
-  if (const auto handle = device.in_place(constant.raw())) return {constant.storage(), *handle, bytes};
+  if (device.uses_host_memory()) return {constant.storage(), host_handle(constant.raw()), bytes};
   Buffer copy = device.allocate(bytes);
   device.write(copy, 0, {constant.raw(), bytes});
   return copy;

@@ -12,12 +12,6 @@ std::span<std::byte> bytes_of(const Tensor& tensor) {
   return {tensor.raw(), static_cast<std::size_t>(tensor.size()) * item_size(tensor.dtype())};
 }
 
-// Return the buffer of an input or output: the tensor's own memory where the device uses it in place, else one of the workspace.
-BufferHandle buffer_of(const Device& device, const Tensor& tensor, Workspace& workspace, std::size_t number) {
-  const auto handle = device.in_place(tensor.raw());
-  return handle ? *handle : workspace.transfer(number, bytes_of(tensor).size()).handle;
-}
-
 }  // namespace
 
 std::vector<Tensor> run_plan(const Plan& plan, std::span<const Tensor> inputs, Workspace& workspace, double* us) {
@@ -28,17 +22,19 @@ std::vector<Tensor> run_plan(const Plan& plan, std::span<const Tensor> inputs, W
   std::vector<BufferHandle>& buffers = workspace.buffers;
   buffers.assign(plan.buffers.begin(), plan.buffers.end());
   buffers[MemoryPlan::kArena] = workspace.arena();
+  const bool copies = !device.uses_host_memory();
   std::size_t number = MemoryPlan::input_buffer(0);
   for (const Tensor& input : inputs) {
-    buffers[number] = buffer_of(device, input, workspace, number);
-    if (!device.in_place(input.raw())) device.write(workspace.transfer(number), 0, bytes_of(input));
+    buffers[number] = copies ? workspace.transfer(number, bytes_of(input).size()).handle : host_handle(input.raw());
+    if (copies) device.write(workspace.transfer(number), 0, bytes_of(input));
     ++number;
   }
   const std::size_t first_output = number;
   for (const TensorType& type : plan.outputs) {
     try {
       outputs.push_back(Tensor::empty(type.dtype, type.shape));
-      buffers[number] = buffer_of(device, outputs.back(), workspace, number);
+      const Tensor& output = outputs.back();
+      buffers[number] = copies ? workspace.transfer(number, bytes_of(output).size()).handle : host_handle(output.raw());
     } catch (const std::bad_alloc& error) {
       const auto& commands = plan.commands.commands;
       const auto writes = [&](const Command& one) { return static_cast<std::size_t>(one.output.buffer) == number; };
@@ -51,11 +47,8 @@ std::vector<Tensor> run_plan(const Plan& plan, std::span<const Tensor> inputs, W
   const auto fault = workspace.queue().run(plan.commands, buffers, us);
   throw_if_stopped();  // what the kernels gave may not be whole
   if (fault) throw Error(ErrorKind::shape, plan.ops[fault->command].title() + ": " + fault->what);
-  number = first_output;
-  for (const Tensor& output : outputs) {
-    if (!device.in_place(output.raw())) device.read(workspace.transfer(number), 0, bytes_of(output));
-    ++number;
-  }
+  if (copies)
+    for (std::size_t i = 0; i < outputs.size(); ++i) device.read(workspace.transfer(first_output + i), 0, bytes_of(outputs[i]));
   return outputs;
 }
 
