@@ -49,7 +49,7 @@ RasterGradient raster_gradient(std::span<const Region> regions, int source, std:
                                std::int64_t result_extent) {
   struct Swapped {
     const Region* region;
-    std::array<std::int64_t, kMaxAxes> layer_step{};  // by axis
+    std::array<std::int64_t, kMaxAxes> layer_step{};  // step of each axis, in layers
     std::int64_t first_layer = 0;
   };
   RasterGradient gradient;
