@@ -1,6 +1,7 @@
 """The keeper of a cloud's nodes: orders that come at the same moment, and nodes that cannot be supplied."""
 
 import asyncio
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -224,3 +225,117 @@ async def test_a_process_that_does_not_continue_in_time_is_named(
         await keeper._until_ready("monitor", "monitor")
     with pytest.raises(MemberNotReadyError, match=f"node {'a' * 12} does not yet run its processes 'edge' again"):
         await keeper._until_supplied("edge", _NODES[0].id)
+
+
+class FakeCluster:
+    """Nodes with processes, each of which is its name; what the keeper does with them is noted and carried out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, running: dict[str, Process]) -> None:
+        self.running = running
+        self.done: list[str] = []
+        self._pids = itertools.count(100)
+        monkeypatch.setattr(keeper_module, "_nodes", lambda: _NODES)
+        monkeypatch.setattr(NodeKeeper, "_read", lambda _: (_NODES, list(self.running.values())))
+        monkeypatch.setattr(keeper_module, "find_soon", self._find_soon)
+        monkeypatch.setattr(keeper_module, "ask", self._ask)
+        monkeypatch.setattr(keeper_module, "end", self._end)
+        monkeypatch.setattr(keeper_module, "spawn_again", self._spawn_again)
+        monkeypatch.setattr(ray, "kill", self._kill)
+
+    async def _find_soon(self, name: str, _namespace: str) -> str:
+        return name
+
+    async def _ask(self, actor: str, method: str, *arguments: object) -> None:
+        self.done.append(" ".join(map(str, (method, actor, *arguments))))
+
+    async def _end(self, actor: str, *, is_again: bool = False) -> None:
+        self.done.append(f"end {actor}")
+        before = self.running.pop(actor)
+        if is_again:
+            self.running[actor] = dataclasses.replace(before, pid=next(self._pids))
+
+    async def _spawn_again(self, _config: CloudConfig, _place: Place, name: str, *, avoid: dict[str, object]) -> str:
+        node = next(one.id for one in _NODES if one.id not in avoid)
+        self.running[name] = Process(name, node, next(self._pids))
+        return name
+
+    def _kill(self, actor: str, *, no_restart: bool = True) -> None:
+        self.done.append(f"kill {actor}{' permanently' if no_restart else ''}")
+
+
+async def _until_done(keeper: NodeKeeper) -> None:
+    async def is_done() -> bool:
+        return (await keeper.progress())["remaining"] == 0
+
+    await until(is_done)
+
+
+@pytest.mark.asyncio
+async def test_a_drained_nodes_processes_leave_or_move_and_none_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = _NODES[:2]
+    edges = [Process(f"edge-{one.id[:8]}-0", one.id, number, "edge") for number, one in enumerate(_NODES)]
+    services = [Process(name, first.id, 10 + number) for number, name in enumerate(("gateway", "monitor", "releases"))]
+    cluster = FakeCluster(monkeypatch, {one.name: one for one in (*edges, *services)})
+    config = CloudConfig(folder=tmp_path, gateways=1)
+    keeper = NodeKeeper(config, Place("ns", str(tmp_path)), member_kinds(config), _NODES[2].id)
+    try:
+        await keeper.start()
+        with pytest.raises(DrainRefusedError, match="has the cloud's folder, or the command that runs the cloud"):
+            await keeper.drain(_NODES[2].host, 0.0)
+        assert (await keeper.drain(first.host, 7.0))["remaining"] == 4
+        await _until_done(keeper)
+        assert cluster.done == [
+            f"drain {edges[0].name} 7.0", f"end {edges[0].name}",
+            "end monitor", "ready monitor", "end releases", "ready releases", "end gateway", "ready gateway",
+        ]  # fmt: skip
+        assert {one.node for one in cluster.running.values() if not one.kind} == {second.id}
+        assert (await keeper.progress())["drained"] == {first.id: {"host": first.host, "left": []}}
+    finally:
+        await keeper.close()
+
+
+@pytest.mark.asyncio
+async def test_services_are_started_again_one_after_the_other_and_the_successor_of_the_keeper_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("gateway", "identities", "monitor", "releases", KEEPER)
+    cluster = FakeCluster(monkeypatch, {name: Process(name, _NODES[0].id, number) for number, name in enumerate(names)})
+    keeper = NodeKeeper(CloudConfig(folder=tmp_path), Place("ns", str(tmp_path)), (), "")
+    services = [
+        f"{word} {name}" for name in ("identities", "monitor", "releases", "gateway") for word in ("end", "ready")
+    ]
+    try:
+        await keeper.start()
+        await keeper.restart("")
+        await until(lambda: f"kill {KEEPER}" in cluster.done)
+        assert cluster.done == [*services, f"kill {KEEPER}"]
+        assert (await keeper.progress())["restarting"] == [KEEPER]
+    finally:
+        await keeper.close()
+    cluster.running[KEEPER] = Process(KEEPER, _NODES[0].id, 200)  # Ray started it again
+    successor = NodeKeeper(CloudConfig(folder=tmp_path), Place("ns", str(tmp_path)), (), "")
+    try:
+        await successor.start()
+        await _until_done(successor)
+        assert (await successor.progress())["restarting"] == []
+        assert cluster.done == [*services, f"kill {KEEPER}"]
+    finally:
+        await successor.close()
+
+
+@pytest.mark.asyncio
+async def test_the_gateway_moves_the_keeper_from_a_drained_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster(monkeypatch, {KEEPER: Process(KEEPER, _NODES[0].id, 1)})
+    keeper = NodeKeeper(CloudConfig(folder=tmp_path), Place("ns", str(tmp_path)), (), "")
+    try:
+        await keeper.start()
+        await keeper.drain(_NODES[0].host, 0.0)
+        await until(lambda: bool(cluster.done))
+        assert cluster.done == [f"move_keeper gateway {[_NODES[0].id]}"]
+        assert (await keeper.progress())["remaining"] == 1
+    finally:
+        await keeper.close()

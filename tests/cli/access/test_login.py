@@ -56,9 +56,7 @@ class PlainCloud:
 
         self.server = Server(("127.0.0.1", 0), Handler)
         context = self.authority.server_context()
-        self.server.socket = context.wrap_socket(
-            self.server.socket, server_side=True, do_handshake_on_connect=False
-        )
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = f"https://127.0.0.1:{self.server.server_port}"
 
 
