@@ -265,7 +265,8 @@ class FakeCluster:
 
 async def _until_done(keeper: NodeKeeper) -> None:
     async def is_done() -> bool:
-        return (await keeper.progress())["remaining"] == 0
+        progress = await keeper.progress()
+        return not progress["remaining"]
 
     await until(is_done)
 

@@ -3,6 +3,7 @@
 import http.server
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_a_person_at_a_terminal_compares_the_fingerprint(
 
     class System:
         stdin = Terminal()
-        stderr = login_module.sys.stderr
+        stderr = sys.stderr
 
     asked: list[str] = []
 

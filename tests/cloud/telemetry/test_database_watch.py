@@ -35,11 +35,11 @@ class ScriptedDatabase(PostgresDatabase):
         type(self).opened += 1
         return self
 
-    async def read(self, _query: str, *arguments: Any, **_options: Any) -> list[Any]:
+    async def read(self, query: str, *values: object) -> list[Any]:
         if self.is_silent:
             await asyncio.Event().wait()
         self._answer()
-        return [self.leases[name] for name in arguments if name in self.leases]
+        return [self.leases[str(name)] for name in values if name in self.leases]
 
     def _answer(self) -> None:
         if self.refusal:
@@ -58,7 +58,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedDatabase]:
     return Scripted
 
 
-def values(watch: DatabaseWatch) -> dict[str, float]:
+def measured(watch: DatabaseWatch) -> dict[str, float]:
     return {metric.name: metric.samples[0].value for metric in watch.metrics()}
 
 
@@ -80,17 +80,17 @@ async def test_an_outage_is_counted_once_and_ends_with_the_next_answer(
             health = watch.health()
             assert (health["ok"], health["error"], health["away_s"]) == (False, "refused", away_s)
             assert await watch.leases() is None, "what was found before may be wrong"
-        assert values(watch)["walle_database_up"] == 0
-        assert values(watch)["walle_database_outages"] == 1
+        assert measured(watch)["walle_database_up"] == 0
+        assert measured(watch)["walle_database_outages"] == 1
         database.refusal, database.leases = "", {MONITOR: ("node-b", 1, 9.0)}
         await clock.advance(2.0)
         assert (watch.health()["ok"], watch.health()["error"]) == (True, "")
         assert await watch.leases() == {MONITOR: LeaseState("node-b", 1, 9.0)}
-        assert values(watch)["walle_database_up"] == 1
+        assert measured(watch)["walle_database_up"] == 1
         assert database.opened == 2, "connections of before the outage are not used again"
         database.refusal = "refused again"
         await clock.advance(2.0)
-        assert values(watch)["walle_database_outages"] == 2
+        assert measured(watch)["walle_database_outages"] == 2
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -113,7 +113,7 @@ async def test_a_database_that_does_not_answer_is_away_after_the_time_of_a_late_
         health = watch.health()
         assert (health["ok"], health["error"], health["away_s"]) == (False, "does not answer", 8.5)
         assert await watch.leases() is None
-        assert values(watch)["walle_database_up"] == 0
+        assert measured(watch)["walle_database_up"] == 0
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -131,7 +131,7 @@ async def test_a_full_disk_is_shown_while_the_database_answers(
         await clock.advance(0.0)
         outage_of(without_password(url)).full()
         assert (watch.health()["ok"], watch.health()["error"]) == (False, "its disk is full")
-        assert values(watch)["walle_database_up"] == 1
+        assert measured(watch)["walle_database_up"] == 1
         database.refusal = "refused"
         await clock.advance(2.0)
         assert watch.health()["error"] == "refused", "an outage goes before a full disk"
