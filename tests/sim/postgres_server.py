@@ -1,8 +1,6 @@
-"""A PostgreSQL server of its own for tests, in a temporary folder, which can be killed, stopped and started again."""
+"""PostgreSQL servers for tests: one that all processes of a run share, and others that a test may kill and restart."""
 
-import atexit
 import contextlib
-import functools
 import os
 import shutil
 import signal
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.postgres_programs import postgres_folder, postgres_program, postgres_user
+from tests.sim.run_folder import locked, run_folder
 
 _USER = "postgres"  # user in the server; the process is `postgres_user`'s
 WITH_PASSWORD = "secured"  # a role that has to give one, if a test makes it
@@ -23,7 +22,9 @@ _PORT = 5432  # port in the name of a socket
 _SETTINGS = {
     "listen_addresses": "''",  # a socket in its folder is all that it has
     "fsync": "off",  # a test kills the server, but not the machine
-    "max_connections": "50",
+    "dynamic_shared_memory_type": "mmap",  # in the server's folder: nothing is left elsewhere when it is killed
+    "max_connections": "100",  # the shared server has the clients of several workers
+    "max_wal_size": "64MB",  # of memory, where the run's folder is
     "shared_buffers": "16MB",
     "log_min_messages": "warning",
 }
@@ -63,7 +64,7 @@ class PostgresServer:
             raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
 
     def make(self) -> None:
-        """Make the server's data: a copy of what initdb makes, which takes seconds once in a process."""
+        """Make the server's data: a copy of what initdb makes, which takes seconds once in a run."""
         self._run_command("cp", "-a", _template(), self._data)
         self._configure()
 
@@ -95,6 +96,10 @@ class PostgresServer:
 
     def stop(self, mode: str = "fast") -> None:
         self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
+
+    def is_started(self) -> bool:
+        """Return whether the server was started, and not stopped since."""
+        return (self._data / "postmaster.pid").exists()
 
     def pid(self) -> int:
         """Return the id of the server's first process."""
@@ -139,7 +144,7 @@ class PostgresServer:
     def make_database(self) -> str:
         """Return the URL of a new database."""
         self._databases += 1
-        name = f"uploads_{self._databases}"
+        name = f"uploads_{os.getpid()}_{self._databases}"  # other processes make some on the shared server
         self.execute(f"CREATE DATABASE {name}")
         return self.dsn(name)
 
@@ -148,20 +153,43 @@ class PostgresServer:
         self._run("psql", "-q", "-v", "ON_ERROR_STOP=1", *place, "-c", statement)
 
 
-@functools.cache
 def _template() -> Path:
-    """Return the data of a server that was never started, which goes with this process."""
-    folder = _own_folder()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    PostgresServer(folder).initialize()
+    """Return the data of a server that was never started, which the processes of the run copy."""
+    folder = run_folder() / "postgres-template"
+    with locked("postgres-template"):
+        if not folder.exists():
+            made = _own_folder()
+            PostgresServer(made).initialize()
+            made.rename(folder)
     return folder / "data"
 
 
 def _own_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="walle-pg-"))  # short: the path of a socket has 107 characters at most
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir=run_folder()))
+    _give_to_user(folder)
+    return folder
+
+
+def _give_to_user(folder: Path) -> None:
     if user := postgres_user():
         shutil.chown(folder, user)
-    return folder
+
+
+def shared_postgres() -> PostgresServer:
+    """Return the server of this run, which the first process starts; skip the test where none can run.
+
+    It ends with the run. Each test makes its own databases, and changes nothing of the server.
+    """
+    _skip_without_postgres()
+    server = PostgresServer(run_folder() / "postgres")
+    with locked("postgres"):
+        if not server.is_started():
+            shutil.rmtree(server.folder, ignore_errors=True)
+            server.folder.mkdir(mode=0o700)
+            _give_to_user(server.folder)
+            server.make()
+            server.start()
+    return server
 
 
 def free_port() -> int:

@@ -2,20 +2,21 @@
 
 import contextlib
 import json
+import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 
+from tests.sim.run_folder import locked, run_folder, start_detached
+
 ACCESS_KEY, SECRET_KEY = "walle-tests", "a-secret-of-tests"
-BUCKET = "models"
+BUCKET = f"models-{os.getpid()}"  # of this process
 _START_S = 60.0
 _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
           "s3.port", "s3.port.grpc")  # fmt: skip
@@ -42,10 +43,25 @@ def program() -> str | None:
     return shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
 
 
-@contextlib.contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
-    """Give a server with the empty bucket BUCKET, which ACCESS_KEY may write and everybody may list."""
-    folder.mkdir(parents=True, exist_ok=True)
+def shared_s3() -> S3Server:
+    """Return the server of this run, which the first process starts, with an empty bucket BUCKET for this one.
+
+    ACCESS_KEY may write, and everybody may list.
+    """
+    folder = run_folder() / "s3"
+    server_file = folder / "server.json"
+    with locked("s3"):
+        if not server_file.exists():
+            folder.mkdir(exist_ok=True)
+            server_file.write_text(json.dumps(_start(folder)))
+        server = S3Server(*json.loads(server_file.read_text()))
+    if not _makes_bucket(server.endpoint, BUCKET):
+        raise RuntimeError(f"the S3 server {server.endpoint} does not make the bucket {BUCKET}")
+    return server
+
+
+def _start(folder: Path) -> S3Server:
+    """Start the server; it ends with the run."""
     identities = [
         {"name": "tests", "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}], "actions": ["Admin"]},
         {"name": "anonymous", "actions": ["List"]},
@@ -57,36 +73,29 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
     command = [
         str(program()), f"-logdir={folder}", "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
-        "-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-master.volumePreallocate=false", "-volume.max=32",
+        "-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-master.volumePreallocate=false", "-volume.max=64",
         "-filer", "-s3", f"-s3.config={folder / 's3.json'}", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
-    with (
-        (folder / "weed.log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as server,
-    ):
-        try:
-            _wait(server, endpoint, folder / "weed.log")
-            yield S3Server(endpoint, f"http://127.0.0.1:{ports['filer.port']}")
-        finally:
-            server.kill()
+    log = folder / "weed.log"
+    pid = start_detached(command, log=log)
+    deadline_s = time.monotonic() + _START_S
+    while not _makes_bucket(endpoint, "first"):
+        if not Path(f"/proc/{pid}").exists() or time.monotonic() > deadline_s:
+            raise RuntimeError(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.1)
+    return S3Server(endpoint, f"http://127.0.0.1:{ports['filer.port']}")
 
 
-def _wait(server: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
-    """Return once the bucket is there."""
+def _makes_bucket(endpoint: str, name: str) -> bool:
+    """Make a bucket; return whether the server did."""
     from obstore import sign
     from obstore.store import S3Store
 
-    root = S3Store(
-        BUCKET, endpoint=endpoint, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY, region="us-east-1",
+    store = S3Store(
+        name, endpoint=endpoint, access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY, region="us-east-1",
         client_options={"allow_http": True},
     )  # fmt: skip
-    make_bucket = sign(root, "PUT", "", timedelta(seconds=300))
-    deadline_s = time.monotonic() + _START_S
-    while True:
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.put(make_bucket).status_code == httpx.codes.OK:
-                return
-        if server.poll() is not None or time.monotonic() > deadline_s:
-            raise RuntimeError(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.1)
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.put(sign(store, "PUT", "", timedelta(seconds=300))).status_code == httpx.codes.OK
+    return False

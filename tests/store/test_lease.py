@@ -375,7 +375,8 @@ class TestPostgresLeases(LeaseContract):
             writing = asyncio.create_task(database.write(slowly, grant=grant))
             await is_writing.wait()
             taking = asyncio.create_task(other.acquire("releases", "b", 60))
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            waits = "wait_event_type = 'Lock' AND datname = current_database()"
+            waiting = f"SELECT count(*) FROM pg_stat_activity WHERE {waits}"
             async with asyncio.timeout(60):
                 while not (await database.read(waiting))[0][0]:
                     await asyncio.wait([taking], timeout=0.01)

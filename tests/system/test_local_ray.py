@@ -17,6 +17,7 @@ import pytest
 
 from tests.sim.listeners import is_loopback, listeners
 from tests.sim.processes import MARKER, alive, descendants, pids_with, wait_until_gone
+from tests.sim.run_folder import PREFIX
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 10.0
@@ -67,8 +68,8 @@ def running(folder: Path, marker: str, *options: str, **variables: str) -> Itera
 
 
 def shared_memory() -> set[Path]:
-    """Return the files in shared memory but for those of databases and browsers of tests that run beside these."""
-    return {one for one in Path("/dev/shm").iterdir() if not one.name.startswith(("PostgreSQL.", ".org.chromium"))}
+    """Return the files in shared memory but for those of servers and browsers of tests that run beside these."""
+    return {one for one in Path("/dev/shm").iterdir() if not one.name.startswith((PREFIX, ".org.chromium"))}
 
 
 @pytest.mark.night

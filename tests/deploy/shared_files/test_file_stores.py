@@ -475,11 +475,11 @@ class TestS3Store(FileStoreContract):
 
         with pytest.raises(FileStoreUnavailableError, match=r"s3://nothing/files: the bucket does not exist: make it"):
             store("nothing").check()
-        with pytest.raises(FileStoreUnavailableError, match=r"s3://models/files: refused; check the keys"):
+        with pytest.raises(FileStoreUnavailableError, match=rf"s3://{BUCKET}/files: refused; check the keys"):
             store(secret="wrong").put(b"x")
-        with pytest.raises(FileStoreUnavailableError, match=r"s3://models/files: the S3 server does not answer"):
+        with pytest.raises(FileStoreUnavailableError, match=rf"s3://{BUCKET}/files: the S3 server does not answer"):
             store(endpoint="http://127.0.0.1:1").has(ABSENT)
-        with pytest.raises(ConfigError, match=r"s3://models/files: endpoint 'nonsense' is not a URL"):
+        with pytest.raises(ConfigError, match=rf"s3://{BUCKET}/files: endpoint 'nonsense' is not a URL"):
             store(endpoint="nonsense")
         store().check()
 
