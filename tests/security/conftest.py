@@ -2,13 +2,15 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.sim.engineer import Engineer
-from tests.sim.program import Program, Programs, walle
+from tests.sim.program import LIMIT_S, Program, Programs, walle
 from walle.client.release_client import ReleaseJson
 
 SCENARIOS = ("shop", "bank")
@@ -66,14 +68,13 @@ class AttackedCloud:
         work = self._work / f"work-{task}"
         work.mkdir()
         Engineer(work, self.url, scenario, self.token).push(task, "v1", files)
-        program = Programs()
-        with program as start:
-            watched = start(
-                "release", "start", scenario, task, "v1", "--beta", "0", "--watch", "--json",
-                WALLE_URL=self.url, WALLE_TOKEN=self.token,
-            )  # fmt: skip
-            line = watched.wait_for(lambda line: line.get("state") not in (None, "created", "simulating"))
-        release: ReleaseJson = line  # type: ignore[assignment]
+        found: Any = self.walle("release", "start", scenario, task, "v1", "--beta", "0")
+        deadline_s = time.monotonic() + LIMIT_S
+        while found["state"] in ("created", "simulating"):
+            assert time.monotonic() < deadline_s, found
+            time.sleep(0.05)
+            found = self.walle("release", "status", found["id"])
+        release: ReleaseJson = found
         return release
 
 

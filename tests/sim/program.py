@@ -1,4 +1,4 @@
-"""`walle` commands as processes of their own, and what they print."""
+"""`walle` commands and what they print: those that only answer run in this process, others in their own."""
 
 import json
 import os
@@ -9,6 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+from typer.testing import CliRunner
+
+from walle.cli import app
 
 _ROOT = Path(__file__).parents[2]
 _COMMAND = [sys.executable, "-c", "from walle.cli import main; main()"]
@@ -31,11 +35,9 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
 
 
 def walle(*arguments: str, **environment: str) -> Any:
-    """Return the document that a command prints with --json."""
-    result = subprocess.run(
-        [*_COMMAND, *arguments], env=_environment(environment), capture_output=True, check=False, timeout=LIMIT_S
-    )
-    assert result.returncode == 0, result.stderr
+    """Return the document that a command prints with --json; it runs in this process, outside of an event loop."""
+    result = CliRunner().invoke(app, arguments, env=environment, catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
 
