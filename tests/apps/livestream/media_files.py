@@ -146,6 +146,20 @@ def number_of(image: Any) -> int:
     return sum((int(row[bit * CELL + CELL // 2]) > 128) << bit for bit in range(BITS))
 
 
+def write_beginning(source: Path, target: Path, *, video_s: float, sound_s: float) -> Path:
+    """Write the first seconds of a file with the same packets: tests of decisions need no more of it."""
+    whole: Any
+    part: Any
+    with av.open(str(source)) as whole, av.open(str(target), "w") as part:
+        limits = {whole.streams.best("video"): video_s, whole.streams.best("audio"): sound_s}
+        streams = {stream: part.add_stream_from_template(stream) for stream in limits}
+        for packet in whole.demux(list(limits)):
+            if packet.pts is not None and packet.pts * packet.time_base < limits[packet.stream]:
+                packet.stream = streams[packet.stream]
+                part.mux(packet)
+    return target
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Wait until the condition holds, for at most 20 seconds."""
     async with asyncio.timeout(20):

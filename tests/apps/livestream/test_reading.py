@@ -21,8 +21,14 @@ VIDEOS = sorted((DATA / "video").glob("*.*")) if (DATA / "video").is_dir() else 
 needs_data = pytest.mark.skipif(not VIDEOS, reason="shared/data/video is not beside the checkout")
 
 
+LARGE = ("big_buck_bunny_0_30.webm", "bottle-detection.mp4", "product_advert_chromecast.mp4")
+
+
 @needs_data
-@pytest.mark.parametrize("path", VIDEOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(one, id=one.stem, marks=[pytest.mark.night] if one.name in LARGE else []) for one in VIDEOS],
+)
 async def test_a_real_file_is_read_whole_and_in_order(path: Path) -> None:
     items, report = await read(path, max_side=64)
     with av.open(str(path)) as container:

@@ -83,7 +83,7 @@ async def test_rtsp_gives_what_its_file_gives(tmp_path: Path, frames_per_second:
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
 async def test_a_file_on_a_server_is_a_file(tmp_path: Path, suffix: str) -> None:
     """With a length and ranges it can seek: an index at the end is found."""
-    path, data = made(tmp_path, suffix, seconds=30)
+    path, data = made(tmp_path, suffix, seconds=8)
 
     def script(connection: socket.socket, request: bytes, _: int) -> None:
         for piece in file_head(data, request):
@@ -99,7 +99,7 @@ async def test_a_file_on_a_server_is_a_file(tmp_path: Path, suffix: str) -> None
 
 
 async def test_a_lost_connection_is_continued_at_the_same_byte(tmp_path: Path) -> None:
-    path, data = made(tmp_path, ".mkv", seconds=20)
+    path, data = made(tmp_path, ".mkv", seconds=6)
 
     def script(connection: socket.socket, request: bytes, number: int) -> None:
         head, body = file_head(data, request)
@@ -116,7 +116,7 @@ async def test_a_lost_connection_is_continued_at_the_same_byte(tmp_path: Path) -
 
 
 async def test_a_file_that_changed_meanwhile_is_not_continued(tmp_path: Path) -> None:
-    _, data = made(tmp_path, ".mkv", seconds=20)
+    _, data = made(tmp_path, ".mkv", seconds=6)
 
     def script(connection: socket.socket, request: bytes, number: int) -> None:
         if number:
@@ -136,7 +136,7 @@ async def test_a_file_that_changed_meanwhile_is_not_continued(tmp_path: Path) ->
 
 @pytest.mark.parametrize("other", ["bytes 7-", "bytes {start}-{end}/7", ""])
 async def test_another_part_than_asked_for_is_not_taken(tmp_path: Path, other: str) -> None:
-    _, data = made(tmp_path, ".mkv", seconds=20)
+    _, data = made(tmp_path, ".mkv", seconds=6)
 
     def script(connection: socket.socket, request: bytes, number: int) -> None:
         head, body = file_head(data, request)
@@ -156,7 +156,7 @@ async def test_another_part_than_asked_for_is_not_taken(tmp_path: Path, other: s
 
 
 async def test_a_file_without_ranges_that_is_cut_is_reported(tmp_path: Path) -> None:
-    _, data = made(tmp_path, ".mkv", seconds=20)
+    _, data = made(tmp_path, ".mkv", seconds=6)
 
     def script(connection: socket.socket, _: bytes, __: int) -> None:
         connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data[: len(data) // 2])
