@@ -1,5 +1,7 @@
 """`walle` commands and what they print: those that only answer run in this process, others in their own."""
 
+import contextlib
+import io
 import json
 import os
 import socket
@@ -9,10 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
-from typer.testing import CliRunner
-
-from walle.cli import app
+from walle.cli import main
 
 _ROOT = Path(__file__).parents[2]
 _COMMAND = [sys.executable, "-c", "from walle.cli import main; main()"]
@@ -34,11 +35,27 @@ def _environment(more: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(_ROOT), **more}
 
 
+def run_main(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Return what the program prints, and its exit status; it runs in this process, outside of an event loop."""
+    out, errors, status = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["walle", *arguments]),
+        mock.patch.dict(os.environ, environment),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            status = int(end.code or 0)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
+
+
 def walle(*arguments: str, **environment: str) -> Any:
-    """Return the document that a command prints with --json; it runs in this process, outside of an event loop."""
-    result = CliRunner().invoke(app, arguments, env=environment, catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
+    """Return the document that a command prints with --json; it runs as `run_main`."""
+    done = run_main(*arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 class Program:

@@ -1,7 +1,6 @@
 """`walle task simulate`: what it shows of a task's runs, and that it needs no package of a cloud."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.sim.program import run_main
 from walle import cv, np
 from walle.cli.task.simulation import _USERS, _json_bytes, _json_of, own_events
 from walle.cloud.simulation.simulation import DEFAULT_USERS
@@ -65,13 +65,12 @@ def task(tmp_path: Path) -> Path:
 
 
 def simulate(task: Path, *args: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", PROGRAM, "task", "simulate", str(task), *args]
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    return run_main("task", "simulate", str(task), *args, COLUMNS="200", NO_COLOR="1")
 
 
 def test_it_needs_no_package_of_a_cloud_and_reports_everything(task: Path) -> None:
-    done = simulate(task, "--json")
+    command = [sys.executable, "-c", PROGRAM, "task", "simulate", str(task), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr  # a run failed
     report: dict[str, Any] = json.loads(done.stdout)
     assert (report["events"], report["runs"], report["failures"]) == (8, 8, 2)
