@@ -3,24 +3,19 @@
 import logging
 import platform
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import walle
+from tests.sim.program import run_main
 from walle.cli import app
 from walle.cli.device.log import LOG_FILE, device_log
 from walle.cli.verbose import log_to_stderr
 from walle.cli.version import commit
 
 ROOT = Path(__file__).parents[2]
-
-
-def walle_command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from walle.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -64,9 +59,9 @@ def test_the_commit_is_of_the_checkout_or_of_the_build_or_not_known(tmp_path: Pa
 
 def test_an_error_has_its_traceback_with_verbose_only(tmp_path: Path) -> None:
     arguments = ["task", "check", f"{tmp_path}/none\x1b[2J"]
-    brief = walle_command(*arguments)
+    brief = run_main(*arguments)
     assert (brief.returncode, len(brief.stderr.splitlines())) == (1, 1)
-    verbose = walle_command("--verbose", *arguments)
+    verbose = run_main("--verbose", *arguments)
     lines = verbose.stderr.splitlines()
     assert (verbose.returncode, verbose.stdout) == (1, "")
     assert lines[0].startswith("Traceback")

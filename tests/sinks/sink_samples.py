@@ -49,9 +49,13 @@ def repeated(keys: list[str]) -> list[str]:
     return [key for key, count in Counter(keys).items() if count > 1]
 
 
+def words_of(target: object, uploads: Path | str, *options: object) -> list[str]:
+    """Return the arguments of `walle` for a sink."""
+    return [*map(str, ("features", "sink", target, "--uploads", uploads, "--group", "g", "--lease-s", "1", *options))]
+
+
 def command(target: object, uploads: Path | str, *options: object) -> list[str]:
-    words = [target, "--uploads", uploads, "--group", "g", "--lease-s", "1", *options]
-    return [sys.executable, "-c", "from walle.cli import main; main()", "features", "sink", *map(str, words)]
+    return [sys.executable, "-c", "from walle.cli import main; main()", *words_of(target, uploads, *options)]
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.sim.kafka_server import KafkaServer, program
-from tests.sinks.sink_samples import command, keys_of, kill_at_random, run_once, running, store_uploads, uploads_of
+from tests.sim.program import run_main
+from tests.sinks.sink_samples import keys_of, kill_at_random, run_once, running, store_uploads, uploads_of, words_of
 from walle.base import plain
 from walle.base.address import parse_address
 from walle.pipeline.ingest.stores import open_uploads
@@ -144,6 +144,6 @@ def test_wrong_addresses_are_refused(uploads: Path) -> None:
         ("kafka://me@127.0.0.1/a", "SASL"),
         ("kafka://127.0.0.1/a?acks=0", "option 'acks'"),
     ):
-        found = subprocess.run(command(address, uploads), capture_output=True, text=True, timeout=30, check=False)
+        found = run_main(*words_of(address, uploads))
         assert found.returncode == 1
         assert words in " ".join(found.stderr.split())

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.mqtt_broker import PROGRAM, MqttBroker
+from tests.sim.program import run_main
 from tests.sinks.sink_samples import (
-    command,
     keys_of,
     kill_at_random,
     run_once,
@@ -23,6 +23,7 @@ from tests.sinks.sink_samples import (
     store_uploads,
     uploads_of,
     wait_until,
+    words_of,
 )
 from walle.base import plain
 from walle.base.address import parse_address
@@ -273,9 +274,7 @@ def test_the_size_of_a_packet_is_that_of_the_client(topic: str, payload_bytes: i
 
 
 def test_an_address_without_a_topic_is_refused(uploads: Path) -> None:
-    import subprocess
-
     for target in ("mqtt://127.0.0.1", "mqtt://127.0.0.1/x?qos=0"):
-        found = subprocess.run(command(target, uploads), capture_output=True, text=True, timeout=30, check=False)
+        found = run_main(*words_of(target, uploads))
         assert found.returncode == 1
         assert "name the broker and a topic" in found.stderr or "option 'qos'" in found.stderr

@@ -3,16 +3,15 @@
 import asyncio
 import errno
 import json
-import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.sim.program import run_main
 from tests.sinks.hook import Hook
 from tests.sinks.sink_samples import keys_of, kill_at_random, run_once, running, store_uploads, uploads_of
 from walle.base.durable_file import write_file
@@ -53,12 +52,8 @@ def runner_of(store: UploadStore, hook: Hook, aside: AsideFolder | None) -> Sink
     return SinkRunner(store, WebhookSink(hook.url, "g"), config, rng=random.Random(1), aside=aside)
 
 
-def resend(folder: Path, target: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    words = ["features", "resend", str(folder), target, "--group", "g", "--json"]
-    return subprocess.run(
-        [sys.executable, "-c", "from walle.cli import main; main()", *words],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(env or {})},
-    )  # fmt: skip
+def resend(folder: Path, target: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    return run_main("features", "resend", str(folder), target, "--group", "g", "--json", **(env or {}))
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
