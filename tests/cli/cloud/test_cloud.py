@@ -16,7 +16,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from tests.sim.program import LIMIT_S, Program, Programs
+from tests.sim.program import LIMIT_S, Program, Programs, run_main
 from walle.cli import app
 from walle.cli.join import Join
 
@@ -141,24 +141,18 @@ def test_the_documented_app_is_served_from_the_current_folder(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("given", [None, ".", "full"])
-def test_a_cloud_that_does_not_start_leaves_what_was_there(tmp_path: Path, start: Programs, given: str | None) -> None:
+def test_a_cloud_that_does_not_start_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
     folder = tmp_path / "new" / "data"
     if given is not None:
         folder.mkdir(parents=True)
     if given == "full":
         (folder / "mine").write_text("kept")
-    cloud = start(
-        "cloud",
-        "up",
-        str(folder),
-        *PORTS,
-        "--json",
-        "--business-app=shop:make_app",
-        folder=tmp_path,
-        PYTHONSAFEPATH="1",
-    )
-    assert cloud.end() == 1
-    error = json.loads(cloud.errors)["error"]
+    monkeypatch.chdir(tmp_path)
+    cloud = run_main("cloud", "up", str(folder), *PORTS, "--json", "--business-app=shop:make_app")
+    assert cloud.returncode == 1
+    error = json.loads(cloud.stderr)["error"]
     assert error.endswith(f"module shop is neither in {tmp_path} nor installed"), error
     assert (tmp_path / "new").exists() == (given is not None)
     if given == ".":
@@ -200,11 +194,11 @@ def test_a_cloud_listens_on_an_ipv6_address(tmp_path: Path, start: Programs) -> 
     assert said["tunnel"].startswith("[::1]:")
 
 
-def test_a_host_that_is_none_is_an_error_that_says_what_to_do(tmp_path: Path, start: Programs) -> None:
-    cloud = start("cloud", "up", str(tmp_path / "cloud"), *PORTS, "--host=no host", "--json")
-    assert cloud.end() == 1
-    assert json.loads(cloud.errors)["type"] == "CloudBusyError"
-    assert "give an address of this machine as --host" in cloud.errors
+def test_a_host_that_is_none_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    cloud = run_main("cloud", "up", str(tmp_path / "cloud"), *PORTS, "--host=no host", "--json")
+    assert cloud.returncode == 1
+    assert json.loads(cloud.stderr)["type"] == "CloudBusyError"
+    assert "give an address of this machine as --host" in cloud.stderr
 
 
 def test_wrong_uses_end_with_status_2(tmp_path: Path) -> None:
