@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.sim.program import run_main
 from walle.base import plain
 from walle.pipeline.ingest.stores import open_uploads
 from walle.pipeline.tunnel.received import Received
@@ -74,12 +75,18 @@ def running(
         process.communicate()
 
 
+def run_to_end(
+    target: object, uploads: Path | str, *options: object, env: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a sink in this process until all was sent, or until an error."""
+    return run_main(*words_of(target, uploads, "--once", *options), **(env or {}))
+
+
 def run_once(target: object, uploads: Path | str, *options: object, env: Mapping[str, str] | None = None) -> str:
     """Run a sink until all was sent; return what it prints."""
-    with running(target, uploads, "--once", *options, env=env) as process:
-        out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, err
-    return out
+    done = run_to_end(target, uploads, *options, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def wait_until(condition: Callable[[], Any], limit_s: float = LIMIT_S) -> None:

@@ -19,6 +19,7 @@ from tests.sinks.sink_samples import (
     keys_of,
     kill_at_random,
     run_once,
+    run_to_end,
     running,
     store_uploads,
     uploads_of,
@@ -171,10 +172,9 @@ def test_a_broker_that_refuses_stops_the_sink_and_nothing_is_skipped(tmp_path: P
             (f"mqtt://sink@127.0.0.1:{broker.port}/features", "wrong", "Not authorized"),
             (f"mqtt://sink@127.0.0.1:{broker.port}/elsewhere", "secret", "refused a message to 'elsewhere"),
         ):
-            with running(target, uploads, "--once", env={"WALLE_SINK_PASSWORD": password}) as process:
-                _, err = process.communicate(timeout=60)
-            assert process.returncode == 1
-            assert words in " ".join(err.split())
+            refused = run_to_end(target, uploads, env={"WALLE_SINK_PASSWORD": password})
+            assert refused.returncode == 1
+            assert words in " ".join(refused.stderr.split())
         run_once(f"mqtt://sink@127.0.0.1:{broker.port}/features", uploads, env={"WALLE_SINK_PASSWORD": "secret"})
         wait_until(lambda: set(reader.keys) == keys_of(uploads_of(1, 50)))
     finally:
@@ -215,10 +215,9 @@ def test_a_message_that_is_too_large_stops_the_sink_or_is_set_aside(narrow_broke
     bad = keys_of([one for one in rows if one.seq in (5, 6)])
     reader = Subscriber(narrow_broker.port)
     try:
-        with running(f"{narrow_broker.url}/features", path, "--once") as process:
-            _, err = process.communicate(timeout=60)
-        assert process.returncode == 1
-        text = " ".join(err.split())
+        refused = run_to_end(f"{narrow_broker.url}/features", path)
+        assert refused.returncode == 1
+        text = " ".join(refused.stderr.split())
         assert "refuses the row 'phone-0/e1/5' (scenario 'shop', topic 'shop/visits'" in text
         assert "bytes; the broker accepts 3,000" in text
         assert "--set-aside FOLDER" in text

@@ -13,7 +13,7 @@ import pytest
 
 from tests.sim.program import run_main
 from tests.sinks.hook import Hook
-from tests.sinks.sink_samples import keys_of, kill_at_random, run_once, running, store_uploads, uploads_of
+from tests.sinks.sink_samples import keys_of, kill_at_random, run_once, run_to_end, running, store_uploads, uploads_of
 from walle.base.durable_file import write_file
 from walle.pipeline.ingest.store.partitions import partition
 from walle.pipeline.ingest.store.upload_store import UploadStore
@@ -61,10 +61,9 @@ def test_the_first_refused_row_stops_the_sink_and_is_named_with_the_way_past(
     status: int, hook: Hook, uploads: Path
 ) -> None:
     hook.refused = {BAD: status}
-    with running(hook.url, uploads, "--once") as process:
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    text = " ".join(err.split())
+    refused = run_to_end(hook.url, uploads)
+    assert refused.returncode == 1
+    text = " ".join(refused.stderr.split())
     place = f"partition {partition('phone-3')}, position 124"
     assert f"refuses the row '{BAD}' (scenario 'shop', topic 'shop/visits', {place}" in text
     assert f"answered {status}: 'a bad row'" in text

@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,7 @@ def test_a_cloud_that_does_not_start_leaves_what_was_there(
     if given == "full":
         (folder / "mine").write_text("kept")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current folder
     cloud = run_main("cloud", "up", str(folder), *PORTS, "--json", "--business-app=shop:make_app")
     assert cloud.returncode == 1
     error = json.loads(cloud.stderr)["error"]
