@@ -22,9 +22,9 @@ _PORT = 5432  # port in the name of a socket
 _SETTINGS = {
     "listen_addresses": "''",  # a socket in its folder is all that it has
     "fsync": "off",  # a test kills the server, but not the machine
-    "dynamic_shared_memory_type": "mmap",  # in the server's folder: nothing is left elsewhere when it is killed
+    "dynamic_shared_memory_type": "mmap",  # files in the server's folder; others stay behind where it is killed
     "max_connections": "100",  # the shared server has the clients of several workers
-    "max_wal_size": "64MB",  # of memory, where the run's folder is
+    "max_wal_size": "64MB",  # log kept, in memory where the run's folder is there
     "shared_buffers": "16MB",
     "log_min_messages": "warning",
 }

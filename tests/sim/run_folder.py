@@ -46,7 +46,7 @@ def locked(name: str) -> Iterator[None]:
 
 
 def start_detached(command: Sequence[str], *, log: Path) -> int:
-    """Start a program and return its process id; it is no child of this process and gets no signals of its terminal.
+    """Start a program and return its process id; it is not a child of this process and gets no signal of its terminal.
 
     One whose command names a path in the run's folder ends with the run.
     """
@@ -105,7 +105,7 @@ def _processes(folder: Path) -> list[int]:
     """Return the processes whose command names a path in the folder, but for this one."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # process that has ended meanwhile
             if f"{folder}/".encode() in entry.read_bytes() and (pid := int(entry.parent.name)) != os.getpid():
                 found.append(pid)
     return found

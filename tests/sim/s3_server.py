@@ -16,7 +16,7 @@ import httpx
 from tests.sim.run_folder import locked, run_folder, start_detached
 
 ACCESS_KEY, SECRET_KEY = "walle-tests", "a-secret-of-tests"
-BUCKET = f"models-{os.getpid()}"  # of this process
+BUCKET = f"models-{os.getpid()}"  # bucket of this process
 _START_S = 60.0
 _PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc",
           "s3.port", "s3.port.grpc")  # fmt: skip

@@ -147,7 +147,7 @@ def number_of(image: Any) -> int:
 
 
 def write_beginning(source: Path, target: Path, *, video_s: float, sound_s: float) -> Path:
-    """Write the first seconds of a file with the same packets: tests of decisions need no more of it."""
+    """Write the first seconds of a file with the same packets: enough for tests of decisions."""
     whole: Any
     part: Any
     with av.open(str(source)) as whole, av.open(str(target), "w") as part:

@@ -115,7 +115,7 @@ def test_a_server_of_another_authority_gets_no_token(tmp_path: Path, cloud: Plai
     other = Authority(tmp_path / "other").ca_path
     with pytest.raises(CloudCertificateError, match=f"run `walle login {cloud.url}`"):
         person.run("login", cloud.url, "--no-git", f"--ca-file={other}", say=TOKEN)
-    cloud.shown_ca = other.read_text()  # as a host between that shows another's authority
+    cloud.shown_ca = other.read_text()  # a host in between shows another authority
     with pytest.raises(CloudCertificateError):
         person.run("login", cloud.url, "--no-git", f"--fingerprint={fingerprint_of(cloud.shown_ca)}", say=TOKEN)
     assert cloud.tokens == []
