@@ -45,6 +45,7 @@ from walle.protocol.manifests import (
     Envelope,
     FileEntry,
     Manifest,
+    ModuleSetVersion,
 )
 from walle.protocol.outcomes import (
     LATENCY_MS,
@@ -85,6 +86,7 @@ from walle.protocol.task_parts import (
     parts_of,
     parts_to_header,
 )
+from walle.protocol.task_settings import TaskSettings
 from walle.protocol.task_state import FeaturesPolicy, FullStatePolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.trust import MAX_EPOCH, TRUST_HEADER, Alarm, Timestamp
@@ -183,6 +185,7 @@ __all__ = [
     "HistoryPolicy",
     "Manifest",
     "Metric",
+    "ModuleSetVersion",
     "Origin",
     "OutboxMark",
     "Outcome",
@@ -202,6 +205,7 @@ __all__ = [
     "ShortProfile",
     "StatePolicy",
     "TaskPart",
+    "TaskSettings",
     "Timestamp",
     "TriggerCondition",
     "UpgradePolicy",

@@ -5,14 +5,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from walle.protocol.cloud_policy import CloudPolicy
-from walle.protocol.exclusive import ExclusiveFile, parse_exclusive
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
-from walle.protocol.history import HistoryPolicy
 from walle.protocol.output import OutputPolicy
-from walle.protocol.reads import check_reads
-from walle.protocol.task_state import StatePolicy
-from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
+from walle.protocol.task_settings import TaskSettings
+from walle.protocol.triggers import FullPolicy, QueuePolicy
 
 SMOKE_FILE = "smoke.jsonl"  # events of a version that a device plays before it activates it
 MAX_SMOKE_BYTES = 16 << 10
@@ -32,28 +28,27 @@ class FileEntry:
     route: str = "shared"
 
 
+@dataclasses.dataclass(frozen=True)
+class ModuleSetVersion:
+    """A version of a set of shared modules that a task version uses, and the git commit that its tag pointed at."""
+
+    name: str
+    version: str
+    commit: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """The description of one task version: its files with hashes, trigger condition, places of its phases, limits."""
+class Manifest(TaskSettings):
+    """The description of one task version: its files with hashes, and its settings."""
 
     scenario: str
     task: str
     version: str
     commit: str  # git commit the tag pointed at
     bytecode: tuple[str, ...]  # interpreter tags of the bundle's bytecode, such as "cpython-313"
-    trigger: TriggerCondition
-    phases: Mapping[str, str]  # phase → device | cloud | auto
-    limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
     files: tuple[FileEntry, ...]
-    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
-    history: HistoryPolicy | None = None  # set for a task that asks for older events
-    state: StatePolicy | None = None  # set for a task that keeps a state between its runs
-    dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
-    output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)  # destination of the task's results
-    reads: tuple[str, ...] = ()  # topics of other tasks of the scenario: `task` or `task/name`
-    cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     cloud_files: tuple[FileEntry, ...] = ()  # files that the cloud has beside `files`; no device gets them
-    exclusive: tuple[ExclusiveFile, ...] = ()  # files of each device alone, which come through /cen
+    modules: tuple[ModuleSetVersion, ...] = ()  # origin of those of `files` that are shared modules
 
     FORMAT = 2
     _FORMAT_1 = 1  # manifest with `sequence` in place of `trigger`; devices may have such versions installed
@@ -77,27 +72,20 @@ class Manifest:
         return QueuePolicy(queue=self.limits.get("queue", QueuePolicy().queue), **choices)
 
     def to_bytes(self) -> bytes:
-        fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
-        for name in ("dictionary", "reads", "cloud_files"):
-            if not fields[name]:
-                del fields[name]
-        del fields["exclusive"]
-        if self.cloud == CloudPolicy():
-            del fields["cloud"]
-        else:
-            fields["cloud"] = self.cloud.to_json()
-        format_number = self.FORMAT
-        if self.output == OutputPolicy():
-            del fields["output"]
-        else:
-            fields["output"], format_number = self.output.to_json(), self._FORMAT_3
-        if self.exclusive:
-            fields["exclusive"], format_number = [file.to_json() for file in self.exclusive], self._FORMAT_4
-        for name, policy in (("history", self.history), ("state", self.state)):
-            del fields[name]
-            if policy is not None:
-                fields[name] = policy.to_json()
-        return canonical_json({"format": format_number, **fields})
+        fields: dict[str, Any] = {
+            "scenario": self.scenario,
+            "task": self.task,
+            "version": self.version,
+            "commit": self.commit,
+            "bytecode": self.bytecode,
+            "files": [dataclasses.asdict(entry) for entry in self.files],
+            **self.settings_to_json(),
+        }
+        for name, listed in (("cloud_files", self.cloud_files), ("modules", self.modules)):
+            if listed:
+                fields[name] = [dataclasses.asdict(entry) for entry in listed]
+        format_number = self.FORMAT if self.output == OutputPolicy() else self._FORMAT_3
+        return canonical_json({"format": self._FORMAT_4 if self.exclusive else format_number, **fields})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -110,19 +98,7 @@ class Manifest:
         else:
             what = f"must be {cls._FORMAT_1} to {cls._FORMAT_4}, is {value.get('format')!r}; a newer walle may read it"
             raise ProtocolError("manifest.format", what)
-        try:
-            condition = TriggerCondition.parse(trigger)
-            history = HistoryPolicy.parse(value["history"]) if "history" in value else None
-            state = StatePolicy.parse(value["state"]) if "state" in value else None
-            output = OutputPolicy.parse(value["output"]) if "output" in value else OutputPolicy()
-            reads = check_reads(value["reads"], "reads") if "reads" in value else ()
-            cloud = CloudPolicy.parse(value["cloud"]) if "cloud" in value else CloudPolicy()
-        except ProtocolError as error:
-            raise ProtocolError(f"manifest.{error.where}", error.what) from error
-        try:
-            exclusive = parse_exclusive(value["exclusive"]) if "exclusive" in value else ()
-        except ProtocolError as error:
-            raise ProtocolError(f"manifest.exclusive.{error.where}".rstrip("."), error.what) from error
+        settings = cls.settings_of_json(value, trigger)
         files = _entries(value, "files", "shared")
         cloud_files = _entries(value, "cloud_files", "cloud") if "cloud_files" in value else ()
         if len({file.path for file in (*files, *cloud_files)}) != len(files) + len(cloud_files):
@@ -133,19 +109,10 @@ class Manifest:
             version=take(value, "version", str, "manifest"),
             commit=take(value, "commit", str, "manifest"),
             bytecode=tuple(take(value, "bytecode", list, "manifest")),
-            trigger=condition,
-            phases=take_map(value, "phases", (str,), "manifest"),
-            limits=take_map(value, "limits", (int,), "manifest"),
             files=files,
-            policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
-            history=history,
-            state=state,
-            dictionary=take(value, "dictionary", str, "manifest") if "dictionary" in value else "",
-            output=output,
-            reads=reads,
-            cloud=cloud,
             cloud_files=cloud_files,
-            exclusive=exclusive,
+            modules=_modules(value),
+            **settings,
         )
         if manifest.dictionary and manifest.dictionary not in {file.path for file in files}:
             raise ProtocolError("manifest.dictionary", f"{manifest.dictionary!r} is not one of the files")
@@ -177,6 +144,17 @@ def _entries(manifest: Mapping[str, Any], name: str, route: str) -> tuple[FileEn
         sha256 = check_sha256(take(entry, "sha256", str, where), f"{where}.sha256")
         entries.append(FileEntry(path, sha256, size_bytes, route))
     return tuple(entries)
+
+
+def _modules(manifest: Mapping[str, Any]) -> tuple[ModuleSetVersion, ...]:
+    """Return the sets of shared modules that a manifest names; none of one from before there were any."""
+    found = []
+    for index, entry in enumerate(take(manifest, "modules", list, "manifest") if "modules" in manifest else []):
+        where = f"manifest.modules[{index}]"
+        if not isinstance(entry, dict):
+            raise ProtocolError(where, f"must be an object, is {type(entry).__name__}")
+        found.append(ModuleSetVersion(*(take(entry, key, str, where) for key in ("name", "version", "commit"))))
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)

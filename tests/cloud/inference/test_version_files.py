@@ -8,7 +8,7 @@ from walle.cloud.folder.folder import CloudHome
 from walle.cloud.inference import version_files
 from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.version_source import HomeSource
-from walle.task.format.bundle import BundleError
+from walle.task.format.bundle_error import BundleError
 
 CONFIG = '[files]\n"resources/big.bin" = "shared"\n"resources/mine.bin" = "cloud"\n'
 FILES = {"resources/big.bin": bytes(5000), "resources/mine.bin": b"m" * 6000}

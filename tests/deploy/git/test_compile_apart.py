@@ -16,7 +16,8 @@ from tests.sim.tasks import task_version
 from tests.task.format.test_bundle import SIGNER, WITH_MODEL
 from walle.engine_ext.vm.bytecode import BytecodeError
 from walle.task.format import compilers
-from walle.task.format.bundle import BundleError, build_bundle, build_unsigned
+from walle.task.format.bundle import build_bundle, build_unsigned
+from walle.task.format.bundle_error import BundleError
 from walle.task.format.compilers import CompileLimits, OtherPython, compile_apart, compile_here
 from walle.task.format.source_facts import Import, Query
 

@@ -36,7 +36,8 @@ from walle.deploy.git.large_file_store import (
 )
 from walle.deploy.git.repo import TaskRepos, read_tree
 from walle.store.disk_space import DiskSpace
-from walle.task.format.bundle import BundleError, TaskVersion, build_unsigned
+from walle.task.format.bundle import TaskVersion, build_unsigned
+from walle.task.format.bundle_error import BundleError
 from walle.task.format.large_file import LargeFile, PointerError, parse_pointer
 
 DATA = os.urandom(300_000)

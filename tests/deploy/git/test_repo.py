@@ -9,8 +9,9 @@ from dulwich.refs import Ref
 from hypothesis import given
 from hypothesis import strategies as st
 
+from walle.base.names import is_version
 from walle.deploy.git import repo as repo_module
-from walle.deploy.git.repo import MAX_TREE_DEPTH, RepoError, TaskRepos, is_version, parse_tag
+from walle.deploy.git.repo import MAX_TREE_DEPTH, RepoError, TaskRepos, parse_tag
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from walle.protocol import (
     TriggerCondition,
 )
 from walle.task.format import bundle as bundle_module
-from walle.task.format.bundle import BundleError, TaskVersion, build_bundle, unpack
+from walle.task.format.bundle import TaskVersion, build_bundle, unpack
+from walle.task.format.bundle_error import BundleError
 from walle.task.format.config import TaskConfigError
 from walle.task.format.tree import TaskTree
 from walle.trust.metadata import RoleKeys, verify_manifest

@@ -11,7 +11,8 @@ from tests.sim.tasks import task_version
 from tests.task.format.test_bundle import SIGNER, WITH_MODEL
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source, load_code
 from walle.errors import ConfigError
-from walle.task.format.bundle import BundleError, build_bundle, unpack
+from walle.task.format.bundle import build_bundle, unpack
+from walle.task.format.bundle_error import BundleError
 from walle.task.format.compilers import CompileLimits, OtherPython, other_pythons
 from walle.vm import VM
 

@@ -66,7 +66,7 @@ class CloudEffects(Effects):
         return TaskConfig.parse(text, CONFIG_FILE)
 
     async def read_version(self, scenario: str, task: str, version: str) -> TaskVersion:
-        return TaskVersion.parse(await asyncio.to_thread(self._home.repos.read, scenario, task, version))
+        return await asyncio.to_thread(self._home.repos.read_version, scenario, task, version)
 
     async def read_schema(self) -> Schema:
         return await asyncio.to_thread(read_schema, self._home.attributes)

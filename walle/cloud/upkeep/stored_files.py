@@ -56,7 +56,7 @@ class StoredFiles:
 
         def files_of(release: Release) -> Mapping[str, bytes]:
             request = release.request
-            built = build(TaskVersion.parse(self._home.repos.read(request.scenario, request.task, request.version)))
+            built = build(self._home.repos.read_version(request.scenario, request.task, request.version))
             files = {**built.blobs, **built.cloud_blobs}
             with contextlib.suppress(SignatureAwaitedError, ConfigError):  # the offline keys are elsewhere
                 bundle = built.signed(self._home.signatures.envelope(built.manifest))

@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -44,12 +44,22 @@ from walle.deploy.git.push_rules import (
     rewrite_refusal,
 )
 from walle.deploy.git.quarantine import PackError, Quarantine
-from walle.deploy.git.repo import TaskRepos, parse_tag, peel, read_tree
+from walle.deploy.git.repo import (
+    TAG_PREFIX,
+    TaskRepos,
+    has_modules,
+    is_module_set,
+    modules_in,
+    parse_tag,
+    peel,
+    read_tree,
+)
 from walle.errors import ConfigError, DeployError
 from walle.protocol import printable
 from walle.store.disk_space import DiskFullError, is_full
 from walle.task.format.bundle import TaskVersion, compile_version
 from walle.task.format.compilers import Compile
+from walle.task.format.module_set import FindModules, ModuleSet, check_module_set
 
 MAX_PACK_BYTES = 256 * 1024 * 1024
 MAX_COMMANDS = 200
@@ -125,9 +135,12 @@ def receive_push(
                 )
                 unpacked = _one_line(str(error))
             undo.enter_context(pushing(repository))
+            modules = _Modules(repo, quarantine, request.scenario, adding)
+            commands.sort(key=modules.order)
+            adding.sort(key=modules.order)
             for command in adding:
                 refusals[command.ref] = (
-                    _refuse_objects(quarantine, command, request, rules)
+                    _refuse_objects(quarantine, command, request, rules, modules)
                     if unpacked == "ok"
                     else f"the pack could not be read: {unpacked}"
                 )
@@ -146,9 +159,10 @@ def receive_push(
                 is_kept = False
             present = {ref.decode("utf-8", "replace") for ref in repo.refs.allkeys()}
             for command in commands:
-                refusal = refusals[command.ref] = refusals[command.ref] or _apply(
-                    repo, present, command, request, rules
-                )
+                why = refusals[command.ref]
+                if not why and command in adding:
+                    why = modules.refusal(command, repo, present)
+                refusal = refusals[command.ref] = why or _apply(repo, present, command, request, rules)
                 if refusal:
                     report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
                     continue
@@ -162,6 +176,53 @@ def receive_push(
     if reports:
         answer.write(b"".join(pkt_line(line + b"\n") for line in report) + pkt_line(None))
     return updated
+
+
+class _Modules:
+    """Sets of shared modules of a push and of its repository, which tasks of the push may name."""
+
+    def __init__(self, repo: Repo, quarantine: Quarantine, scenario: str, adding: Sequence[_Command]) -> None:
+        tags = [command for command in adding if command.ref.startswith(TAG_PREFIX)]
+        self._sets = {command.ref for command in tags if is_module_set(quarantine.store, command.new)}
+        self._find = modules_in(repo, scenario)
+        self._pushed: dict[tuple[str, str], ModuleSet] = {}
+        self._needed: dict[Ref, list[str]] = {}
+
+    def is_set(self, command: _Command) -> bool:
+        """Return whether a command makes a version of a set."""
+        return command.ref in self._sets
+
+    def order(self, command: _Command) -> bool:
+        """Return a key that sorts sets before the tasks that may name them."""
+        return not self.is_set(command)
+
+    def add(self, modules: ModuleSet) -> None:
+        """Note a set that the push may bring."""
+        self._pushed[modules.name, modules.version] = modules
+
+    def finder(self, command: _Command) -> FindModules:
+        """Return a function that finds the sets that a version names, also those noted before."""
+
+        def find(name: str, version: str) -> ModuleSet:
+            if found := self._pushed.get((name, version)):
+                self._needed.setdefault(command.ref, []).append(f"refs/tags/{found.label}")
+                return found
+            return self._find(name, version)
+
+        return find
+
+    def refusal(self, command: _Command, repo: Repo, present: Collection[str]) -> str:
+        """Return the reason to refuse a version for the refs that are `present` in `repo` now; empty if none."""
+        if not command.ref.startswith(TAG_PREFIX):
+            return ""
+        if lacking := [ref for ref in self._needed.get(command.ref, ()) if ref not in present]:
+            return f"it names modules of {lacking[0].removeprefix('refs/tags/')}, which this push did not bring"
+        name = command.name.removeprefix("refs/tags/").partition("/")[0]
+        other = next((ref for ref in present if ref.startswith(f"refs/tags/{name}/")), "")
+        if other and has_modules(repo, name, other.rpartition("/")[2]) is not self.is_set(command):
+            kind = "a task" if self.is_set(command) else "a set of shared modules"
+            return f"{name} has versions as {kind}, and one name is never both; choose another"
+        return ""
 
 
 def _over_quota(repository: Path, request: GitRequest, rules: PushRules, more_bytes: int = 0) -> str:
@@ -288,7 +349,9 @@ def _record(audit: AuditStore | None, request: GitRequest, command: _Command) ->
         )
 
 
-def _refuse_objects(quarantine: Quarantine, command: _Command, request: GitRequest, rules: PushRules) -> str:
+def _refuse_objects(
+    quarantine: Quarantine, command: _Command, request: GitRequest, rules: PushRules, modules: _Modules
+) -> str:
     """Return the reason to refuse what the ref is to point at; empty if none."""
     store = quarantine.store
     try:
@@ -302,7 +365,13 @@ def _refuse_objects(quarantine: Quarantine, command: _Command, request: GitReque
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
         large_files = rules.repos.large_files(request.scenario)
         tree = read_tree(store, command.new, request.scenario, task, version, large_files)
-        compile_version(TaskVersion.parse(tree), compile_sources=rules.compile_sources)
+        if modules.is_set(command):
+            found = ModuleSet.parse(tree)
+            check_module_set(found, rules.compile_sources)
+            modules.add(found)
+        else:
+            parsed = TaskVersion.parse(tree, modules.finder(command))
+            compile_version(parsed, compile_sources=rules.compile_sources)
     except (DeployError, ConfigError) as error:  # the latter where no process can be started to compile it
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:

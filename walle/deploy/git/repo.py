@@ -1,35 +1,37 @@
 """Task repositories: a scenario is a bare git repository, a task a branch, a version a tag `TASK/vN` (§6).
 
-The task's files are at the root of the tagged tree. Readers take no lock. Writers hold `TaskRepos.writing`: one at a
-time in each repository, across processes, by a lock that the kernel releases when its holder dies; the next writer
-removes leftovers of a killed one.
+The task's files are at the root of the tagged tree. A set of shared modules is a branch with tags `SET/vN` too, whose
+root has `modules.toml`; all tags of one name are of the same kind. Readers take no lock. Writers hold
+`TaskRepos.writing`: one at a time in each repository, across processes, by a lock that the kernel releases when its
+holder dies; the next writer removes leftovers of a killed one.
 """
 
 import contextlib
 import fcntl
-import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from dulwich.errors import FileFormatException
 from dulwich.object_store import BaseObjectStore
 from dulwich.objects import Blob, Commit, ObjectID, Tag, Tree
 from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from walle.base.durable_file import make_folders, move_folder, sync_tree
-from walle.base.names import NAME_RULE, is_name
+from walle.base.names import NAME_RULE, is_name, is_version
 from walle.deploy.git.large_file_store import LargeFileStore
 from walle.deploy.git.quarantine import sweep_quarantines
 from walle.errors import DeployError
+from walle.task.format.bundle import CONFIG_FILE, TaskVersion
 from walle.task.format.large_file import MAX_POINTER_BYTES, LargeFile, PointerError, parse_pointer
+from walle.task.format.module_set import MODULES_FILE, FindModules, ModuleSet
 from walle.task.format.tree import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
 
 MAX_TREE_DEPTH = 16
 TAG_PREFIX = b"refs/tags/"
-_VERSION = re.compile(r"v[1-9][0-9]{0,8}")
 _LOCK_NAME = "walle.lock"  # for flock; `sweep` removes *.lock files, but not at the root
 
 
@@ -40,11 +42,6 @@ class RepoError(DeployError):
         super().__init__(f"{what}: {reason}")
         self.what = what
         self.reason = reason
-
-
-def is_version(text: str) -> bool:
-    """Return whether `text` is a version: v1, v2, ..."""
-    return _VERSION.fullmatch(text) is not None
 
 
 def parse_tag(tag: str) -> tuple[str, str] | None:
@@ -95,7 +92,16 @@ class TaskRepos:
 
     def tasks(self, scenario: str) -> list[str]:
         """Return the tasks of `scenario` that have a version."""
-        return sorted(self._versions(scenario))
+        return self._names(scenario, of_sets=False)
+
+    def module_sets(self, scenario: str) -> list[str]:
+        """Return the sets of shared modules of `scenario` that have a version."""
+        return self._names(scenario, of_sets=True)
+
+    def _names(self, scenario: str, *, of_sets: bool) -> list[str]:
+        with self.open(scenario) as repo:
+            versions = _versions(repo)
+            return sorted(name for name in versions if has_modules(repo, name, versions[name][0]) is of_sets)
 
     def versions(self, scenario: str, task: str) -> list[str]:
         """Return the versions of a task, oldest number first.
@@ -103,9 +109,14 @@ class TaskRepos:
         Raises:
             RepoError: the scenario or task does not exist; others are not named, as who asks may not see them.
         """
-        versions = self._versions(scenario)
+        with self.open(scenario) as repo:
+            versions = _versions(repo)
+            if task in versions and has_modules(repo, task, versions[task][0]):
+                what = "is a set of shared modules, which tasks name under [modules] of task.toml; it is not released"
+                raise RepoError(f"{scenario}/{task}", what)
         if task not in versions:
-            raise RepoError(f"task {scenario}/{task[:80]}", f"has no version; tasks here: {_listed(sorted(versions))}")
+            known = _listed(self.tasks(scenario))
+            raise RepoError(f"task {scenario}/{task[:80]}", f"has no version; tasks here: {known}")
         return versions[task]
 
     def check_version(self, scenario: str, task: str, version: str) -> None:
@@ -130,6 +141,17 @@ class TaskRepos:
         with self.open(scenario) as repo:
             sha = repo.refs[Ref(TAG_PREFIX + f"{task}/{version}".encode())]
             return read_tree(repo.object_store, sha, scenario, task, version, self.large_files(scenario))
+
+    def read_version(self, scenario: str, task: str, version: str) -> TaskVersion:
+        """Return a version with the sets of shared modules that it names.
+
+        Raises:
+            RepoError: as `read`.
+            TaskConfigError, BundleError: as `TaskVersion.parse`.
+        """
+        tree = self.read(scenario, task, version)
+        with self.open(scenario) as repo:
+            return TaskVersion.parse(tree, modules_in(repo, scenario))
 
     def read_file(self, scenario: str, task: str, version: str, name: str) -> bytes:
         """Return one file at the root of a version, without reading the others.
@@ -182,16 +204,48 @@ class TaskRepos:
     def _path(self, scenario: str) -> Path:
         return self._folder / f"{scenario}.git"
 
-    def _versions(self, scenario: str) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        with self.open(scenario) as repo:
-            for name in repo.refs.as_dict(Ref(TAG_PREFIX)):
-                parsed = parse_tag(name.decode("utf-8", "replace"))
-                if parsed is not None:
-                    found.setdefault(parsed[0], []).append(parsed[1])
-        for versions in found.values():
-            versions.sort(key=lambda version: int(version[1:]))
-        return found
+
+def _versions(repo: Repo) -> dict[str, list[str]]:
+    """Return the versions of each task and set of modules, oldest number first."""
+    found: dict[str, list[str]] = {}
+    for name in repo.refs.as_dict(Ref(TAG_PREFIX)):
+        parsed = parse_tag(name.decode("utf-8", "replace"))
+        if parsed is not None:
+            found.setdefault(parsed[0], []).append(parsed[1])
+    for versions in found.values():
+        versions.sort(key=lambda version: int(version[1:]))
+    return found
+
+
+def has_modules(repo: Repo, name: str, version: str) -> bool:
+    """Return whether a version is one of a set of modules, not of a task."""
+    sha = repo.refs.read_ref(Ref(TAG_PREFIX + f"{name}/{version}".encode()))
+    return sha is not None and is_module_set(repo.object_store, ObjectID(sha))
+
+
+def is_module_set(store: BaseObjectStore, sha: ObjectID) -> bool:
+    """Return whether the tree of `sha`, a commit or a tag of one, is that of a set of modules; not if it is damaged."""
+    try:
+        tree = store[peel(store, sha, "").tree]
+        return isinstance(tree, Tree) and MODULES_FILE.encode() in tree and CONFIG_FILE.encode() not in tree
+    except (RepoError, KeyError, FileFormatException, AssertionError):
+        return False
+
+
+def modules_in(repo: Repo, scenario: str) -> FindModules:
+    """Return a function that finds versions of sets of modules in a repository, which must stay open.
+
+    It raises RepoError where there is no such version, and as `ModuleSet.parse` does.
+    """
+
+    def find(name: str, version: str) -> ModuleSet:
+        what = f"version {scenario}/{name}/{version}"
+        sha = repo.refs.read_ref(Ref(TAG_PREFIX + f"{name}/{version}".encode()))
+        if sha is None:
+            raise RepoError(what, f"does not exist: there is no tag {name}/{version}")
+        return ModuleSet.parse(read_tree(repo.object_store, ObjectID(sha), scenario, name, version))
+
+    return find
 
 
 def sweep(path: Path) -> None:

@@ -540,10 +540,9 @@ class ReleaseService:
             )
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
-                tree = version.tree
-                name = f"{tree.scenario}/{tree.task}/{tree.version}"
+                name, files = version.name, version.traced_files
                 log_name = version.config.simulation_events
-                faults = tuple(one.in_sources(name, tree.files, log_name=log_name) for one in result.faults[:MAX_KEPT])
+                faults = tuple(one.in_sources(name, files, log_name=log_name) for one in result.faults[:MAX_KEPT])
                 return SimulationFailed(self._clock.time(), reason, faults)
             await self._effects.store_bundle(bundle, self._manifests_of_devices(request))
         except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here

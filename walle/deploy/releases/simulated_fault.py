@@ -79,8 +79,8 @@ class SimulatedFault:
     def in_sources(self, version: str, files: Mapping[str, bytes], folder: str = "", log_name: str = "") -> Self:
         """Return the fault with the author's own paths, in `folder`, and the lines of their source files.
 
-        `version` is scenario/task/version, as a VM names files, and `log_name` the file of the events. The frames of
-        walle's runtime are left out of the traceback.
+        `version` is scenario/task/version, as a VM names files, and `log_name` the file of the events. `files` has
+        shared modules by their paths in tracebacks. The frames of walle's runtime are left out of the traceback.
         """
         prefix, own = f"{version}/", f"{folder}/" if folder else ""
         found = _PLACE.match(self.place)
@@ -157,6 +157,8 @@ def _with_sources(lines: list[str], prefix: str, own: str, files: Mapping[str, b
                 yield f"    {source}"
         elif not found[1].startswith(_RUNTIME):
             yield line
+            if source := _line(files, found[1], int(found[2])):
+                yield f"    {source}"
 
 
 def _line(files: Mapping[str, bytes], path: str, number: int) -> str:

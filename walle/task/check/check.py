@@ -7,7 +7,7 @@ from pathlib import Path
 
 from walle.errors import ConfigError
 from walle.pipeline.events.event_log import EventLog
-from walle.task.check.config import check_config
+from walle.task.check.config import check_config, config_finding
 from walle.task.check.event_names import check_event_fields, check_event_ids, check_trigger_keys
 from walle.task.check.events import LogIds, check_trigger
 from walle.task.check.files import check_files
@@ -15,10 +15,12 @@ from walle.task.check.finding import MAX_FINDINGS, Code, Finding
 from walle.task.check.names import check_names
 from walle.task.check.phases import check_phases
 from walle.task.check.requests import check_requests
-from walle.task.format.bundle import CONFIG_FILE, MAIN_FILE, BundleError, TaskVersion, compile_version, is_source
+from walle.task.format.bundle import CONFIG_FILE, MAIN_FILE, TaskVersion, compile_version, find_module_sets, is_source
+from walle.task.format.bundle_error import BundleError
 from walle.task.format.config import TaskConfig, TaskConfigError
-from walle.task.format.imports import own_modules, refusal
+from walle.task.format.imports import module_names, refusal
 from walle.task.format.large_file import LargeFile
+from walle.task.format.module_set import FindModules, ModuleSet, check_module_set, no_modules
 from walle.task.format.source_facts import imports
 from walle.task.format.toml_places import key_places
 from walle.task.format.tree import TaskTree
@@ -29,10 +31,11 @@ def check_task(
     folder: Path,
     log: EventLog | None = None,
     large: Mapping[str, LargeFile] | None = None,
+    find_modules: FindModules = no_modules,
 ) -> list[Finding]:
     """Return the findings about a task's files, in the order of files and lines; MAX_FINDINGS at most.
 
-    `large` are files of the task that are not in memory.
+    `large` are files of the task that are not in memory. `find_modules` finds the sets that task.toml names.
 
     Nothing of the task runs. The condition is compared with the events of `log`, without one with the simulation's
     events in `folder`, where the files are.
@@ -51,9 +54,18 @@ def check_task(
         found += faults
         if tree is not None:
             trees[path] = tree
-    own = own_modules([path for path in files if is_source(path)])
+    own = module_names(filter(is_source, files))
+    lacks_modules = False
+    if config is not None:
+        try:
+            for one in find_module_sets(config, filter(is_source, files), find_modules):
+                own |= module_names(one.files)
+        except TaskConfigError as error:
+            found.append(config_finding(error.placed(files[CONFIG_FILE]), "config"))
+            lacks_modules = True
     for path, tree in trees.items():
-        found += _check_imports(path, tree, own)
+        if not lacks_modules:
+            found += _check_imports(path, tree, own)
         found += check_names(path, tree)
         found += check_event_fields(path, tree)
     if MAIN_FILE in trees:
@@ -70,7 +82,7 @@ def check_task(
         found += check_files(config, places, files, large)
         found += _check_events(files, folder, config, log, trees, is_trigger=not _has_code(found, "trigger"))
     if not any(one.level == "error" for one in found):
-        found += _check_bundle(files, large or {})
+        found += _check_bundle(files, large or {}, find_modules)
     return sorted(found, key=lambda one: (one.file != CONFIG_FILE, one.file, one.line, one.column))[:MAX_FINDINGS]
 
 
@@ -132,19 +144,34 @@ def _check_events(
         yield from ids.findings
 
 
-def _check_bundle(files: Mapping[str, bytes], large: Mapping[str, LargeFile]) -> Iterator[Finding]:
+def _check_bundle(
+    files: Mapping[str, bytes], large: Mapping[str, LargeFile], find_modules: FindModules
+) -> Iterator[Finding]:
     """Yield what the cloud refuses besides: files that are missing or not listed, sizes, code that does not compile."""
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # syntax warnings are findings already
-            compile_version(version_of(files, large))
+            compile_version(version_of(files, large, find_modules))
     except TaskConfigError as error:
-        yield Finding(file=CONFIG_FILE, line=error.line, column=error.column, code="config", message=error.what)
+        yield config_finding(error, "config")
     except BundleError as error:
         yield Finding(file=error.path, line=error.line, column=0, code="bundle", message=error.reason)
 
 
-def version_of(files: Mapping[str, bytes], large: Mapping[str, LargeFile] | None = None) -> TaskVersion:
+def version_of(
+    files: Mapping[str, bytes],
+    large: Mapping[str, LargeFile] | None = None,
+    find_modules: FindModules = no_modules,
+) -> TaskVersion:
     """Return the files as version v1 of the task that task.toml names; raises as `TaskVersion.parse`."""
     name = TaskConfig.parse(files[CONFIG_FILE], CONFIG_FILE).name if CONFIG_FILE in files else "task"
     tree = TaskTree(scenario="local", task=name, version="v1", commit="0" * 40, files=files, large=large or {})
-    return TaskVersion.parse(tree)
+    return TaskVersion.parse(tree, find_modules)
+
+
+def check_modules(modules: ModuleSet) -> list[Finding]:
+    """Return the finding about the code of a set of shared modules, at which its version would be refused; or none."""
+    try:
+        check_module_set(modules)
+    except BundleError as error:
+        return [Finding(file=error.path, line=error.line, column=0, code="bundle", message=error.reason)]
+    return []

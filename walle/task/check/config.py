@@ -20,14 +20,14 @@ def check_config(data: bytes, file: str) -> tuple[TaskConfig | None, list[Findin
     try:
         document = load_config(data, file)
     except TaskConfigError as error:
-        return None, [_finding(error.placed(data), "toml-syntax")]
+        return None, [config_finding(error.placed(data), "toml-syntax")]
     found: list[Finding] = []
     while True:
         try:
             return TaskConfig.of_document(document, file), found
         except TaskConfigError as error:
             code: Code = "unknown-key" if error.unknown else _CODES.get(error.section, "config")
-            found.append(_finding(error.placed(data), code))
+            found.append(config_finding(error.placed(data), code))
             if len(found) == MAX_FINDINGS:
                 return None, found
             _leave_out(document, error)
@@ -50,5 +50,6 @@ def _leave_out(document: dict[str, Any], error: TaskConfigError) -> None:
         del document[error.table]
 
 
-def _finding(error: TaskConfigError, code: Code) -> Finding:
+def config_finding(error: TaskConfigError, code: Code) -> Finding:
+    """Return an error of task.toml as a finding."""
     return Finding(file=error.where, line=error.line, column=error.column, code=code, message=error.what)

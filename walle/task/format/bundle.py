@@ -5,18 +5,19 @@ versions of Python, as `main.cpython-313.pyc` and so on), the files that task.to
 simulation, which a device plays before it activates the version (`smoke_events`). Excluded: sources, task.toml (its
 content is in the manifest), the rest of `simulation/`, and anything else at the root. Files with the route `cloud` are
 beside it: the manifest lists them apart, and devices get none of them.
-Builds are reproducible: the same tree gives the same bytes in any process.
+Shared modules that the sources reach (`module_set`) travel beside them, with the same bytes in the bundle of each task.
+Builds are reproducible: the same tree, with the same sets, gives the same bytes in any process.
 """
 
 import dataclasses
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from walle.engine_ext.vm.bytecode import TAG, BytecodeError
+from walle.engine_ext.vm.bytecode import TAG
 from walle.errors import DeployError
 from walle.protocol import (
     DICTIONARY_MARK,
@@ -26,53 +27,48 @@ from walle.protocol import (
     Envelope,
     FileEntry,
     Manifest,
+    ModuleSetVersion,
 )
+from walle.task.format.bundle_error import BundleError
 from walle.task.format.compilers import Compile, OtherPython, compile_here
-from walle.task.format.config import TaskConfig
-from walle.task.format.imports import own_modules, refusal
+from walle.task.format.config import TaskConfig, TaskConfigError
 from walle.task.format.large_file import MAX_LARGE_FILE_BYTES, LargeFile
+from walle.task.format.module_set import MODULES_FILE, FindModules, ModuleSet, no_modules, root_names
 from walle.task.format.smoke_events import smoke_files
-from walle.task.format.source_facts import SourceFacts
 from walle.task.format.tree import TaskTree
+from walle.task.format.version_code import Source, compile_code
 from walle.trust.signing import Signer
 
 CONFIG_FILE = "task.toml"
 MAIN_FILE = "main.py"
 RESOURCES = "resources/"
 SIMULATION = "simulation/"
-MAX_SOURCE_BYTES = 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_BUNDLE_BYTES = 128 * 1024 * 1024  # limit without large files
 MAX_LARGE_BYTES = 2 * MAX_LARGE_FILE_BYTES  # limit of all large files of a version
 _CHUNK_BYTES = 1 << 20
 
 
-class BundleError(DeployError):
-    """A task version that cannot be built. `path` is the wrong file; `line` is 0 where it is unknown."""
-
-    def __init__(self, path: str, reason: str, line: int = 0) -> None:
-        super().__init__(f"{path}:{line}: {reason}" if line else f"{path}: {reason}")
-        self.path = path
-        self.line = line
-        self.reason = reason
-
-
 @dataclasses.dataclass(frozen=True)
 class TaskVersion:
-    """A task version as committed, with its parsed task.toml."""
+    """A task version as committed, with its parsed task.toml and the sets of shared modules that this names."""
 
     tree: TaskTree
     config: TaskConfig
+    modules: tuple[ModuleSet, ...] = ()
 
     @classmethod
-    def parse(cls, tree: TaskTree) -> Self:
-        """Return the version in `tree`.
+    def parse(cls, tree: TaskTree, find_modules: FindModules = no_modules) -> Self:
+        """Return the version in `tree`, with the sets that `find_modules` finds.
 
         Raises:
-            TaskConfigError: task.toml is wrong.
+            TaskConfigError: task.toml is wrong, or names a set that is not found or has a name of the task's modules.
             BundleError: task.toml, main.py or the simulation's events are missing, or task.toml names another task.
         """
         if CONFIG_FILE not in tree.files:
+            if MODULES_FILE in tree.files:
+                what = f"{tree.task} is a set of shared modules, not a task: name it under [modules] of a task"
+                raise BundleError(MODULES_FILE, what)
             raise BundleError(CONFIG_FILE, "is missing; a task's files are at the root of its branch")
         config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
         if config.name != tree.task:
@@ -85,7 +81,32 @@ class TaskVersion:
             raise BundleError(MAIN_FILE, "is missing; it holds preprocess, execute and postprocess")
         if config.simulation_events and config.simulation_events not in tree.files:
             raise BundleError(CONFIG_FILE, f"[simulation] events: file {config.simulation_events!r} does not exist")
-        return cls(tree, config)
+        try:
+            modules = find_module_sets(config, filter(is_source, tree.files), find_modules)
+        except TaskConfigError as error:
+            raise error.placed(tree.files[CONFIG_FILE]) from error
+        return cls(tree, config, modules)
+
+    @property
+    def name(self) -> str:
+        """The version's full name, scenario/task/version, which tracebacks have before the paths of its files."""
+        return f"{self.tree.scenario}/{self.tree.task}/{self.tree.version}"
+
+    @property
+    def sources(self) -> list[Source]:
+        """The task's modules, and all modules of its sets."""
+        own = [Source(path, f"{self.name}/{path}", text) for path, text in self.tree.files.items() if is_source(path)]
+        shared = [
+            Source(path, f"{self.tree.scenario}/{one.label}/{path}", text, one)
+            for one in self.modules
+            for path, text in one.files.items()
+        ]
+        return [*own, *shared]
+
+    @property
+    def traced_files(self) -> dict[str, bytes]:
+        """The files of the tree by their paths, and shared modules by their paths in tracebacks."""
+        return {**{one.traced: one.text for one in self.sources if one.modules}, **self.tree.files}
 
     @property
     def simulation_events(self) -> bytes | None:
@@ -172,19 +193,10 @@ def build_unsigned(
         version=tree.version,
         commit=tree.commit,
         bytecode=(str(TAG), *(other.tag for other in others)),
-        trigger=config.trigger,
-        phases=config.phases,
-        limits=config.limits,
-        policies=config.policies,
-        history=config.history,
-        state=config.state,
-        dictionary=config.dictionary,
-        output=config.output,
-        reads=config.reads,
-        cloud=config.cloud,
         files=entries,
         cloud_files=cloud_entries,
-        exclusive=config.exclusive,
+        modules=tuple(ModuleSetVersion(one.name, one.version, one.commit) for one in version.modules),
+        **config.settings(),
     )
     return UnsignedBundle(
         manifest,
@@ -218,35 +230,12 @@ def compile_version(
     large = [*large_files(version).values(), *large_files(version, on_cloud=True).values()]
     if (large_bytes := sum(file.size_bytes for file in large)) > MAX_LARGE_BYTES:
         raise BundleError(CONFIG_FILE, f"its large files have {large_bytes} bytes, more than {MAX_LARGE_BYTES}")
-    sources = {path: data for path, data in tree.files.items() if is_source(path)}
-    own = own_modules(sources)
-    for path, source in sources.items():
-        compiled = _compiled_path(path, str(TAG) if others else "")
-        if any(listed.startswith(f"{compiled}/") for listed in files):
-            raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
-        if len(source) > MAX_SOURCE_BYTES:
-            raise BundleError(path, f"has {len(source)} bytes, more than {MAX_SOURCE_BYTES} for a source file")
-    prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
-    named = {f"{prefix}{path}": source for path, source in sources.items()}
-    try:
-        for file, facts in compile_sources(named).items():
-            path = file.removeprefix(prefix)
-            files[_compiled_path(path, str(TAG) if others else "")] = facts.pyc
-            _check_facts(facts, path, own, config.reads)
-        for other in others:
-            done = other.compile(named)
-            files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
-    except BytecodeError as error:
-        raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
+    files |= compile_code(version.sources, files, config.reads, others, compile_sources)
     files |= version.smoke_files
     size_bytes = sum(map(len, files.values()))
     if size_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
     return files
-
-
-def _compiled_path(path: str, tag: str) -> str:
-    return f"{path.removesuffix('.py')}.{tag}.pyc" if tag else f"{path}c"
 
 
 def unpack(
@@ -303,6 +292,28 @@ def _copy_large(entry: FileEntry, file: LargeFile, path: Path) -> None:
     if digest.hexdigest() != entry.sha256:
         what = f"{file.path} is damaged: its sha256 is another one"
         raise BundleError(entry.path, f"{what}; walle storage check repairs it, or sets it aside to be pushed again")
+
+
+def find_module_sets(config: TaskConfig, sources: Iterable[str], find_modules: FindModules) -> tuple[ModuleSet, ...]:
+    """Return the sets that task.toml names, by name; `sources` are the paths of the task's modules.
+
+    Raises:
+        TaskConfigError: one is not found, or has a module or package by a name of the task's or of another set's.
+    """
+    owners = dict.fromkeys(root_names(sources), "the task")
+    found = []
+    for name, version in config.modules.items():
+        try:
+            modules = find_modules(name, version)
+        except DeployError as error:
+            raise TaskConfigError(CONFIG_FILE, "modules", name, f"= {version!r} cannot be used: {error}") from error
+        for unit in sorted(modules.units):
+            if unit in owners:
+                what = f"= {version!r} has a module {unit}, and so has {owners[unit]}; rename one"
+                raise TaskConfigError(CONFIG_FILE, "modules", name, what)
+        owners |= dict.fromkeys(modules.units, f"the set {modules.label}")
+        found.append(modules)
+    return tuple(found)
 
 
 def is_source(path: str) -> bool:
@@ -369,17 +380,3 @@ def _check_dictionary(path: str, data: bytes) -> None:
         raise BundleError(path, "is not a zstd dictionary; train one with: walle task dictionary FOLDER")
     if len(data) > MAX_DICTIONARY_BYTES:
         raise BundleError(path, f"has {len(data)} bytes, more than {MAX_DICTIONARY_BYTES} for a dictionary")
-
-
-def _check_facts(facts: SourceFacts, path: str, own: Collection[str], reads: Collection[str]) -> None:
-    """Refuse imports that a task may not make, and topics of other tasks that are not under [reads].
-
-    A device checks each query; this is for an error before the release.
-    """
-    for one in facts.imports:
-        if reason := refusal(one.module, own):
-            raise BundleError(path, reason, one.line)
-    for query in facts.queries:
-        if query.topic not in reads:
-            what = f"reads topic {query.topic!r} of another task; add it to topics under [reads] in {CONFIG_FILE}"
-            raise BundleError(path, what, query.line)

@@ -10,6 +10,8 @@ execute = "device"
 [files]
 "resources/encoder.walle" = "shared"
 "resources/large.walle" = "cloud"         # for phases that run there; no device gets it
+[modules]                                 # sets of modules that tasks of the scenario share, each with its version
+common = "v3"
 [[exclusive]]                             # a file of each device alone, for ctx.exclusive; one table for each
 name = "gallery.json"
 required = false                          # true: a device without it does not get the version
@@ -51,21 +53,19 @@ import tomllib
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
-from walle.base.names import NAME_RULE, is_name
+from walle.base.names import NAME_RULE, is_name, is_version
 from walle.errors import DeployError
 from walle.protocol import (
     PHASES,
-    CloudPolicy,
     ExclusiveFile,
-    HistoryPolicy,
-    OutputPolicy,
     ProtocolError,
     QueuePolicy,
-    StatePolicy,
+    TaskSettings,
     TriggerCondition,
     parse_exclusive,
     parse_reads,
 )
+from walle.protocol.task_settings import Table
 from walle.task.format.toml_places import key_places
 
 PLACES = ("device", "cloud", "auto")
@@ -82,20 +82,10 @@ POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in Queu
 MAX_CONFIG_BYTES = 64 * 1024
 _MAX_LINE_DOTS = 500  # the parser takes the square of a dotted key's parts: 12 s of CPU time for 64 KB of them
 MAX_FILES = 1000
+MAX_MODULE_SETS = 8
 _SECTIONS = (
-    "task",
-    "trigger",
-    "phases",
-    "files",
-    "exclusive",
-    "limits",
-    "history",
-    "state",
-    "output",
-    "reads",
-    "cloud",
-    "tunnel",
-    "simulation",
+    *("task", "trigger", "phases", "files", "modules", "exclusive", "limits"),
+    *(*TaskSettings.TABLES, "reads", "tunnel", "simulation"),
 )
 DEFAULT_SMOKE_EVENTS = 32
 MAX_SMOKE_EVENTS = 256
@@ -148,27 +138,14 @@ class TaskConfigError(DeployError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """A checked task.toml. `phases`, `limits` and `policies` are complete; `files`: path in the tree → route.
-
-    [limits] has the keys of both `limits` and `policies`.
-    """
+class TaskConfig(TaskSettings):
+    """A checked task.toml. `phases`, `limits` and `policies` are complete."""
 
     name: str
-    trigger: TriggerCondition
-    phases: Mapping[str, str]
-    files: Mapping[str, str]
-    limits: Mapping[str, int]
-    policies: Mapping[str, str]  # policies of queues and outbox when they are full
-    history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
-    state: StatePolicy | None = None  # None: the task has no `ctx.state`
-    output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)
-    reads: tuple[str, ...] = ()  # topics of other tasks of the scenario, `task` or `task/name`
-    cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
+    files: Mapping[str, str]  # path in the tree → route
+    modules: Mapping[str, str] = dataclasses.field(default_factory=dict)  # set of shared modules → version
     simulation_events: str = ""  # path in the tree, empty if the task has none
     smoke_events: int = DEFAULT_SMOKE_EVENTS
-    dictionary: str = ""  # path in the tree, empty if the task has none
-    exclusive: tuple[ExclusiveFile, ...] = ()
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Self:
@@ -212,6 +189,9 @@ class TaskConfig:
             if "smoke_events" in section.values:
                 smoke_events = section.integer("smoke_events", 0, MAX_SMOKE_EVENTS)
         files = _files(sections["files"]) if "files" in sections else {}
+        tables: dict[str, Any] = {
+            key: _policy(sections[key], kind) for key, kind in TaskSettings.TABLES.items() if key in sections
+        }
         dictionary = _dictionary(sections["tunnel"], files) if "tunnel" in sections else ""
         return cls(
             name=name,
@@ -220,11 +200,9 @@ class TaskConfig:
             files=files,
             limits=limits,
             policies=policies,
-            history=_policy(sections["history"], HistoryPolicy) if "history" in sections else None,
-            state=_policy(sections["state"], StatePolicy) if "state" in sections else None,
-            output=_policy(sections["output"], OutputPolicy) if "output" in sections else OutputPolicy(),
+            **tables,
             reads=_reads(sections["reads"], name) if "reads" in sections else (),
-            cloud=_policy(sections["cloud"], CloudPolicy) if "cloud" in sections else CloudPolicy(),
+            modules=_modules(sections["modules"], name) if "modules" in sections else {},
             simulation_events=events,
             smoke_events=smoke_events,
             dictionary=dictionary,
@@ -318,11 +296,24 @@ def _trigger(section: _Section) -> TriggerCondition:
         raise section.error(error.where.removeprefix("trigger").removeprefix("."), error.what) from error
 
 
-def _policy[P: (HistoryPolicy, StatePolicy, CloudPolicy, OutputPolicy)](section: _Section, kind: type[P]) -> P:
+def _policy(section: _Section, kind: type[Table]) -> Table:
     try:
         return kind.parse(section.only(*kind.KEYS).values)
     except ProtocolError as error:
         raise section.error(error.where.removeprefix(section.name).removeprefix("."), error.what) from error
+
+
+def _modules(section: _Section, task: str) -> dict[str, str]:
+    if len(section.values) > MAX_MODULE_SETS:
+        raise section.error("", f"names {len(section.values)} sets of modules, more than {MAX_MODULE_SETS}")
+    for name in section.values:
+        if not is_name(name):
+            raise section.error(name[:80], f"is not the name of a set: {NAME_RULE}")
+        if name == task:
+            raise section.error(name, "is the task itself, not a set of shared modules")
+        if not is_version(section.text(name)):
+            raise section.error(name, f'must be a version, such as "v3", is {_shown(section.values[name])}')
+    return dict(sorted(section.values.items()))
 
 
 def _reads(section: _Section, task: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Imports that a task may make, and the ways to do without others."""
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from walle.engine_ext.vm.imports import ALLOWED_IMPORTS, is_allowed
 
@@ -30,8 +30,8 @@ _INSTEAD = {
 }  # fmt: skip
 
 
-def own_modules(sources: Collection[str]) -> set[str]:
-    """Return the full names of the modules in a task's source files, packages included."""
+def module_names(sources: Iterable[str]) -> set[str]:
+    """Return the full names of the modules in source files, packages included."""
     found = set()
     for path in sources:
         parts = path.removesuffix(".py").split("/")
@@ -41,11 +41,11 @@ def own_modules(sources: Collection[str]) -> set[str]:
     return found
 
 
-def refusal(module: str, own: Collection[str]) -> str:
-    """Return why a task may not import a module and what to do, empty if it may; `own` are the task's modules."""
+def refusal(module: str, own: Collection[str], owner: str = "the task") -> str:
+    """Return why a task may not import a module and what to do, empty if it may; `own` are the modules of `owner`."""
     top = module.partition(".")[0]
     if top in own:
-        return "" if module in own else f"imports {module}, which the task does not have{_near(module, own)}"
+        return "" if module in own else f"imports {module}, which {owner} does not have{_near(module, own)}"
     if is_allowed(module):
         return ""
     if instead := _INSTEAD.get(module) or _INSTEAD.get(top if top != "walle" else ""):
