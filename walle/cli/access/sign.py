@@ -110,7 +110,7 @@ def _build(repo: Path, scenario: str, task: str, version: str, pythons: tuple[st
     from dulwich.refs import Ref
     from dulwich.repo import Repo
 
-    from walle.deploy.git.repo import TAG_PREFIX, read_tree
+    from walle.deploy.git.repo import TAG_PREFIX, modules_in, read_tree
     from walle.task.format.bundle import TaskVersion, build_unsigned
     from walle.task.format.compilers import other_pythons
 
@@ -124,7 +124,8 @@ def _build(repo: Path, scenario: str, task: str, version: str, pythons: tuple[st
         except KeyError as error:
             raise ConfigError(f"{repo}: has no tag {task}/{version}; fetch it with: git fetch --tags") from error
         tree = read_tree(checkout.object_store, sha, scenario, task, version)
-    return build_unsigned(TaskVersion.parse(tree), other_pythons(pythons)).manifest
+        parsed = TaskVersion.parse(tree, modules_in(checkout, scenario))
+    return build_unsigned(parsed, other_pythons(pythons)).manifest
 
 
 def differences(mine: "Manifest", theirs: "Manifest") -> list[str]:

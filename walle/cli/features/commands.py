@@ -3,6 +3,7 @@
 import asyncio
 import bisect
 import contextlib
+import dataclasses
 import gc
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -327,8 +328,10 @@ def made_by(
     manifest = _manifest(url, token, scenario, name, version)
     files = [{"path": one.path, "sha256": one.sha256, "size_bytes": one.size_bytes, "route": one.route}
              for one in (*manifest.files, *manifest.cloud_files)]  # fmt: skip
-    report = {"task": task, "version": manifest.version, "commit": manifest.commit, "files": files}
+    modules = [dataclasses.asdict(one) for one in manifest.modules]
+    report = {"task": task, "version": manifest.version, "commit": manifest.commit, "modules": modules, "files": files}
     lines = [f"{task} {manifest.version}, commit {manifest.commit}"]
+    lines += [f"shared modules {one.name} {one.version}, commit {one.commit}" for one in manifest.modules]
     lines += [f"{one['sha256']}  {one['size_bytes']:>12,}  {one['path']}" for one in files]
     emit(report, as_json=as_json, text=escape("\n".join(lines)))
 

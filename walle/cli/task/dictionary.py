@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli.output import JsonFlag, emit, working
+from walle.cli.task.modules import ModulesOption, read_version
 from walle.cli.task.task_toml import set_text
 from walle.errors import ConfigError
 
@@ -34,6 +35,7 @@ def dictionary(
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
     size: Annotated[int, typer.Option(help="Bytes of the dictionary at most.", min=256, max=131_072)] = 16_384,
     write: Annotated[bool, typer.Option("--write", help="Write it even if it saves nothing.")] = False,
+    modules: ModulesOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a dictionary on a task's features, say what it brings, and put it into the task where it pays.
@@ -46,7 +48,7 @@ def dictionary(
     from walle.pipeline.tunnel.layouts import UPLOAD
 
     with working("making features", as_json=as_json):
-        uploads = _features(folder, events, mapping, limit)
+        uploads = _features(folder, events, mapping, limit, modules)
     measured = uploads[::_HELD_BACK]
     samples = [UPLOAD.pack(upload) for index, upload in enumerate(uploads) if index % _HELD_BACK]
     with working(f"training on {len(samples)} features", as_json=as_json):
@@ -88,18 +90,19 @@ def dictionary(
     emit(report, as_json=as_json, text="\n".join(lines))
 
 
-def _features(folder: Path, events: Path | None, mapping: Path | None, limit: int) -> "list[Upload]":
+def _features(
+    folder: Path, events: Path | None, mapping: Path | None, limit: int, modules: Sequence[str] | None
+) -> "list[Upload]":
     """Return the uploads that the task makes of the events, on one kind of device."""
     from walle.base import plain
-    from walle.cli.task.folder import read_folder
     from walle.cli.task.simulation import read_log
     from walle.cloud.simulation.simulation import DEVICE_KINDS, SimulatedRun, Simulator
     from walle.pipeline.events.event_files import EventFiles
     from walle.protocol import Upload
-    from walle.task.format.bundle import TaskVersion, build_bundle
+    from walle.task.format.bundle import build_bundle
     from walle.trust.signing import Signer
 
-    version = TaskVersion.parse(read_folder(folder))
+    version = read_version(folder, modules)
     bundle = build_bundle(version, Signer.generate())
     played: bytes | None
     if events is not None:

@@ -30,13 +30,12 @@ class TaskFolderError(ConfigError):
         self.folder = folder
 
 
-def read_files(folder: Path) -> "tuple[dict[str, bytes], dict[str, LargeFile]]":
+def read_files(folder: Path, needed: str = "task.toml") -> "tuple[dict[str, bytes], dict[str, LargeFile]]":
     """Return the folder's files by path, and those that Git LFS keeps beside it; without .git and caches.
 
     Raises:
-        TaskFolderError: it is not a folder, lacks task.toml, or holds links, too many files or too many bytes.
+        TaskFolderError: it is not a folder, lacks the file `needed`, or holds links, too many files or too many bytes.
     """
-    from walle.task.format.bundle import CONFIG_FILE
     from walle.task.format.large_file import LargeFile, PointerError, parse_pointer
     from walle.task.format.tree import MAX_TREE_BYTES, MAX_TREE_FILES
 
@@ -69,8 +68,8 @@ def read_files(folder: Path) -> "tuple[dict[str, bytes], dict[str, LargeFile]]":
             kept = git_large_files(folder) or folder
             place = kept / pointer.sha256[:2] / pointer.sha256[2:4] / pointer.sha256
             large[path] = LargeFile(pointer.sha256, pointer.size_bytes, place)
-    if CONFIG_FILE not in files:
-        raise TaskFolderError(folder, f"has no {CONFIG_FILE}; write a task with: walle task new NAME")
+    if needed not in files:
+        raise TaskFolderError(folder, f"has no {needed}; write a task with: walle task new NAME")
     return files, large
 
 

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli.output import JsonFlag, emit, working
+from walle.cli.task.modules import ModulesOption, read_version
 from walle.errors import WalleError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from walle.deploy.releases.simulated_fault import SimulatedFault
     from walle.deploy.releases.simulation_result import SimulationResult
     from walle.pipeline.events.event_log import EventLog, LineReport
-    from walle.task.format.tree import TaskTree
+    from walle.task.format.bundle import TaskVersion
     from walle.task.run.event_play import Until
     from walle.task.run.log import LogLine
 
@@ -57,6 +58,7 @@ def simulate(
     app_version: Annotated[str, typer.Option(help="Play on one device of this app version.")] = "",
     os: Annotated[str, typer.Option("--os", help="Play on one device of this system, such as android.")] = "",
     show: Annotated[bool, typer.Option("--show", help="Show the output of each run.")] = False,
+    modules: ModulesOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a task on this machine as the cloud does before it releases it.
@@ -74,13 +76,11 @@ def simulate(
     """
     if mapping is not None and events is None:
         raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")
-    from walle.cli.task.folder import read_folder
     from walle.deploy.fleet.device_group import DeviceGroup
-    from walle.task.format.bundle import TaskVersion
 
-    version = TaskVersion.parse(read_folder(folder))
-    tree = version.tree
-    with working(f"simulating {tree.task}", as_json=as_json):
+    version = read_version(folder, modules)
+    task = version.tree.task
+    with working(f"simulating {task}", as_json=as_json):
         if events is not None:
             played: PlayedLog | None = read_log(events, mapping, limit)
         elif version.simulation_events is not None:
@@ -90,13 +90,15 @@ def simulate(
         end = _end_of(until, version.config.trigger.longest_ms, played)
         started_s = time.monotonic()
         record = _Record(played)
-        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os), users, end))
+        result = asyncio.run(
+            _simulate(version, played, record, DeviceGroup(app_version=app_version, os=os), users, end)
+        )
         took_ms = (time.monotonic() - started_s) * 1000
-    name = f"{tree.scenario}/{tree.task}/{tree.version}"
+    name, files = version.name, version.traced_files
     own_folder = "" if folder == Path() else str(folder)
     log_name = "" if played is None else str(played.path)
-    faults = [record.with_line(one.in_sources(name, tree.files, own_folder, log_name)) for one in result.faults]
-    report = _report(tree.task, result, played, record, took_ms, faults)
+    faults = [record.with_line(one.in_sources(name, files, own_folder, log_name)) for one in result.faults]
+    report = _report(task, result, played, record, took_ms, faults)
     state = version.config.state
     report["state_max_bytes"] = 0 if state is None else state.max_bytes
     emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
@@ -298,7 +300,7 @@ def _json_of(value: Any) -> Any:
 
 
 async def _simulate(
-    tree: "TaskTree",
+    version: "TaskVersion",
     played: PlayedLog | None,
     record: _Record,
     group: "DeviceGroup",
@@ -307,10 +309,10 @@ async def _simulate(
 ) -> "SimulationResult":
     from walle.cloud.simulation.simulation import DEVICE_KINDS, Simulator
     from walle.pipeline.events.event_files import EventFiles
-    from walle.task.format.bundle import TaskVersion, build_bundle
+    from walle.task.format.bundle import build_bundle
     from walle.trust.signing import Signer
 
-    bundle = build_bundle(TaskVersion.parse(tree), Signer.generate())
+    bundle = build_bundle(version, Signer.generate())
     simulator = Simulator(1, on_log=record.add_log, on_run=record.add_run)
     data = None if played is None else played.data
     kinds = [group.device] if group.app_version or group.os else DEVICE_KINDS

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from walle.engine_ext.vm.bytecode import TAG
-from walle.errors import DeployError
+from walle.errors import WalleError
 from walle.protocol import (
     DICTIONARY_MARK,
     MAX_DICTIONARY_BYTES,
@@ -305,7 +305,7 @@ def find_module_sets(config: TaskConfig, sources: Iterable[str], find_modules: F
     for name, version in config.modules.items():
         try:
             modules = find_modules(name, version)
-        except DeployError as error:
+        except WalleError as error:
             raise TaskConfigError(CONFIG_FILE, "modules", name, f"= {version!r} cannot be used: {error}") from error
         for unit in sorted(modules.units):
             if unit in owners:

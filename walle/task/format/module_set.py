@@ -31,7 +31,7 @@ _RESERVED = frozenset({"__init__", "main", "resources", "simulation", "walle"}) 
 
 
 type FindModules = Callable[[str, str], "ModuleSet"]
-"""A function from the name and the version of a set to the set. It raises DeployError where there is none."""
+"""A function from the name and the version of a set to the set. It raises WalleError where there is none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,9 @@ class ModuleSet:
             what = f'must be [modules] with name = "{tree.task}" alone, as the branch and the tag name the set'
             raise BundleError(MODULES_FILE, what)
         files = {path: data for path, data in tree.files.items() if path != MODULES_FILE}
-        for path in (*files, *tree.large):
+        for path in tree.large:
+            raise BundleError(path, "is a Git LFS pointer; a set has its modules in git")
+        for path in files:
             _check_path(path)
         if len(files) > MAX_SET_FILES or sum(map(len, files.values())) > MAX_SET_BYTES:
             what = f"the set has more than {MAX_SET_FILES} modules, or {MAX_SET_BYTES} bytes; make two of it"
