@@ -31,7 +31,14 @@ import numpy as np  # noqa: E402  # the path must be set first
 import onnxruntime  # noqa: E402
 
 import walle  # noqa: E402
-from apps.livestream.task_files import NO_EXCLUSIVE_FILES, Models, choose_models, tasks_of, write_task  # noqa: E402
+from apps.livestream.task_files import (  # noqa: E402
+    NO_EXCLUSIVE_FILES,
+    Models,
+    add_modules,
+    choose_models,
+    tasks_of,
+    write_task,
+)
 from benchmarks.headline import print_headline  # noqa: E402
 from benchmarks.highlights import architectures, public_models  # noqa: E402
 from walle.engine_ext.session import load  # noqa: E402
@@ -164,7 +171,7 @@ async def task_rows(folder: Path, models: Models, rounds: int) -> list[dict[str,
     sound = (0.1 * rng.standard_normal(16_000)).astype(np.float32)
     rows = []
     for name in tasks_of(models):
-        vm = VM(write_task(name, folder / name, models), name=name)
+        vm = VM(add_modules(write_task(name, folder / name, models)), name=name)
         state: dict[str, Any] | None = None if name == "face" else {}
         cpu, wall, phases = list[float](), list[float](), list[dict[str, float]]()
         for number in range(-3, rounds):

@@ -32,6 +32,7 @@ from apps.livestream.task_files import (
     TASKS,
     Models,
     add_model_options,
+    add_modules,
     chosen_models,
     manifest,
     write_task,
@@ -95,7 +96,7 @@ class Task:
 async def task(name: str, models: Models, **changed: Any) -> AsyncIterator[Task]:
     """Give a task in a VM; `changed` are arguments of `write_task`."""
     with tempfile.TemporaryDirectory() as folder:
-        vm = VM(write_task(name, Path(folder), models, **changed), name=name)
+        vm = VM(add_modules(write_task(name, Path(folder), models, **changed)), name=name)
         try:
             yield Task(vm, name)
         finally:

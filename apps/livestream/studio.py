@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from apps.livestream.player import SCENARIO
-from apps.livestream.task_files import Models, tasks_of, write_task
+from apps.livestream.task_files import MODULES, Models, tasks_of, write_modules, write_task
 from apps.task_repo import TaskRepo
 from walle.client.release_client import ReleaseClient, ReleaseJson
 from walle.cloud import Cloud, CloudConfig
@@ -31,9 +31,9 @@ class TasksNotInstalledError(WalleError):
 class Studio:
     """Cloud and devices, within `async with`. `folder` holds all that they keep.
 
-    `settings` replace settings of a task by its name, as `write_task` takes them. The tasks are pushed with git and
-    released; each device is a beta device, so it gets them after the simulation. `cloud` makes the cloud, by default in
-    this process; one made elsewhere gives its `address` and `home` too.
+    `settings` replace settings of a task by its name, as `write_task` takes them. The tasks and the modules that they
+    share are pushed with git, and the tasks released; each device is a beta device, so it gets them after the
+    simulation. `cloud` makes the cloud, by default in this process; one made elsewhere gives its `address` and `home`.
 
     Raises, from entering:
         GitError, ModelFileError, TaskFilesError: the tasks cannot be pushed.
@@ -78,6 +78,7 @@ class Studio:
 
     async def _ship(self, releases: ReleaseClient) -> None:
         repo = TaskRepo(self._folder / "work", self.cloud.address.url, SCENARIO, self.cloud.home.admin_token)
+        await asyncio.to_thread(repo.push, MODULES, VERSION, write_modules)
         for name in self._tasks:
             write = functools.partial(write_task, name, models=self._models, settings=self._settings.get(name))
             await asyncio.to_thread(repo.push, name, VERSION, write)

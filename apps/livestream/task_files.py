@@ -1,4 +1,4 @@
-"""Task folders as they are pushed: the sources in tasks/, common modules, and their models in resources/.
+"""Task folders as they are pushed, the sources in tasks/ with their models in resources/, and their shared modules.
 
     python -m apps.livestream.task_files FOLDER [--models own|public] [--models-dir DIR]
 
@@ -25,17 +25,8 @@ from walle.model_files import ModelFolder, ModelManifest, default_folder
 APP = Path(__file__).parent
 TASKS = APP / "tasks"
 MANIFEST_PATH = APP / "models.toml"
-COMMON = TASKS / "common"
-# The tasks, and the modules of tasks/common that are laid beside their own.
-MODULES = {
-    "item": ("boxes", "cells", "frame", "item_detector", "labels", "nanodet", "own_detector", "settings"),
-    "face": ("boxes", "cells", "frame", "own_detector", "settings"),
-    "voice": ("settings",),
-    "highlight": ("boxes", "cells", "frame", "item_detector", "labels", "nanodet", "own_detector", "settings"),
-    "palm": ("boxes", "frame", "settings"),
-    "article": ("frame", "settings"),
-}
-NAMES = tuple(MODULES)
+MODULES = "common"  # the set of modules that the tasks share, and its folder in tasks/
+NAMES = ("item", "face", "voice", "highlight", "palm", "article")
 # The published models of a task, by the detectors that its settings may name.
 DETECTORS = {
     "item": {"nanodet": "det_nanodet"},
@@ -231,8 +222,18 @@ def embedder_of(models: Models) -> tuple[str, str]:
 def write_sources(name: str, target: Path) -> None:
     """Write a task's folder without its models to `target`, which may exist already."""
     shutil.copytree(TASKS / name, target, dirs_exist_ok=True, ignore=_NOT_PUSHED)
-    for module in MODULES[name]:
-        shutil.copyfile(COMMON / f"{module}.py", target / f"{module}.py")
+
+
+def write_modules(target: Path) -> Path:
+    """Write the set of shared modules as it is pushed to `target`, which may exist already; return it."""
+    return shutil.copytree(TASKS / MODULES, target, dirs_exist_ok=True, ignore=_NOT_PUSHED)
+
+
+def add_modules(folder: Path) -> Path:
+    """Copy the shared modules into a task's folder, which a program runs without a cloud; return the folder."""
+    for path in (TASKS / MODULES).glob("*.py"):
+        shutil.copyfile(path, folder / path.name)
+    return folder
 
 
 def _settings(path: Path, changed: Mapping[str, Any], detectors: tuple[str, ...]) -> dict[str, Any]:
@@ -269,12 +270,13 @@ def chosen_models(arguments: argparse.Namespace) -> Models:
 
 
 def main() -> None:
-    """Write the folders of the tasks that run with the models."""
+    """Write the folders of the tasks that run with the models, and of their shared modules."""
     parser = argparse.ArgumentParser(description="Write the livestream app's task folders, with their models.")
     parser.add_argument("folder", type=Path)
     add_model_options(parser)
     arguments = parser.parse_args()
     models = chosen_models(arguments)
+    print(write_modules(arguments.folder / MODULES))  # noqa: T201 -- a command's result
     for name in tasks_of(models):
         print(write_task(name, arguments.folder / name, models))  # noqa: T201 -- a command's result
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from apps.livestream.player import DECIDER
 from apps.livestream.seconds import SOUND_TASK, SecondBuilder
-from apps.livestream.task_files import NO_EXCLUSIVE_FILES
+from apps.livestream.task_files import NO_EXCLUSIVE_FILES, add_modules
 from walle import cv
 from walle.access.identity.authority import Authority
 from walle.vm import VM
@@ -65,7 +65,7 @@ class Tasks:
     def __init__(self, folders: Mapping[str, Path], *, views: int) -> None:
         self.runs = ModelRuns()
         self._views = views
-        self._vms = {name: VM(folders[name], name=name) for name in folders}
+        self._vms = {name: VM(add_modules(folder), name=name) for name, folder in folders.items()}
         self.of_frames = [name for name in folders if name not in (SOUND_TASK, DECIDER)]
         self._vms[_CLOSER] = VM(folders[DECIDER], name=_CLOSER)
 

@@ -51,7 +51,7 @@ def mypy(folder: Path, cache: Path) -> tuple[int, list[str]]:
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}", "."],
         cwd=folder,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
+        env={**os.environ, "MYPYPATH": f"{ROOT}{os.pathsep}{task_files.TASKS / task_files.MODULES}"},
         capture_output=True,
         text=True,
         check=False,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import walle.task.run.runner  # noqa: F401 -- it registers the modules that a VM in a host runs
-from apps.livestream.task_files import OPTIONAL, lacking_models, write_task
+from apps.livestream.task_files import OPTIONAL, add_modules, lacking_models, write_task
 from walle.model_files import ModelFolder, default_folder
 from walle.task.format.config import TaskConfig
 from walle.vm import VM, VmHost
@@ -98,7 +98,7 @@ def task_folder(models: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -
 async def running(folder: Path, name: str, host: VmHost | None = None, **limits: int) -> AsyncIterator[TaskVm]:
     """Give the task in a VM with the limits of its task.toml, but for those given."""
     config = TaskConfig.parse((folder / "task.toml").read_bytes(), "task.toml")
-    vm = VM(folder, name=name, limits={**config.limits, **limits}, host=host)
+    vm = VM(add_modules(folder), name=name, limits={**config.limits, **limits}, host=host)
     try:
         yield TaskVm(vm, name)
     finally:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.livestream.task_files import TASKS
+from apps.livestream.task_files import TASKS, add_modules
 from tests.apps.livestream import reference
 from tests.apps.livestream.conftest import running
 from walle.task.format.config import TaskConfig
@@ -227,7 +227,7 @@ def test_the_probability_is_the_logistic_function_of_the_weighted_evidence() -> 
 async def vm_of(folder: Path) -> AsyncIterator[VM]:
     """Give the task in a VM, with the limits of its task.toml."""
     limits = TaskConfig.parse((folder / "task.toml").read_bytes(), "task.toml").limits
-    vm = VM(folder, name="highlight", limits=limits)
+    vm = VM(add_modules(folder), name="highlight", limits=limits)
     try:
         yield vm
     finally:
