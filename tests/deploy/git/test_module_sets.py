@@ -65,7 +65,7 @@ def test_a_set_is_pushed_listed_and_used_by_the_tasks_of_its_scenario(author: Au
     assert author.push("common/v1").returncode == 0
     author.tag("ipv/v1", TASK)
     assert author.push("ipv/v1").returncode == 0
-    assert (author.repos.tasks("shop"), author.repos.module_sets("shop")) == (["ipv"], ["common"])
+    assert (author.repos.tasks("shop"), author.repos.module_sets("shop")) == (["ipv"], {"common": ["v1"]})
     manifest = build_unsigned(author.repos.read_version("shop", "ipv", "v1")).manifest
     assert [entry.path for entry in manifest.files] == ["boxes.pyc", "cells.pyc", "main.pyc"]
     assert [(one.name, one.version, one.commit) for one in manifest.modules] == [("common", "v1", commit)]
@@ -79,7 +79,7 @@ def test_a_set_and_the_task_that_names_it_may_come_in_one_push(author: Author) -
     author.tag("zed/v1", SET | {"modules.toml": b'[modules]\nname = "zed"\n'})
     author.tag("common/v1", SET)
     assert author.push("ipv/v1", "common/v1", "zed/v1").returncode == 0
-    assert author.repos.module_sets("shop") == ["common", "zed"]
+    assert author.repos.module_sets("shop") == {"common": ["v1"], "zed": ["v1"]}
     author.tag("more/v1", SET | {"modules.toml": b'[modules]\nname = "more"\n', "boxes.py": b"import os\n"})
     author.tag("ipv/v2", TASK | {"task.toml": CONFIG + b'[modules]\nmore = "v1"\n'})
     said = author.push("ipv/v2", "more/v1").stderr
@@ -112,7 +112,7 @@ def test_one_name_is_not_a_task_and_a_set(author: Author) -> None:
     author.tag("ipv/v2", SET | {"modules.toml": b'[modules]\nname = "ipv"\n'})
     assert author.push("ipv/v1").returncode == 0
     assert "ipv has versions as a task, and one name is never both" in author.push("ipv/v2").stderr
-    assert (author.repos.tasks("shop"), author.repos.module_sets("shop")) == (["ipv"], ["common"])
+    assert (author.repos.tasks("shop"), author.repos.module_sets("shop")) == (["ipv"], {"common": ["v1"]})
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_set_that_no_task_could_use_is_refused(author: Author, files: dict[str
     author.tag("common/v1", SET | files)
     done = author.push("common/v1")
     assert message in done.stderr
-    assert author.repos.module_sets("shop") == []
+    assert author.repos.module_sets("shop") == {}
 
 
 def test_a_set_of_another_scenario_is_not_found(author: Author) -> None:
@@ -151,3 +151,22 @@ def test_a_set_whose_tag_is_gone_is_an_error_that_names_it(author: Author) -> No
         git(Path(repo.path), "tag", "-d", "common/v1")
     with pytest.raises(TaskConfigError, match=r"task.toml:6: \[modules\] common = 'v1' cannot be used: .* no tag"):
         author.repos.read_version("shop", "ipv", "v1")
+
+
+def test_the_changes_of_a_version_have_those_of_its_shared_modules(author: Author) -> None:
+    author.tag("common/v1", SET)
+    author.tag("common/v2", SET | {"cells.py": b"SIZE = 2\n"})
+    author.tag("ipv/v1", FILES)
+    author.tag("ipv/v2", TASK)
+    author.tag("ipv/v3", TASK | {"task.toml": TASK["task.toml"].replace(b"v1", b"v2")})
+    assert author.push("common/v1", "common/v2", "ipv/v1", "ipv/v2", "ipv/v3").returncode == 0
+    history = TaskHistory(author.repos)
+    assert history.module_sets("shop") == [("common", ["v2", "v1"])]
+    added = history.changes("shop", "ipv", "v1", "v2")
+    shared = {f"shared modules common/{name}" for name in SET}
+    assert {one.path: one.what for one in added} == {
+        "main.py": "changed", "task.toml": "changed", **dict.fromkeys(shared, "added")
+    }  # fmt: skip
+    config, cells = sorted(history.changes("shop", "ipv", "v2", "v3"), key=lambda one: one.path, reverse=True)
+    assert (config.path, cells.path) == ("task.toml", "shared modules common/cells.py")
+    assert cells.lines[-2:] == ("-SIZE = 1", "+SIZE = 2")

@@ -92,16 +92,16 @@ class TaskRepos:
 
     def tasks(self, scenario: str) -> list[str]:
         """Return the tasks of `scenario` that have a version."""
-        return self._names(scenario, of_sets=False)
+        return list(self._tagged(scenario, of_sets=False))
 
-    def module_sets(self, scenario: str) -> list[str]:
-        """Return the sets of shared modules of `scenario` that have a version."""
-        return self._names(scenario, of_sets=True)
+    def module_sets(self, scenario: str) -> dict[str, list[str]]:
+        """Return the sets of shared modules of `scenario` that have a version, with their versions, oldest first."""
+        return self._tagged(scenario, of_sets=True)
 
-    def _names(self, scenario: str, *, of_sets: bool) -> list[str]:
+    def _tagged(self, scenario: str, *, of_sets: bool) -> dict[str, list[str]]:
         with self.open(scenario) as repo:
-            versions = _versions(repo)
-            return sorted(name for name in versions if has_modules(repo, name, versions[name][0]) is of_sets)
+            found = sorted(_versions(repo).items())
+            return {name: versions for name, versions in found if has_modules(repo, name, versions[0]) is of_sets}
 
     def versions(self, scenario: str, task: str) -> list[str]:
         """Return the versions of a task, oldest number first.

@@ -3,14 +3,17 @@
 import dataclasses
 import difflib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from dulwich.diff_tree import tree_changes
 from dulwich.object_store import BaseObjectStore
-from dulwich.objects import Blob, Commit, ObjectID
+from dulwich.objects import Blob, Commit, ObjectID, Tree
 from dulwich.refs import Ref
+from dulwich.repo import Repo
 
 from walle.deploy.git.repo import TAG_PREFIX, RepoError, TaskRepos, peel
+from walle.task.format.bundle import CONFIG_FILE
+from walle.task.format.config import TaskConfig, TaskConfigError
 from walle.task.format.tree import MAX_TREE_FILES
 
 MAX_VERSIONS = 200  # newest versions of a task that are shown
@@ -86,27 +89,54 @@ class TaskHistory:
                 )
         return found
 
+    def module_sets(self, scenario: str) -> list[tuple[str, list[str]]]:
+        """Return each set of shared modules of a scenario with its versions, the newest first."""
+        return [(name, versions[::-1]) for name, versions in self._repos.module_sets(scenario).items()]
+
     def changes(self, scenario: str, task: str, old: str, new: str) -> list[FileChange]:
-        """Return the files that differ between two versions, by path; of `old` "", all files of `new`."""
+        """Return the files that differ between two versions, by path; of `old` "", all files of `new`.
+
+        Those of sets of shared modules whose version differs are among them, as `shared modules SET/PATH`.
+        """
         for version in filter(None, (old, new)):
             self._repos.check_version(scenario, task, version)
         with self._repos.open(scenario) as repo:
             store = repo.object_store
-            trees = [
-                _commit(store, repo.refs[Ref(_tag(task, name))], scenario, task, name).tree if name else None
-                for name in (old, new)
-            ]
+            trees = [_tree(repo, scenario, task, version) for version in (old, new)]
+            compared = [("", trees)]
+            before, after = (_sets_of(store, tree) for tree in trees)
+            for name in sorted(before.keys() | after.keys()):
+                if before.get(name) != after.get(name):
+                    trees = [_tree(repo, scenario, name, one.get(name, "")) for one in (before, after)]
+                    compared.append((f"shared modules {name}/", trees))
             found: list[FileChange] = []
             left = MAX_LINES
-            for change in tree_changes(store, trees[0], trees[1]):
-                if len(found) >= MAX_TREE_FILES:
-                    break
-                sides = [_blob(store, side.sha if side is not None else None) for side in (change.old, change.new)]
-                path = next(side.path for side in (change.new, change.old) if side is not None and side.path)
-                made = _change(path.decode("utf-8", "replace"), sides[0], sides[1], left)
-                left -= len(made.lines)
-                found.append(made)
+            for prefix, (first, second) in compared:
+                for change in tree_changes(store, first, second):
+                    if len(found) >= MAX_TREE_FILES:
+                        break
+                    sides = [_blob(store, side.sha if side is not None else None) for side in (change.old, change.new)]
+                    path = next(side.path for side in (change.new, change.old) if side is not None and side.path)
+                    made = _change(prefix + path.decode("utf-8", "replace"), sides[0], sides[1], left)
+                    left -= len(made.lines)
+                    found.append(made)
         return sorted(found, key=lambda one: one.path)
+
+
+def _tree(repo: Repo, scenario: str, name: str, version: str) -> ObjectID | None:
+    """Return the tree of a version of a task or of a set of modules, None for "" and for one that does not exist."""
+    sha = repo.refs.read_ref(Ref(_tag(name, version))) if version else None
+    return None if sha is None else _commit(repo.object_store, ObjectID(sha), scenario, name, version).tree
+
+
+def _sets_of(store: BaseObjectStore, tree: ObjectID | None) -> Mapping[str, str]:
+    """Return the sets of shared modules that a task's tree names, with their versions."""
+    found = None if tree is None else store[tree]
+    try:
+        text = _blob(store, found[CONFIG_FILE.encode()][1]) if isinstance(found, Tree) else None
+        return TaskConfig.parse(text or b"", CONFIG_FILE).modules
+    except (KeyError, TaskConfigError):
+        return {}
 
 
 def _change(path: str, before: bytes | None, after: bytes | None, left: int) -> FileChange:
