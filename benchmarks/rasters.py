@@ -21,7 +21,7 @@ import onnx
 from benchmarks.fig10 import networks
 from benchmarks.headline import print_headline
 from walle.engine_ext import _core
-from walle.engine_ext.onnx_import import convert_bytes
+from walle.engine_ext.conversion import convert_bytes
 
 
 def inputs_of(entry: dict[str, Any]) -> dict[str, Any]:

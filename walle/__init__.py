@@ -7,7 +7,7 @@ import importlib
 
 TYPE_CHECKING = False  # importing `typing` would take a third of a task VM's start-up
 if TYPE_CHECKING:
-    from walle.engine_ext.onnx_import import convert
+    from walle.engine_ext.conversion import convert
     from walle.engine_ext.operators import OperatorInfo, operators
     from walle.engine_ext.session import Module, Session, backends
     from walle.engine_ext.session_info import BackendInfo, Plan, TensorInfo
@@ -24,7 +24,7 @@ _MODULE_OF = {
     "TensorInfo": "walle.engine_ext.session_info",
     "WalleError": "walle.errors",
     "backends": "walle.engine_ext.session",
-    "convert": "walle.engine_ext.onnx_import",
+    "convert": "walle.engine_ext.conversion",
     "operators": "walle.engine_ext.operators",
 }
 _SUBMODULES = frozenset({"cv", "np", "onnx_backend", "vm"})

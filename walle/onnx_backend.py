@@ -11,7 +11,7 @@ import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
-from walle.engine_ext.onnx_import import convert_bytes
+from walle.engine_ext.conversion import convert_bytes
 from walle.engine_ext.session import load
 
 

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.livestream.torch_weights import TorchWeightsError, read_weights
+from walle.engine_ext.errors import ModelError
 from walle.engine_ext.model import GraphBuilder, Value
+from walle.engine_ext.torch_weights import read_weights
 
 SIDE = 224
 CELL = 32
@@ -64,7 +65,7 @@ def build_article_map(graph: GraphBuilder, weights: Weights, *, side: int = SIDE
     """Add the network to an empty graph, with the names that its layers have in PyTorch.
 
     Raises:
-        TorchWeightsError: the weights are not those of EfficientNet-Lite0.
+        ModelError: the weights are not those of EfficientNet-Lite0.
         ValueError: `side` is not a multiple of 32.
     """
     if side < CELL or side % CELL:
@@ -72,7 +73,7 @@ def build_article_map(graph: GraphBuilder, weights: Weights, *, side: int = SIDE
     try:
         _Network(graph, weights, side).build(classes=classes)
     except KeyError as error:
-        raise TorchWeightsError(f"has no tensor {error}: it is not EfficientNet-Lite0") from error
+        raise ModelError(f"has no tensor {error}: it is not EfficientNet-Lite0") from error
 
 
 class _Network:
@@ -91,11 +92,11 @@ class _Network:
                 x, side = self._block(x, side, f"_blocks.{block}", stage, is_first=number == 0)
                 block += 1
         if f"_blocks.{block}._bn1.weight" in self._weights:
-            raise TorchWeightsError(f"has more than {block} blocks: it is not EfficientNet-Lite0")
+            raise ModelError(f"has more than {block} blocks: it is not EfficientNet-Lite0")
         x, side = self._conv(x, side, "_conv_head", "_bn1")
         last, bias = self._weights["_fc.weight"], self._weights["_fc.bias"]
         if last.shape[0] != 1000:
-            raise TorchWeightsError(f"has {last.shape[0]} classes, must have the 1000 of ImageNet")
+            raise ModelError(f"has {last.shape[0]} classes, must have the 1000 of ImageNet")
         # A classifier on each cell is a convolution of 1 x 1; the sum over the articles is another one.
         classifier = [graph.constant("classes.w", last[:, :, None, None]), graph.constant("classes.b", bias)]
         shares = graph.op("Softmax", [graph.op("Conv", [x, *classifier], kernel_shape=[1, 1])], axis=1)
@@ -114,7 +115,7 @@ class _Network:
             y, _ = self._conv(y, side, f"{name}._expand_conv", f"{name}._bn0")
         depthwise = f"{name}._depthwise_conv"
         if self._weights[f"{depthwise}.weight"].shape[2] != stage.kernel:
-            raise TorchWeightsError(f"{depthwise} has another kernel than {stage.kernel}: it is not EfficientNet-Lite0")
+            raise ModelError(f"{depthwise} has another kernel than {stage.kernel}: it is not EfficientNet-Lite0")
         y, result = self._conv(y, side, depthwise, f"{name}._bn1", stride=stage.stride if is_first else 1)
         y, _ = self._conv(y, result, f"{name}._project_conv", f"{name}._bn2", activation=False)
         return (y if is_first else self._graph.op("Add", [x, y])), result
@@ -130,7 +131,7 @@ class _Network:
         mean, variance = self._weights[f"{norm}.running_mean"], self._weights[f"{norm}.running_var"]
         scale = self._weights[f"{norm}.weight"] / np.sqrt(variance + np.float32(_EPSILON))
         if weight.ndim != 4 or weight.shape[0] != len(scale):
-            raise TorchWeightsError(f"{name} and {norm} do not fit: it is not EfficientNet-Lite0")
+            raise ModelError(f"{name} and {norm} do not fit: it is not EfficientNet-Lite0")
         kernel, result = weight.shape[2], math.ceil(side / stride)
         total = max(0, (result - 1) * stride + kernel - side)
         inputs = [
@@ -150,14 +151,14 @@ def write_article_map(source: Path, target: Path, *, side: int = SIDE) -> Path:
     """Write the article map of the checkpoint `source` to `target`; return `target`.
 
     Raises:
-        TorchWeightsError: the file is not EfficientNet-Lite0.
+        ModelError: the file is not EfficientNet-Lite0.
         OSError: it cannot be read.
     """
     graph = GraphBuilder("article_map")
     try:
         build_article_map(graph, read_weights(source.read_bytes()), side=side)
-    except TorchWeightsError as error:
-        raise TorchWeightsError(f"{source}: {error}") from error
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from error
     graph.save(target)
     return target
 

@@ -10,9 +10,10 @@ features over the image. The layout is turned from TFLite's, which ends with the
 import argparse
 from pathlib import Path
 
-from apps.livestream.tflite import TfliteError, TfliteModel, read_tflite
-from apps.livestream.tflite_graph import TfliteGraph
+from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.tflite_import.graph import TfliteGraph
+from walle.engine_ext.tflite_import.read import TfliteModel, read_tflite
 
 EMBEDDING = 256
 
@@ -21,12 +22,12 @@ def build_embedder(graph: GraphBuilder, model: TfliteModel) -> None:
     """Add a classifier of TFLite to an empty graph, with the input of its last layer as a second output.
 
     Raises:
-        TfliteError: it is not convolutions, then a pool over the whole image, a classifier and Softmax.
+        ModelError, UnsupportedError: it is not convolutions, then a pool over all, a classifier and Softmax.
     """
     made = TfliteGraph(graph, model)
     pools = [one for one in model.operators if one.kind == "AveragePool"]
     if len(pools) != 1 or model.operators[-1].kind != "Softmax":
-        raise TfliteError("does not end with a pool over the whole image, a classifier and Softmax")
+        raise ModelError("does not end with a pool over the whole image, a classifier and Softmax")
     shape = graph.constant("embedding_shape", [1, pools[0].result_shape[3]], "int64")
     graph.output("embedding", graph.op("Reshape", [made.values[pools[0].result], shape]))
     graph.output("probabilities", made.values[model.operators[-1].result])
@@ -36,14 +37,14 @@ def write_embedder(source: Path, target: Path) -> Path:
     """Write the embedder of the TFLite file `source` to `target`; return `target`.
 
     Raises:
-        TfliteError: the file is not such a model.
+        ModelError, UnsupportedError: the file is not such a model.
         OSError: it cannot be read.
     """
     graph = GraphBuilder("item_embedder")
     try:
         build_embedder(graph, read_tflite(source.read_bytes()))
-    except TfliteError as error:
-        raise TfliteError(f"{source}: {error}") from error
+    except (ModelError, UnsupportedError) as error:
+        raise type(error)(f"{source}: {error}") from error
     graph.save(target)
     return target
 

@@ -10,9 +10,10 @@ distance from the cell's, width and height, in pixels, then seven points.
 import argparse
 from pathlib import Path
 
-from apps.livestream.tflite import TfliteError, TfliteModel, read_tflite
-from apps.livestream.tflite_graph import TfliteGraph
+from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.tflite_import.graph import TfliteGraph
+from walle.engine_ext.tflite_import.read import TfliteModel, read_tflite
 
 ANCHORS = 2016
 OUTPUTS = {18: "boxes", 1: "scores"}  # names by the count of numbers in a row
@@ -22,7 +23,7 @@ def write_palm_detector(source: Path, target: Path) -> Path:
     """Write the detector of the TFLite file `source` to `target`; return `target`.
 
     Raises:
-        TfliteError: the file is not that model.
+        ModelError, UnsupportedError: the file is not that model.
         OSError: it cannot be read.
     """
     graph = GraphBuilder("palm_detector")
@@ -32,8 +33,8 @@ def write_palm_detector(source: Path, target: Path) -> Path:
         found = _results(model)
         for name in OUTPUTS.values():
             graph.output(name, made.values[found[name]])
-    except TfliteError as error:
-        raise TfliteError(f"{source}: {error}") from error
+    except (ModelError, UnsupportedError) as error:
+        raise type(error)(f"{source}: {error}") from error
     graph.save(target)
     return target
 
@@ -47,7 +48,7 @@ def _results(model: TfliteModel) -> dict[str, int]:
         if shapes[one][:2] == (1, ANCHORS) and shapes[one][2:] in {(count,) for count in OUTPUTS}
     }
     if found.keys() != set(OUTPUTS.values()):
-        raise TfliteError(f"its results are not boxes [1, {ANCHORS}, 18] and scores [1, {ANCHORS}, 1]")
+        raise ModelError(f"its results are not boxes [1, {ANCHORS}, 18] and scores [1, {ANCHORS}, 1]")
     return found
 
 

@@ -45,7 +45,7 @@ def reference(model: Path) -> Path:
     if path.exists():
         return path
     from walle import Session
-    from walle.engine_ext.onnx_import import convert_bytes
+    from walle.engine_ext.conversion import convert_bytes
 
     entry = json.loads((model.parent / "manifest.json").read_bytes())[model.stem]
     session = Session(convert_bytes(in_float64(onnx.load(model))))

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import walle
 from apps.livestream.make_embedder import build_embedder, write_embedder
 from apps.livestream.task_files import manifest
-from apps.livestream.tflite import read_tflite
+from walle.engine_ext.tflite_import.read import read_tflite
 from walle.model_files import ModelFolder
 
 

@@ -11,10 +11,10 @@ import walle
 from apps.livestream.make_embedder import write_embedder
 from apps.livestream.own_models import OwnModels
 from apps.livestream.task_files import NAMES, OPTIONAL
-from apps.livestream.tflite import read_tflite
 from benchmarks import livestream_models
 from benchmarks.fig10.networks import described
 from benchmarks.highlights import architectures, public_models
+from walle.engine_ext.tflite_import.read import read_tflite
 from walle.model_files import ModelFolder
 
 MODELS = Path(__file__).parents[2].parent / "shared/data/models"

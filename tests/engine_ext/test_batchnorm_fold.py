@@ -9,7 +9,7 @@ import pytest
 
 import walle
 from tests.sim.onnx_models import NODE, model, numbers, runtime
-from walle.engine_ext.onnx_import import convert_bytes
+from walle.engine_ext.conversion import convert_bytes
 from walle.onnx_backend import Backend
 
 CASE = Path(__file__).parents[3] / "shared/cases/engine/conv_relu_batchnorm.onnx"

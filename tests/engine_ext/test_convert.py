@@ -8,9 +8,9 @@ from onnx import helper, numpy_helper
 
 import walle
 from tests.sim.onnx_models import NODE, model, numbers, reference
+from walle.engine_ext.conversion import convert_bytes
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
-from walle.engine_ext.onnx_import import convert_bytes
 from walle.engine_ext.onnx_import.weights import Weights
 from walle.onnx_backend import Backend
 

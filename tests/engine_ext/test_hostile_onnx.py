@@ -19,9 +19,9 @@ import walle
 from tests.engine_ext.hostile_onnx import FILES, HostileFile
 from tests.sim.onnx_models import NODE, model
 from walle import onnx_backend
+from walle.engine_ext.conversion import ConvertLimits, convert_bytes
+from walle.engine_ext.conversion.converter import Converter
 from walle.engine_ext.errors import ModelError, UnsupportedError
-from walle.engine_ext.onnx_import import ConvertLimits, convert_bytes
-from walle.engine_ext.onnx_import.converter import Converter
 from walle.engine_ext.session import load
 from walle.errors import EngineError
 
@@ -189,7 +189,7 @@ def test_a_process_that_does_not_start_is_an_error_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "m.onnx").write_bytes(many_nodes(3))
-    monkeypatch.setattr("walle.engine_ext.onnx_import.converter._PROGRAM", "import a_package_that_is_broken")
+    monkeypatch.setattr("walle.engine_ext.conversion.converter._PROGRAM", "import a_package_that_is_broken")
     with Converter() as converter, pytest.raises(ModelError, match=r"ended before.*No module named 'a_package"):
         convert(converter, tmp_path / "m.onnx")
 
@@ -198,7 +198,7 @@ def in_a_program(program: str) -> str:
     """Return what a program prints, which has a small model as `data`."""
     start = (
         "import os, signal, threading\n"
-        "from walle.engine_ext.onnx_import import convert_bytes\n"
+        "from walle.engine_ext.conversion import convert_bytes\n"
         "from tests.engine_ext.test_hostile_onnx import many_nodes\n"
         "data = many_nodes(3)\n"
     )
@@ -217,7 +217,7 @@ def test_a_program_that_ignores_signals_converts() -> None:
 
 def test_a_fork_converts_while_a_thread_of_its_parent_did() -> None:
     program = """
-from walle.engine_ext.onnx_import.convert import _shared
+from walle.engine_ext.conversion.convert import _shared
 _shared()._lock.acquire()  # as a thread does for the time of a conversion
 child = os.fork()
 if child == 0:

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 
 from tests.sim.onnx_models import NODE, model, reference, runtime
 from tests.sim.onnx_suite import all_cases, difference, load_case, quiet, to_value
+from walle.engine_ext.conversion import convert_bytes
 from walle.engine_ext.errors import ModelError, UnsupportedError
-from walle.engine_ext.onnx_import import convert_bytes
 from walle.errors import EngineError
 from walle.onnx_backend import Backend
 

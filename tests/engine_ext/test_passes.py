@@ -13,9 +13,10 @@ import pytest
 
 import walle
 from tests.sim.onnx_models import NODE, make_node, model, numbers, runtime
+from walle.engine_ext.conversion import convert_bytes
 from walle.engine_ext.errors import UnsupportedError
 from walle.engine_ext.model import GraphBuilder
-from walle.engine_ext.onnx_import import convert_bytes, write
+from walle.engine_ext.onnx_import import write
 from walle.engine_ext.onnx_import.graph import Graph, Node, TypeInfo
 from walle.engine_ext.operators import operators
 from walle.engine_ext.session import load

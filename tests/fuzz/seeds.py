@@ -17,8 +17,8 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
+from walle.engine_ext.conversion.convert import convert_bytes
 from walle.engine_ext.model import BITS_ONLY, DTYPES, GraphBuilder, Value
-from walle.engine_ext.onnx_import.convert import convert_bytes
 from walle.errors import EngineError
 
 

@@ -23,8 +23,8 @@ from onnx import defs
 
 from tests.engine_ext.hostile_onnx import FILES
 from tests.sim.onnx_suite import all_cases, load_case, quiet
-from walle.engine_ext.onnx_import import ConvertLimits
-from walle.engine_ext.onnx_import.converter import Converter
+from walle.engine_ext.conversion import ConvertLimits
+from walle.engine_ext.conversion.converter import Converter
 from walle.engine_ext.session import load
 from walle.errors import EngineError
 

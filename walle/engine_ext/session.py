@@ -35,7 +35,7 @@ def _load(model: str | os.PathLike[str] | bytes, make: Callable[[Any], Any]) -> 
         return make(model)
     if not hasattr(_core, "set_rates"):  # a VM has no set_rates, and starts no processes
         raise ModelError(f"{path} is not converted in a task's VM; convert it before: walle model convert")
-    from walle.engine_ext.onnx_import.convert import converted
+    from walle.engine_ext.conversion.convert import converted
 
     with converted(path) as readable:
         try:

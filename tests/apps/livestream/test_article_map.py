@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 import walle
 from apps.livestream.make_article_map import article_classes, build_article_map, write_article_map
-from apps.livestream.torch_weights import TorchWeightsError, read_weights
 from tests.apps.livestream import reference
-from tests.apps.livestream.checkpoints import BLOCKS, checkpoint, lite0
+from tests.sim.checkpoints import BLOCKS, checkpoint, lite0
+from walle.engine_ext.errors import ModelError
 from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.torch_weights import read_weights
 from walle.model_files import ModelFolder
 
 # Classes of ImageNet, from 0.
@@ -100,7 +101,7 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
         ({**weights, "_blocks.1._depthwise_conv.weight": np.zeros((24, 1, 5, 5), np.float32)}, "another kernel than 3"),
     ):
         path.write_bytes(checkpoint(changed))
-        with pytest.raises(TorchWeightsError, match=message) as caught:
+        with pytest.raises(ModelError, match=message) as caught:
             write_article_map(path, tmp_path / "map.walle")
         assert str(caught.value).startswith(str(path))
     with pytest.raises(ValueError, match="multiple of 32"):

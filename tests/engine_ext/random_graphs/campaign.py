@@ -26,7 +26,7 @@ from tests.engine_ext.random_graphs.reference import NoReference
 from tests.engine_ext.random_graphs.shrinking import Sample, as_text, reproduction, shrink
 from tests.engine_ext.random_graphs.transformer import transformer
 from tests.engine_ext.random_graphs.vision import vision
-from walle.engine_ext.onnx_import import convert_bytes
+from walle.engine_ext.conversion import convert_bytes
 from walle.engine_ext.session import load
 from walle.onnx_backend import from_engine, to_engine
 

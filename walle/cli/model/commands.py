@@ -200,7 +200,9 @@ def _plain(value: Any) -> Any:
 
 
 def convert(
-    onnx: Annotated[Path, typer.Argument(help="An ONNX model; external weights are in its folder.")],
+    model: Annotated[
+        Path, typer.Argument(help="An ONNX model, whose external weights are in its folder, or a .tflite model.")
+    ],
     out: Annotated[Path | None, typer.Argument(help="The .walle file; by default in the model's folder.")] = None,
     memory_mb: Annotated[
         int, typer.Option(min=16, help="Most memory, in MiB, beside four times the size of the model's file.")
@@ -208,14 +210,18 @@ def convert(
     cpu_s: Annotated[int, typer.Option(min=1, help="Most CPU time, in seconds.")] = 120,
     as_json: JsonFlag = False,
 ) -> None:
-    """Convert an ONNX model to .walle, in a process with limits; needs the package onnx."""
-    from walle.engine_ext.onnx_import import ConvertLimits
-    from walle.engine_ext.onnx_import import convert as convert_file
+    """Convert an ONNX or TFLite model to .walle, in a process with limits; needs the package onnx, for TFLite NumPy.
 
-    target = out or onnx.with_suffix(".walle")
+    TFLite models may be float32 convolutional networks of one image. An image [1, height, width, channels] becomes
+    [1, channels, height, width]. An operator that is not supported is an error that names it.
+    """
+    from walle.engine_ext.conversion import ConvertLimits
+    from walle.engine_ext.conversion import convert as convert_file
+
+    target = out or model.with_suffix(".walle")
     limits = ConvertLimits(memory_bytes=memory_mb << 20, cpu_s=cpu_s, wall_s=max(300.0, 2.5 * cpu_s))
-    with working(f"converting {onnx}", as_json=as_json):
-        convert_file(onnx, target, limits=limits)
+    with working(f"converting {model}", as_json=as_json):
+        convert_file(model, target, limits=limits)
     report = {"model": str(target), "bytes": target.stat().st_size}
     emit(report, as_json=as_json, text=escape(f"{target}: {report['bytes']} bytes"))
 

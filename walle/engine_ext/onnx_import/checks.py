@@ -10,8 +10,8 @@ from typing import NamedTuple
 import onnx
 from onnx import defs
 
+from walle.engine_ext.conversion.job import ConvertLimits
 from walle.engine_ext.errors import ModelError
-from walle.engine_ext.onnx_import.limits import ConvertLimits
 from walle.engine_ext.onnx_import.weights import Weights
 
 type Protos = onnx.NodeProto | onnx.GraphProto | onnx.FunctionProto

@@ -1,29 +1,17 @@
 """One conversion from ONNX to `.walle`, in the process that runs it: from an open file to an open file."""
 
+import tempfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 import onnx
+from onnx import helper
 
+from walle.engine_ext.conversion.job import FUNCTIONS, READING, SHAPES, WRITING, ConvertLimits, Job
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
-from walle.engine_ext.onnx_import import checks, inlining, limits, lowering, read, shapes, versions, write
-from walle.engine_ext.onnx_import.limits import ConvertLimits
+from walle.engine_ext.onnx_import import checks, inlining, lowering, read, shapes, versions, write
 from walle.engine_ext.onnx_import.weights import Weights
 from walle.engine_ext.operators import operators
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A conversion. `folder` has the model's external data, "" for none.
-
-    With `nodes` it works on the first nodes of the graph alone, and writes nothing: a search for the node that ends
-    the process.
-    """
-
-    folder: str
-    limits: ConvertLimits
-    nodes: int | None = None
 
 
 def run(
@@ -42,7 +30,7 @@ def run(
     Raises:
         EngineError: the model is not valid or has what the engine does not have; names the node.
     """
-    report(limits.READING, "", 0)
+    report(READING, "", 0)
     weights = Weights(source, job.folder)
     model = weights.read_model()
     if job.nodes is not None:
@@ -54,12 +42,12 @@ def run(
     checks.check_model(model, weights, job.limits)
     on_external(weights.external_bytes())
     known = {one.name for one in operators()}
-    report(limits.FUNCTIONS, last, count)
+    report(FUNCTIONS, last, count)
     model = inlining.inline(model, known | lowering.LOWERED)
-    report(limits.SHAPES, last, count)
+    report(SHAPES, last, count)
     inferred = shapes.infer(model, job.limits.value_bytes)
     if job.nodes is None:
-        report(limits.WRITING, "", count)
+        report(WRITING, "", count)
         try:
             builder = _built(inferred.model, weights, opsets, known)
         except (ModelError, UnsupportedError) as error:
@@ -71,3 +59,17 @@ def run(
 
 def _built(model: onnx.ModelProto, weights: Weights, opsets: Mapping[str, int], known: Collection[str]) -> GraphBuilder:
     return write.builder_of(lowering.lower(versions.renew(read.read(model, weights, opsets))), known)
+
+
+def warm_up() -> None:
+    """Convert a small model, so that children need not fill the caches of Python, onnx and the engine again."""
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out:
+        x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+        nodes = [helper.make_node("Clip", ["x", "low"], ["h"]), helper.make_node("LogSoftmax", ["h"], ["y"], axis=0)]
+        low = helper.make_tensor("low", onnx.TensorProto.FLOAT, [], [0.0])
+        imports = [helper.make_opsetid("", 13)]
+        model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [low]), opset_imports=imports)
+        source.write(model.SerializeToString())
+        source.flush()
+        one = Job(folder="", limits=ConvertLimits())
+        run(one, source.fileno(), out.fileno(), report=lambda *_: None)

@@ -1,4 +1,4 @@
-"""Limits of a conversion from ONNX, and its stages."""
+"""One conversion of a model as its process gets it: its limits, and the stages that errors name."""
 
 from dataclasses import dataclass
 
@@ -24,3 +24,16 @@ class ConvertLimits:
     wall_s: float = 300.0
     value_bytes: int = 16 << 30
     nodes: int = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A conversion. `folder` has the model's external data, "" for none.
+
+    With `nodes` it works on the first nodes of the graph alone, and writes nothing: a search for the node that ends
+    the process.
+    """
+
+    folder: str
+    limits: ConvertLimits
+    nodes: int | None = None

@@ -1,4 +1,4 @@
-"""Conversion of a model from ONNX to `.walle`."""
+"""Conversion of a model to `.walle`, from ONNX or TFLite."""
 
 import atexit
 import contextlib
@@ -11,35 +11,38 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from walle.base.durable_file import fill_file, write_all
+from walle.engine_ext.conversion.converter import Converter, has_package
+from walle.engine_ext.conversion.job import ConvertLimits
 from walle.engine_ext.errors import ModelError
-from walle.engine_ext.onnx_import.converter import Converter, has_onnx
-from walle.engine_ext.onnx_import.limits import ConvertLimits
 
 if TYPE_CHECKING:
     import onnx
 
 
-def convert(onnx_path: str | Path, out_path: str | Path, *, limits: ConvertLimits | None = None) -> None:
-    """Write the `.walle` file of an ONNX model; a reader of `out_path` sees the old file or the new one, whole.
+def convert(source_path: str | Path, out_path: str | Path, *, limits: ConvertLimits | None = None) -> None:
+    """Write the `.walle` file of a model; a reader of `out_path` sees the old file or the new one, whole.
 
-    The conversion runs in a process apart, within `limits`. Weights are not held in memory.
+    A file whose name ends in `.tflite` is a TFLite model (`walle.engine_ext.tflite_import` has what is supported),
+    every other one an ONNX model. The conversion runs in a process apart, within `limits`. The weights of an ONNX model
+    are not held in memory.
 
     Raises:
-        ModelError: the file is not a valid ONNX model, or its conversion exceeds a limit.
-        UnsupportedError: it has an operator, an attribute, a type or an opset that the engine does not have; the
-            message names the node.
+        ModelError: the file is not a valid model of its format, or its conversion exceeds a limit.
+        UnsupportedError: it has an operator, an attribute, a type or an opset that is not supported; the message names
+            the node.
     """
-    with _opened(onnx_path) as source, Converter(limits) as converter:
+    kind = _kind(source_path)
+    with _opened(source_path) as source, Converter(limits, kind=kind) as converter:
         fill_file(
             Path(out_path),
-            lambda out: converter.convert(source, out, name=str(onnx_path), folder=_folder(onnx_path)),
+            lambda out: converter.convert(source, out, name=str(source_path), folder=_folder(source_path)),
             mode=0o644,
         )
 
 
 @contextlib.contextmanager
 def converted(onnx_path: str | Path, *, limits: ConvertLimits | None = None) -> Iterator[str]:
-    """Yield the path of the converted model, a file in memory that has no other name. Raises as `convert` does."""
+    """Yield the path of the converted ONNX model, a file in memory without another name. Raises as `convert` does."""
     with _opened(onnx_path) as source, Converter(limits) as converter, _memory_file() as out:
         converter.convert(source, out.fileno(), name=str(onnx_path), folder=_folder(onnx_path))
         yield f"/proc/self/fd/{out.fileno()}"
@@ -47,7 +50,7 @@ def converted(onnx_path: str | Path, *, limits: ConvertLimits | None = None) -> 
 
 def convert_bytes(model: "onnx.ModelProto | bytes") -> bytes:
     """Return the `.walle` file of an ONNX model in memory, its external weights loaded. Raises as `convert` does."""
-    _check_onnx("the model")
+    _check_package("the model", "onnx")
     data = model if isinstance(model, bytes) else model.SerializeToString()
     with _memory_file() as source, _memory_file() as out:
         write_all(source.fileno(), data)
@@ -72,7 +75,7 @@ def _memory_file() -> IO[bytes]:
 
 @contextlib.contextmanager
 def _opened(path: str | Path) -> Iterator[int]:
-    _check_onnx(path)
+    _check_package(path, "numpy" if _kind(path) == "tflite" else "onnx")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -85,10 +88,15 @@ def _opened(path: str | Path) -> Iterator[int]:
         os.close(handle)
 
 
-def _check_onnx(what: object) -> None:
-    if not has_onnx():
+def _kind(path: str | Path) -> str:
+    return "tflite" if Path(path).suffix == ".tflite" else "onnx"
+
+
+def _check_package(what: object, name: str) -> None:
+    if not has_package(name):
         raise ModelError(
-            f"{what} needs the package onnx, which is not installed; convert the file where it is: walle model convert"
+            f"{what} needs the package {name}, which is not installed;"
+            " convert the file where it is: walle model convert"
         )
 
 

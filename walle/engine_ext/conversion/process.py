@@ -1,30 +1,27 @@
 """Program of the conversion process: it starts a child for each conversion, with limits, and reports its end.
 
-The program that converts starts it with the number of a socket (`converter`). Each request is a line of JSON with two
-files; each answer is a line of JSON. This process has no threads, and handles nothing of a model: what a file does to
-the package `onnx` ends its child alone. Where the child ends in onnx's code, further children find the node.
+The program that converts starts it with the number of a socket and the format of the models (`converter`). Each request
+is a line of JSON with two files; each answer is a line of JSON. This process has no threads, and handles nothing of a
+model: what a file does to an importer ends its child alone. Where the child ends in the package `onnx`, further
+children find the node.
 """
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import resource
 import select
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
-import onnx
-from onnx import helper
-
-from walle.engine_ext.onnx_import import job, limits
-from walle.engine_ext.onnx_import.job import Job
-from walle.engine_ext.onnx_import.limits import ConvertLimits
+from walle.engine_ext.conversion.job import FUNCTIONS, READING, SHAPES, ConvertLimits, Job
 from walle.errors import EngineError
 
 _MAX_ANSWER_BYTES = 1 << 16
@@ -41,9 +38,10 @@ class _ClosedError(Exception):
 class _Server:
     """Answers the requests of one socket until it is closed or none has come for `idle_s`."""
 
-    def __init__(self, requests: socket.socket, idle_s: float) -> None:
+    def __init__(self, requests: socket.socket, idle_s: float, importer: ModuleType) -> None:
         self._requests = requests
         self._idle_s = idle_s
+        self._importer = importer
 
     def serve(self) -> None:
         while select.select([self._requests], [], [], self._idle_s)[0]:
@@ -67,7 +65,7 @@ class _Server:
 
     def _answer(self, one: Job, source: int, out: int) -> dict[str, Any]:
         answer = self._run(one, source, out)
-        is_found = bool(answer.get("signal")) and answer["stage"] in (limits.FUNCTIONS, limits.SHAPES)
+        is_found = bool(answer.get("signal")) and answer["stage"] in (FUNCTIONS, SHAPES)
         return answer | {"node": self._search(one, source, out, answer) if is_found else ""}
 
     def _search(self, one: Job, source: int, out: int, answer: Mapping[str, Any]) -> str:
@@ -91,7 +89,7 @@ class _Server:
         if child == 0:
             os.close(reader)
             self._requests.close()
-            _work(one, source, out, writer)
+            _work(self._importer, one, source, out, writer)
         os.close(writer)
         try:
             said, is_late = self._listen(reader, one.limits.wall_s)
@@ -100,7 +98,7 @@ class _Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)  # a child that has said all ends by itself, or now
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        answer: dict[str, Any] = {"stage": limits.READING, "node": "", "nodes": 0}
+        answer: dict[str, Any] = {"stage": READING, "node": "", "nodes": 0}
         for line in said.splitlines():
             with contextlib.suppress(ValueError):  # the last line of a child that was ended as it wrote
                 answer |= json.loads(line)
@@ -123,20 +121,20 @@ class _Server:
         return said, True
 
 
-def _work(one: Job, source: int, out: int, writer: int) -> None:
+def _work(importer: ModuleType, one: Job, source: int, out: int, writer: int) -> None:
     """Run a conversion in this child, and end it."""
     try:
-        _say(writer, _outcome(one, source, out, writer))
+        _say(writer, _outcome(importer, one, source, out, writer))
     finally:
         os._exit(_EXIT)
 
 
-def _outcome(one: Job, source: int, out: int, writer: int) -> dict[str, Any]:
+def _outcome(importer: ModuleType, one: Job, source: int, out: int, writer: int) -> dict[str, Any]:
     try:
         size, held_bytes = os.fstat(source).st_size, _data_bytes()
         _limit_time(one.limits)
         _limit_sizes(one.limits, size, held_bytes)
-        job.run(
+        importer.run(
             one,
             source,
             out,
@@ -182,27 +180,17 @@ def _data_bytes() -> int:
         return next((int(line.split()[1]) << 10 for line in status if line.startswith("VmData:")), 0)
 
 
-def _warm_up() -> None:
-    """Convert a small model, so that children need not fill the caches of Python, onnx and the engine again."""
-    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as out:
-        x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
-        nodes = [helper.make_node("Clip", ["x", "low"], ["h"]), helper.make_node("LogSoftmax", ["h"], ["y"], axis=0)]
-        low = helper.make_tensor("low", onnx.TensorProto.FLOAT, [], [0.0])
-        imports = [helper.make_opsetid("", 13)]
-        model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [low]), opset_imports=imports)
-        source.write(model.SerializeToString())
-        source.flush()
-        one = Job(folder="", limits=ConvertLimits())
-        job.run(one, source.fileno(), out.fileno(), report=lambda *_: None)
+def main(descriptor: int, idle_s: float, kind: str) -> None:
+    """Answer the requests of a socket until it is closed, or none has come for `idle_s` seconds.
 
-
-def main(descriptor: int, idle_s: float) -> None:
-    """Answer the requests of a socket until it is closed, or none has come for `idle_s` seconds."""
+    `kind` is the format of the models, `onnx` or `tflite`.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for one in (signal.SIGCHLD, signal.SIGXCPU):  # the program that started this process may ignore them
         signal.signal(one, signal.SIG_DFL)
-    _warm_up()
+    importer = importlib.import_module(f"walle.engine_ext.{kind}_import.job")
+    importer.warm_up()
     gc.collect()
     gc.freeze()  # children share these pages
     with socket.socket(fileno=descriptor) as requests:
-        _Server(requests, idle_s).serve()
+        _Server(requests, idle_s, importer).serve()

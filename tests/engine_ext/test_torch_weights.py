@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from apps.livestream.torch_weights import TorchWeightsError, read_weights
-from tests.apps.livestream.checkpoints import MAGIC, PROTOCOL, SIZES, Storage, checkpoint, dumps, tensor
+from tests.sim.checkpoints import MAGIC, PROTOCOL, SIZES, Storage, checkpoint, dumps, tensor
+from walle.engine_ext.errors import ModelError
+from walle.engine_ext.torch_weights import read_weights
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "conv.weight": np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2),
@@ -46,7 +47,7 @@ def test_a_tensor_may_be_a_turned_view_of_its_storage(shape: list[int], random: 
 def test_a_name_that_is_not_of_tensors_is_refused_and_nothing_is_called(tmp_path: Path, module: str, name: str) -> None:
     call = pickle.GLOBAL + f"{module}\n{name}\n".encode() + pickle.UNICODE
     call += f"touch {tmp_path / 'called'}\n".encode() + pickle.TUPLE1 + pickle.REDUCE + pickle.STOP
-    with pytest.raises(TorchWeightsError, match=rf"asks for {module}\.{name}"):
+    with pytest.raises(ModelError, match=rf"asks for {module}\.{name}"):
         read_weights(dumps(MAGIC) + dumps(PROTOCOL) + dumps(SIZES) + b"\x80\x02" + call)
     assert not (tmp_path / "called").exists()
 
@@ -76,8 +77,15 @@ def nested(depth: int) -> Any:
 )
 def test_hostile_tensors_are_refused(tensors: Any, message: str) -> None:
     arrays = {"a": np.zeros(4, np.float32)}
-    with pytest.raises(TorchWeightsError, match=message):
+    with pytest.raises(ModelError, match=message):
         read_weights(checkpoint(arrays, tensors))
+
+
+def test_one_storage_is_not_copied_for_thousands_of_tensors() -> None:
+    whole = np.zeros((1000, 1000), np.float32)
+    turned = tensor(Storage("FloatStorage", "a", whole.size), 0, (1000, 1000), (1, 1000))
+    with pytest.raises(ModelError, match="more than 4 times the values of its storages"):
+        read_weights(checkpoint({"a": whole}, {str(number): turned for number in range(5_000)}))  # 20 GB
 
 
 @pytest.mark.parametrize("ending", [pickle.SETITEM, pickle.SETITEMS])
@@ -87,7 +95,7 @@ def test_a_key_that_takes_exponential_time_to_hash_is_refused(ending: bytes) -> 
         key += 2 * (pickle.BINGET + bytes([number])) + pickle.TUPLE2 + pickle.BINPUT + bytes([number + 1])
     mark = pickle.MARK if ending == pickle.SETITEMS else b""
     hostile = b"\x80\x02" + pickle.EMPTY_DICT + mark + key + pickle.NONE + ending + pickle.STOP
-    with pytest.raises(TorchWeightsError, match="keys are not texts"):
+    with pytest.raises(ModelError, match="keys are not texts"):
         read_weights(dumps(MAGIC) + dumps(PROTOCOL) + dumps(SIZES) + hostile)
 
 
@@ -100,7 +108,7 @@ def test_a_key_that_takes_exponential_time_to_hash_is_refused(ending: bytes) -> 
 )  # fmt: skip
 def test_an_instruction_that_tensors_do_not_need_is_refused(instruction: bytes) -> None:
     hostile = b"\x80\x02" + 4 * pickle.EMPTY_DICT + instruction + pickle.STOP
-    with pytest.raises(TorchWeightsError, match="KeyError"):
+    with pytest.raises(ModelError, match="KeyError"):
         read_weights(dumps(MAGIC) + dumps(PROTOCOL) + dumps(SIZES) + hostile)
 
 
@@ -122,12 +130,12 @@ def test_a_damaged_checkpoint_is_read_or_refused(place: int, value: int, is_cut:
         data[place] = value
     try:
         read_weights(bytes(data))
-    except TorchWeightsError:
+    except ModelError:
         return
     assert not is_cut
 
 
 def test_other_files_are_refused() -> None:
     for data in (b"", b"PK\3\4", dumps([1]), dumps(1) + dumps(PROTOCOL) + dumps(SIZES)):
-        with pytest.raises(TorchWeightsError, match="is not a PyTorch checkpoint"):
+        with pytest.raises(ModelError, match="is not a PyTorch checkpoint"):
             read_weights(data)

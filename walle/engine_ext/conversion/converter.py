@@ -1,4 +1,4 @@
-"""Converter of ONNX models, in a process apart: what a broken or hostile file does ends that process alone.
+"""Converter of models, in a process apart: what a broken or hostile file does ends that process alone.
 
 The process is a new Python (`process`), not a fork of this one, which may have threads. It starts with the first
 conversion, takes one after another, each in a child with limits, and ends when the converter is closed.
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from walle.engine_ext import errors
+from walle.engine_ext.conversion.job import ConvertLimits
 from walle.engine_ext.errors import ModelError
-from walle.engine_ext.onnx_import.limits import ConvertLimits
 from walle.errors import EngineError
 
 _MAX_ANSWER_BYTES = 1 << 18
@@ -29,19 +29,21 @@ _GRACE_S = 30.0  # time for the process to start, to end a child that is late, a
 _LAST_WORDS_S = 5.0  # time for a process to end after it has closed its socket
 _LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # the process needs none
 _PROGRAM = (
-    "import json, sys; sys.path += json.loads(sys.argv[3]); import walle.engine_ext.onnx_import.process as one;"
-    " one.main(int(sys.argv[1]), float(sys.argv[2]))"
+    "import json, sys; sys.path += json.loads(sys.argv[3]); import walle.engine_ext.conversion.process as one;"
+    " one.main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[4])"
 )
 
 
 class Converter:
-    """A process that converts models; it ends by itself after `idle_s` without one, and starts again with the next.
+    """A process that converts models of one format, `kind`: `onnx` or `tflite`.
 
-    Thread-safe: conversions are run one after another.
+    It ends by itself after `idle_s` without a model, and starts again with the next. Thread-safe: conversions are run
+    one after another.
     """
 
-    def __init__(self, limits: ConvertLimits | None = None, *, idle_s: float = 10.0) -> None:
+    def __init__(self, limits: ConvertLimits | None = None, *, kind: str = "onnx", idle_s: float = 10.0) -> None:
         self._limits = limits or ConvertLimits()
+        self._kind = kind
         self._idle_s = idle_s
         self._renew()
 
@@ -57,12 +59,12 @@ class Converter:
         self.close()
 
     def convert(self, source: int, out: int, *, name: str = "", folder: str = "") -> None:
-        """Convert the ONNX model in the open file `source` and write it to the open and empty file `out`.
+        """Convert the model in the open file `source` and write it to the open and empty file `out`.
 
         `name` is what errors call the model, `folder` has its external data ("": it has none).
 
         Raises:
-            ModelError: the file is not a valid ONNX model, or its conversion exceeds a limit or ends the process.
+            ModelError: the file is not a valid model, or its conversion exceeds a limit or ends the process.
             UnsupportedError: it has an operator, an attribute, a type or an opset that the engine does not have.
         """
         asked = json.dumps({"folder": folder, "limits": asdict(self._limits)}).encode() + b"\n"
@@ -77,7 +79,7 @@ class Converter:
         if (kept := self._process) is not None:
             with contextlib.suppress(EOFError):  # an idle process may have ended
                 return self._ask_process(kept, asked, files)
-        self._process = started = _Process(self._idle_s)
+        self._process = started = _Process(self._idle_s, self._kind)
         try:
             return self._ask_process(started, asked, files)
         except EOFError as error:
@@ -108,18 +110,16 @@ class Converter:
 class _Process:
     """A started process and the socket to it."""
 
-    def __init__(self, idle_s: float) -> None:
+    def __init__(self, idle_s: float, kind: str) -> None:
         if not sys.executable or getattr(sys, "frozen", False):
-            raise ModelError(
-                "an ONNX model is converted by a Python, and this program is none; use `walle model convert`"
-            )
+            raise ModelError("a model is converted by a Python, and this program is not one; use `walle model convert`")
         self._socket, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         missing = json.dumps([path or str(Path.cwd()) for path in sys.path])
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _PROGRAM, str(theirs.fileno()), str(idle_s), missing],
+                    [sys.executable, "-I", "-c", _PROGRAM, str(theirs.fileno()), str(idle_s), missing, kind],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
@@ -175,9 +175,9 @@ class _Process:
         return lines[-1] if lines else f"exit status {self._process.returncode}"
 
 
-def has_onnx() -> bool:
-    """Return whether the package that conversion needs is installed."""
-    return importlib.util.find_spec("onnx") is not None
+def has_package(name: str) -> bool:
+    """Return whether a package that conversion needs is installed."""
+    return importlib.util.find_spec(name) is not None
 
 
 def _error(answer: dict[str, Any], limits: ConvertLimits) -> EngineError | None:

@@ -16,13 +16,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from walle.errors import ConfigError
+from walle.engine_ext.errors import ModelError
 
 MAX_TENSORS = 10_000
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 _STORAGES: Mapping[str, Any] = {"FloatStorage": np.float32, "LongStorage": np.int64}
 _MAX_AXES = 8
+_SHARING = 4  # tensors may share a storage; each is copied, if it is not contiguous there
 # Those that make objects or call their methods are not among them. Three are handled here, see _Reader.
 _INSTRUCTIONS = (
     "PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE",
@@ -33,10 +34,6 @@ _DAMAGE = (
     pickle.UnpicklingError, struct.error, EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError,
     OverflowError, RecursionError,
 )  # fmt: skip
-
-
-class TorchWeightsError(ConfigError):
-    """A file that is not such a checkpoint, or has something that is not supported."""
 
 
 class _Storage(NamedTuple):
@@ -56,46 +53,50 @@ def read_weights(data: bytes) -> dict[str, NDArray[Any]]:
     """Return the tensors of a checkpoint's bytes by name, float32 or int64.
 
     Raises:
-        TorchWeightsError: it is damaged, asks for anything but tensors, or has more than MAX_TENSORS.
+        ModelError: it is damaged, asks for anything but tensors, or has more than MAX_TENSORS.
     """
     file = io.BytesIO(data)
     try:
         _check_head([_Reader(file).load() for _ in range(3)])
         tensors, keys = (_Reader(file).load() for _ in range(2))
         return _filled(tensors, keys, file)
-    except TorchWeightsError:
+    except ModelError:
         raise
     except _DAMAGE as error:  # the error's text may be as large as the file wants it
-        raise TorchWeightsError(f"is a damaged PyTorch checkpoint ({type(error).__name__})") from error
+        raise ModelError(f"is a damaged PyTorch checkpoint ({type(error).__name__})") from error
 
 
 def _check_head(head: list[Any]) -> None:
     if head[:2] != [_MAGIC, _PROTOCOL]:
-        raise TorchWeightsError("is not a PyTorch checkpoint of the format before 1.6: its mark is missing")
+        raise ModelError("is not a PyTorch checkpoint of the format before 1.6: its mark is missing")
 
 
 def _filled(tensors: Any, keys: Any, file: io.BytesIO) -> dict[str, NDArray[Any]]:
     """Return the tensors with the values of their storages, which the rest of the file has in the order of `keys`."""
     if type(tensors) is not dict or type(keys) is not list or not all(type(key) is str for key in keys):
-        raise TorchWeightsError("is not a dictionary of tensors")
+        raise ModelError("is not a dictionary of tensors")
     if len(tensors) > MAX_TENSORS or not all(type(one) is _Tensor for one in tensors.values()):
-        raise TorchWeightsError(f"is not a dictionary of at most {MAX_TENSORS} tensors")
+        raise ModelError(f"is not a dictionary of at most {MAX_TENSORS} tensors")
     storages = {one.storage.key: one.storage for one in tensors.values()}
     if len(keys) != len(set(keys)) or set(keys) != storages.keys():
-        raise TorchWeightsError("its tensors name other storages than it has")
+        raise ModelError("its tensors name other storages than it has")
     values: dict[str, NDArray[Any]] = {}
     for key in keys:
         storage, (count,) = storages[key], struct.unpack("<q", file.read(8))
         dtype = np.dtype(_STORAGES[storage.kind])
         part = file.read(count * dtype.itemsize) if 0 <= count <= file.getbuffer().nbytes else b""
         if count != storage.values or len(part) != count * dtype.itemsize:
-            raise TorchWeightsError(f"storage {key[:40]!r} is cut off, or is not of the size that its tensors say")
+            raise ModelError(f"storage {key[:40]!r} is cut off, or is not of the size that its tensors say")
         values[key] = np.frombuffer(part, dtype)
     found = {}
+    left = _SHARING * sum(one.values for one in storages.values())
     for name, (storage, offset, shape, strides) in tensors.items():
         last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if storage != storages[storage.key] or not 0 < math.prod(shape) <= storage.values or last >= storage.values:
-            raise TorchWeightsError(f"tensor {name[:40]!r} is empty, or reaches beyond its storage")
+            raise ModelError(f"tensor {name[:40]!r} is empty, or reaches beyond its storage")
+        left -= math.prod(shape)
+        if left < 0:
+            raise ModelError(f"its tensors have more than {_SHARING} times the values of its storages")
         step = values[storage.key].itemsize
         view = np.lib.stride_tricks.as_strided(values[storage.key][offset:], shape, [step * each for each in strides])
         found[name] = np.ascontiguousarray(view).reshape(shape)
@@ -106,11 +107,9 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Te
     """Return a tensor's place; its further arguments are whether it has a gradient, and hooks."""
     numbers = [offset, *shape, *strides]
     if type(storage) is not _Storage or any(type(each) is not int or each < 0 for each in numbers):
-        raise TorchWeightsError("a tensor's storage, offset, shape or strides are not numbers")
+        raise ModelError("a tensor's storage, offset, shape or strides are not numbers")
     if len(shape) != len(strides) or len(shape) > _MAX_AXES:
-        raise TorchWeightsError(
-            f"a tensor has {len(shape)} axes and {len(strides)} strides; at most {_MAX_AXES} may be"
-        )
+        raise ModelError(f"a tensor has {len(shape)} axes and {len(strides)} strides; at most {_MAX_AXES} may be")
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
@@ -134,17 +133,15 @@ class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = _NAMES.get((module, name))
         if found is None:
-            raise TorchWeightsError(
-                f"asks for {module[:40]}.{name[:40]}, a name that a dictionary of tensors does not need"
-            )
+            raise ModelError(f"asks for {module[:40]}.{name[:40]}, a name that a dictionary of tensors does not need")
         return found
 
     def persistent_load(self, pid: Any) -> _Storage:
         mark, kind, key, _, count, view = pid
         if not all(type(each) is str for each in (mark, kind, key)) or type(count) is not int or view is not None:
-            raise TorchWeightsError("has a storage without kind, key and size, or one that is a view")
+            raise ModelError("has a storage without kind, key and size, or one that is a view")
         if mark != "storage" or kind not in _STORAGES or count < 0:
-            raise TorchWeightsError(f"has a storage of kind {kind[:40]!r}; {', '.join(_STORAGES)} are supported")
+            raise ModelError(f"has a storage of kind {kind[:40]!r}; {', '.join(_STORAGES)} are supported")
         return _Storage(kind, key, count)
 
     def set_item(self) -> None:
@@ -161,7 +158,7 @@ class _Reader(pickle._Unpickler):
     def _store(self, items: list[Any]) -> None:
         # A key of nested tuples would take exponential time to hash.
         if type(self.stack[-1]) is not dict or len(items) % 2 or not all(type(key) is str for key in items[::2]):
-            raise TorchWeightsError("has a dictionary whose keys are not texts")
+            raise ModelError("has a dictionary whose keys are not texts")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     dispatch: ClassVar[dict[int, Callable[..., None]]] = {

@@ -1,0 +1,43 @@
+"""One conversion from TFLite to `.walle`, in the process that runs it: from an open file to an open file."""
+
+from collections.abc import Callable
+
+from walle.engine_ext.conversion.job import READING, WRITING, Job
+from walle.engine_ext.errors import ModelError
+from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.tflite_import.graph import TfliteGraph
+from walle.engine_ext.tflite_import.read import read_tflite
+
+
+def run(
+    job: Job,
+    source: int,
+    out: int,
+    *,
+    report: Callable[[str, str, int], object],
+    on_external: Callable[[int], object],  # noqa: ARG001 -- a TFLite model is one file
+) -> None:
+    """Convert the model in the file `source` and write it to `out`; both are descriptors.
+
+    Input and outputs have the names of their tensors. `report` is called with the name of each stage as it begins, ""
+    for the node, and the number of operators, 0 before it is known.
+
+    Raises:
+        EngineError: the model is not valid or has what is not supported; names the operator.
+    """
+    report(READING, "", 0)
+    with open(source, "rb", closefd=False) as file:
+        model = read_tflite(file.read(), value_bytes=job.limits.value_bytes)
+    names = [name for _, name in sorted(model.names.items())]
+    if not all(names) or len(set(names)) != len(names):
+        raise ModelError("its input and outputs do not have a name each")
+    report(WRITING, "", len(model.operators))
+    builder = GraphBuilder("tflite")
+    graph = TfliteGraph(builder, model, name=model.names[model.source])
+    for number in model.results:
+        builder.output(model.names[number], graph.values[number])
+    builder.write_to(out)
+
+
+def warm_up() -> None:
+    """Do nothing: what a conversion needs is loaded with this module."""
