@@ -23,7 +23,7 @@ class TaskSettings:
     trigger: TriggerCondition
     phases: Mapping[str, str]  # phase → device | cloud | auto
     limits: Mapping[str, int]  # deadline_ms, memory_mb, ...
-    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of full queues: queue_full, outbox_full
+    policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
     history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
     output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)  # destination of the task's results

@@ -75,7 +75,7 @@ def run(*arguments: object) -> tuple[int, Any]:
 
 
 def test_the_tag_of_the_tasks_repository_gives_the_modules(clone: Path) -> None:
-    (clone / "boxes.py").write_text("def twice(x): ...\n")  # not what was tagged
+    (clone / "boxes.py").write_text("def twice(x): ...\n")  # other code than the tag has
     status, report = run("task", "check", clone.parent / "small")
     assert (status, report["modules"], sorted(report["files"])) == (
         0, {"common": "v1"}, ["boxes.pyc", "main.pyc", "smoke.jsonl"]

@@ -96,7 +96,7 @@ def test_a_version_of_a_set_never_moves_and_needs_the_role_of_a_releaser(author:
     assert "a version is never moved; tag the next one" in author.push("-f", "common/v1").stderr
     assert "a version is never deleted" in author.push(":refs/tags/common/v1").stderr
     assert author.push("branch-1").returncode == 0
-    assert author.push(":branch-1").returncode == 0  # its branch may be deleted: the tag stays
+    assert author.push(":branch-1").returncode == 0  # a branch may be deleted: the tag stays
     author.tag("ipv/v1", TASK)
     assert author.push("ipv/v1").returncode == 0
     assert author.repos.read_version("shop", "ipv", "v1").modules[0].files["cells.py"] == b"SIZE = 1\n"
@@ -147,7 +147,7 @@ def test_a_set_whose_tag_is_gone_is_an_error_that_names_it(author: Author) -> No
     author.tag("common/v1", SET)
     author.tag("ipv/v1", TASK)
     assert author.push("common/v1", "ipv/v1").returncode == 0
-    with author.repos.open("shop") as repo:  # as in a state that was restored by hand
+    with author.repos.open("shop") as repo:  # a state that was restored by hand
         git(Path(repo.path), "tag", "-d", "common/v1")
     with pytest.raises(TaskConfigError, match=r"task.toml:6: \[modules\] common = 'v1' cannot be used: .* no tag"):
         author.repos.read_version("shop", "ipv", "v1")

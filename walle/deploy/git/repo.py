@@ -235,7 +235,7 @@ def is_module_set(store: BaseObjectStore, sha: ObjectID) -> bool:
 def modules_in(repo: Repo, scenario: str) -> FindModules:
     """Return a function that finds versions of sets of modules in a repository, which must stay open.
 
-    It raises RepoError where there is no such version, and as `ModuleSet.parse` does.
+    It raises RepoError where the version does not exist, and as `ModuleSet.parse` does.
     """
 
     def find(name: str, version: str) -> ModuleSet:

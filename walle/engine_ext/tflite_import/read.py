@@ -17,7 +17,7 @@ from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.tflite_import.flatbuffer import Table
 
 MAX_RANK = 8
-MAX_INPUTS = 256  # of one operator
+MAX_INPUTS = 256  # limit of one operator
 MAX_NAME_CHARS = 1_000
 _CONSTANTS_FACTOR = 4  # bytes of all constants, for each byte of the file: several tensors may have one buffer
 _DEQUANTIZE = "Dequantize"
@@ -78,7 +78,7 @@ class TfliteModel:
     operators: tuple[TfliteOperator, ...]
     constants: Mapping[int, NDArray[Any]]
     results: tuple[int, ...]
-    names: Mapping[int, str] = dataclasses.field(default_factory=dict)  # of the input and the results
+    names: Mapping[int, str] = dataclasses.field(default_factory=dict)  # names of the input and the results
 
 
 def read_tflite(data: bytes | memoryview, *, value_bytes: int = 16 << 30) -> TfliteModel:
