@@ -16,6 +16,7 @@ _SUFFIXES = (".py", ".cpp", ".h", ".inc", ".md", ".toml", ".json", ".sh", ".cmak
 _NOT_OURS = {
     "task.toml",
     "main.py",
+    "modules.toml",
     "source.json",
     "state.json",
     "rates.json",
@@ -24,6 +25,7 @@ _NOT_OURS = {
     "resources/",
     "simulation/",
     "TASK/vN",
+    "SET/vN",
     "image/png",
 }
 _QUOTED = re.compile(r"`([^`\n]+)`")

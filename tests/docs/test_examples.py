@@ -31,6 +31,8 @@ from walle.model_files.manifest import ModelManifest
 from walle.pipeline import open_uploads
 from walle.pipeline.events.event_mapping import EventMapping
 from walle.task.format.config import TaskConfig
+from walle.task.format.module_set import MODULES_FILE, ModuleSet
+from walle.task.format.tree import TaskTree
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "adr" not in path.parts)
@@ -117,6 +119,11 @@ def test_a_table_of_task_toml_is_read(block: Block, tmp_path: Path) -> None:
         return
     if "models" in sections:  # a manifest of models
         assert ModelManifest.parse(block.text.encode(), block.place).chosen(())
+        return
+    if "name" in sections.get("modules", {}):  # modules.toml of a set of shared modules
+        files = {MODULES_FILE: block.text.encode()}
+        name = sections["modules"]["name"]
+        assert ModuleSet.parse(TaskTree(scenario="shop", task=name, version="v1", commit="0" * 40, files=files))
         return
     missing = "".join(text for name, text in MINIMAL.items() if name not in sections)
     config = TaskConfig.parse((missing + block.text).encode(), block.place)

@@ -54,7 +54,7 @@ class LocalModules:
 
             from walle.deploy.git.repo import modules_in
         except ImportError as error:
-            what = "walle reads git repositories with its extra 'cloud' (pip install 'walle[cloud]')"
+            what = "the package dulwich of the extra cloud, which reads git repositories, is not installed"
             raise TaskFolderError(self._folder, f"{what}; or use --modules {name}=FOLDER") from error
         try:
             repo = Repo.discover(str(self._folder.absolute()))
