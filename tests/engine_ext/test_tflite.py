@@ -58,7 +58,7 @@ def test_pad_adds_channels_at_the_end(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, np.pad(IMAGE, ends))
 
 
-def test_max_pool(tmp_path: Path) -> None:
+def test_max_pool_gives_the_maximum_of_each_window(tmp_path: Path) -> None:
     found = run(tmp_path, [one("MaxPool", (1, 3, 4, 4), padding="SAME", strides=(2, 2), window=(2, 2))])
     np.testing.assert_array_equal(found, IMAGE.reshape(1, 3, 2, 4, 2, 4).max((2, 4)))
 
@@ -117,7 +117,7 @@ def test_an_image_is_added_to_another_one(tmp_path: Path) -> None:
         ([TfliteOperator(kind="Softmax", inputs=(9,), result=1, result_shape=(1, 4))], "input 0 is absent"),
     ],
 )
-def test_what_is_not_supported_is_named(tmp_path: Path, operators: list[TfliteOperator], message: str) -> None:
+def test_an_unsupported_operator_is_named(tmp_path: Path, operators: list[TfliteOperator], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         run(tmp_path, operators, np.zeros(4, np.float32))
 
@@ -180,7 +180,7 @@ def test_a_file_is_converted_with_the_names_of_its_tensors(tmp_path: Path) -> No
     np.testing.assert_allclose(np.asarray(found["scores"]), powers / powers.sum(), atol=1e-3)
 
 
-def test_the_command_converts_a_file_and_names_what_is_not_supported(tmp_path: Path) -> None:
+def test_the_command_converts_a_file_and_names_an_unsupported_operator(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(network())
     done = CliRunner().invoke(app, ["model", "convert", str(tmp_path / "m.tflite")], catch_exceptions=False)
     assert (done.exit_code, (tmp_path / "m.walle").is_file()) == (0, True)
@@ -262,9 +262,9 @@ def test_a_file_that_asks_for_too_much_ends_its_process_alone(tmp_path: Path) ->
         walle.convert(tmp_path / "m.tflite", tmp_path / "m.walle", limits=limits)
     assert not (tmp_path / "m.walle").exists()
     for data, message in (
-        (b"", "is an empty file|lacks the mark"),
+        (b"", "is an empty file|the mark TFL3 is missing"),
         (FILE[:40], "damaged"),
-        (b"x" * 99, "lacks the mark"),
+        (b"x" * 99, "the mark TFL3 is missing"),
     ):
         (tmp_path / "m.tflite").write_bytes(data)
         with pytest.raises(ModelError, match=message):

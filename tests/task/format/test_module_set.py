@@ -219,7 +219,7 @@ def test_an_import_that_neither_task_nor_set_has_is_refused() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(LETTERS), st.sets(st.sampled_from(LETTERS)), min_size=1), st.data())
-def test_what_is_reached_is_the_closure_of_the_imports(edges: dict[str, set[str]], data: st.DataObject) -> None:
+def test_reached_modules_are_the_closure_of_the_imports(edges: dict[str, set[str]], data: st.DataObject) -> None:
     first = data.draw(st.sets(st.sampled_from(sorted(edges))))
     files = {
         f"{name}.py": "".join(f"import {other}\n" for other in sorted(others & edges.keys())).encode()

@@ -35,7 +35,7 @@ class Table:
         """Return a table; its absence is an error."""
         place = self._at(field)
         if not place:
-            raise ModelError(f"is damaged: it lacks field {field} at byte {self._place}")
+            raise ModelError(f"is damaged: field {field} is missing at byte {self._place}")
         return Table(self._data, place + self._read("I", place))
 
     def tables(self, field: int) -> "list[Table]":

@@ -92,7 +92,7 @@ def read_tflite(data: bytes | memoryview, *, value_bytes: int = 16 << 30) -> Tfl
     """
     view = memoryview(data)
     if bytes(view[4:8]) != b"TFL3":
-        raise ModelError("is not a TFLite file: it lacks the mark TFL3")
+        raise ModelError("is not a TFLite file: the mark TFL3 is missing")
     return _Reader(Table.root(view), _CONSTANTS_FACTOR * len(view), value_bytes).model()
 
 
