@@ -22,7 +22,8 @@ from walle.deploy.policies.attribute_table import AttributeTable, write_table
 from walle.deploy.policies.policy import Policy
 from walle.deploy.policies.uploaded_attributes import UploadedTables
 from walle.deploy.push.answerer import Answerer
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.table import ReleaseTable, plan_row
 from walle.protocol import Attribute, Profile
 

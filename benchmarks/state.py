@@ -23,7 +23,8 @@ from walle.base.clock import SystemClock
 from walle.cloud import CloudHome
 from walle.cloud.folder.state import NodeState, node_state
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.release import Effect, Pause, Release, ReleaseRequest
+from walle.deploy.releases.release import Effect, Pause, Release
+from walle.deploy.releases.request import ReleaseRequest
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile
 from walle.store.lease import MONITOR, RELEASES
 

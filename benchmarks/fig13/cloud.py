@@ -11,12 +11,12 @@ from walle.deploy.releases.release import (
     GateRejected,
     Release,
     ReleaseEvent,
-    ReleaseRequest,
     ReleaseState,
     SimulationPassed,
     Start,
     advance,
 )
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.table import ReleaseTable, plan_row, versions_behind
 from walle.protocol import Outcome, OutcomeKind, Profile
 from walle.trust.signing import Signer

@@ -17,7 +17,8 @@ from walle.deploy.policies.attribute_schema import SchemaError
 from walle.deploy.policies.rule import RuleError
 from walle.deploy.policies.rule_budget import PatternBudgetError
 from walle.deploy.releases.errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
-from walle.deploy.releases.release import ReleaseRequestError, TransitionError
+from walle.deploy.releases.release import TransitionError
+from walle.deploy.releases.request import ReleaseRequestError
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.errors import ConfigError
 from walle.protocol import ProtocolError

@@ -15,7 +15,8 @@ from tests.sim.release_world import table_of
 from tests.sim.shop_cloud import shop_cloud, until
 from walle.deploy.policies.policy import Policy
 from walle.deploy.push.answerer import Answerer
-from walle.deploy.releases.release import MAX_BETA_DEVICES, Admission, Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Admission, Release, ReleaseState
+from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest
 from walle.deploy.releases.table import ReleaseTable, RowEntry, plan_row
 from walle.errors import DeployError
 from walle.protocol import (

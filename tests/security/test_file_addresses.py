@@ -16,7 +16,7 @@ from tests.sim.release_world import ReleaseWorld
 from tests.sim.shop_cloud import User, shop_cloud
 from walle.base.clock import ManualClock
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.release import ReleaseRequest
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.shared_files.cdn import cdn_app
 from walle.deploy.shared_files.file_address import FileAddresses, signed_files
 from walle.deploy.shared_files.folder_store import FolderStore

@@ -21,7 +21,8 @@ from walle.deploy.policies.policy import Policy
 from walle.deploy.push.answerer import Answerer
 from walle.deploy.releases.effects import Effects
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.service import ReleaseService
 from walle.deploy.releases.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.releases.simulation_result import SimulationResult

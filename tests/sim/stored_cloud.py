@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.sim.release_world import BUNDLE_SIGNER, CDN_URL
 from walle.base.clock import ManualClock
 from walle.deploy.releases.reachability import Reachable, find_reachable
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.table import plan_row
 from walle.deploy.shared_files.folder_store import FolderStore
 from walle.deploy.shared_files.retention import Marks, sweep_files

@@ -36,7 +36,8 @@ from walle.cloud import CloudConfig
 from walle.deploy.git.repo import RepoError
 from walle.deploy.policies.policy import Policy
 from walle.deploy.releases.errors import UnknownReleaseError
-from walle.deploy.releases.release import ReleaseRequest, TransitionError
+from walle.deploy.releases.release import TransitionError
+from walle.deploy.releases.request import ReleaseRequest
 from walle.device import Device
 from walle.pipeline.tunnel.client.client import RequestError
 from walle.task.run.runner import PHASE_TOPIC

@@ -13,21 +13,57 @@ _LAST_PORT = 65_535
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GatewayOptions:
-    """HTTP of the gateway, and the edge gateways in front of it.
+class PushOptions:
+    """HTTP of a process that answers profiles: the cloud's gateway, or a push gateway (`walle cloud gateway`).
 
-    The files `tls_cert` and `tls_key` are read again when they change. With Ray, `gateways` edge gateways on each node
-    that has the `gateway_labels` share the port of HTTP, each takes the `gateway_resources` of its node, and the
-    gateway behind them listens at `gateway_port`; with 0 of them the gateway has the port of HTTP. `pulls_s` and
-    `pull_mb_s` are the pull budget (`walle.deploy.push.pull_budget`), `reports_s` is the pace of reports
-    (`walle.deploy.monitor.report_pace`), and `accel_redirect` is for the files under /cdn
-    (`walle.deploy.shared_files.cdn`). The tunnel's certificate has the `tunnel_names` and localhost.
+    The files `tls_cert` and `tls_key` are read again when they change. `pulls_s` and `pull_mb_s` are its pull budget
+    (`walle.deploy.push.pull_budget`).
     """
 
     host: str = option("127.0.0.1", "gateways.host", "Address to listen on; 0.0.0.0 for every interface.")
     http_port: int = option(
         0, "gateways.port", "Port of HTTP; 0: chosen by the system.", at_command=8470, least=0, most=_LAST_PORT
     )
+    tls_cert: Path | None = option(
+        None,
+        "gateways.tls_cert",
+        "Certificate chain of HTTPS; without it a cloud makes one of its own self-signed CA.",
+    )
+    tls_key: Path | None = option(None, "gateways.tls_key", "Key of that certificate.")
+    trusted_proxies: tuple[str, ...] = option(
+        (),
+        "gateways.trust_proxy",
+        "Address or network of a proxy whose X-Forwarded-For is believed; once for each.",
+        flag="--trust-proxy",
+    )
+    business_app: str = option(
+        "",
+        "gateways.business_app",
+        "Factory of your own ASGI app, package.module:function, served with the push answer.",
+    )
+    pulls_s: float = option(
+        0.0,
+        "gateways.pulls_per_s",
+        "Pulls that the gateway's answers begin in a second; 0: any number.",
+        flag="--pulls-per-s",
+        least=0,
+    )
+    pull_mb_s: float = option(
+        0.0, "gateways.pull_mb_s", "MB of versions that these pulls may have in a second; 0: any number.", least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatewayOptions(PushOptions):
+    """HTTP of the gateway, and the edge gateways in front of it.
+
+    With Ray, `gateways` edge gateways on each node that has the `gateway_labels` share the port of HTTP, each takes the
+    `gateway_resources` of its node, and the gateway behind them listens at `gateway_port`; with 0 of them the gateway
+    has the port of HTTP. `reports_s` is the pace of reports (`walle.deploy.monitor.report_pace`), and `accel_redirect`
+    is for the files under /cdn (`walle.deploy.shared_files.cdn`). The tunnel's certificate has the `tunnel_names` and
+    localhost.
+    """
+
     gateways: int = option(
         0,
         "gateways.on_each_node",
@@ -56,38 +92,11 @@ class GatewayOptions:
         "With --gateways: resource of its node that each uses, NAME=AMOUNT; once for each.",
         flag="--gateway-resource",
     )
-    tls_cert: Path | None = option(
-        None,
-        "gateways.tls_cert",
-        "Certificate chain of HTTPS; one of the cloud's own self-signed CA if not given.",
-    )
-    tls_key: Path | None = option(None, "gateways.tls_key", "Key of that certificate.")
-    trusted_proxies: tuple[str, ...] = option(
-        (),
-        "gateways.trust_proxy",
-        "Address or network of a proxy whose X-Forwarded-For is believed; once for each.",
-        flag="--trust-proxy",
-    )
     tunnel_names: tuple[str, ...] = option(
         (),
         "gateways.names",
         "Host name that devices use; once for each name, the first in join.json.",
         flag="--name",
-    )
-    business_app: str = option(
-        "",
-        "gateways.business_app",
-        "Factory of your own ASGI app, package.module:function, served with the push answer.",
-    )
-    pulls_s: float = option(
-        0.0,
-        "gateways.pulls_per_s",
-        "Pulls that the gateway's answers begin in a second; 0: any number.",
-        flag="--pulls-per-s",
-        least=0,
-    )
-    pull_mb_s: float = option(
-        0.0, "gateways.pull_mb_s", "MB of versions that these pulls may have in a second; 0: any number.", least=0
     )
     reports_s: float = option(
         0.0,

@@ -6,15 +6,16 @@ import contextlib
 import json
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, Unpack
 
-from walle.client.cloud_client import CloudClient, CloudRefusedError, CloudUnreachableError
+from walle.client.cloud_client import CloudClient, CloudClientError, CloudRefusedError, CloudUnreachableError
 
 _PATH = "/v1/releases"
 _PAGE = 1_000  # releases in an answer
 _SILENCE_S = 60.0  # the cloud sends a ping every 15 s
 _RECONNECT_S = 0.5
 _RECONNECTS = 20  # attempts in a row
+_UNKNOWN_FIELD = "Extra inputs are not permitted"  # answer of a cloud that does not know a field of a body
 
 
 class PolicyJson(TypedDict):
@@ -26,16 +27,21 @@ class PolicyJson(TypedDict):
     columns: NotRequired[dict[str, str]]
 
 
-class RequestJson(TypedDict):
-    """A release request, as the cloud shows it."""
+class RequestFields(TypedDict, total=False):
+    """Fields of a release's request that may be given, of `walle.deploy.releases.request.ReleaseRequest`."""
+
+    policy: PolicyJson
+    beta: int | Sequence[str]
+    steps: Sequence[float]
+    gate: Mapping[str, Any]
+
+
+class RequestJson(RequestFields):
+    """A release request, as the cloud shows it: with each field."""
 
     scenario: str
     task: str
     version: str
-    policy: PolicyJson
-    beta: int | list[str]
-    steps: list[float]
-    gate: dict[str, Any]
 
 
 class TransitionJson(TypedDict):
@@ -189,26 +195,36 @@ class SigningJson(TypedDict):
     releases: NotRequired[list[str]]  # those that go on with new signatures
 
 
+class OlderCloudError(CloudClientError):
+    """A cloud that is of an older version than this client. `url` is its address."""
+
+    def __init__(self, url: str, found: str) -> None:
+        super().__init__(f"the cloud at {url} is of an older version than this program: {found}; upgrade the cloud")
+        self.url = url
+
+
 class ReleaseClient(CloudClient):
     """The releases and versions of one cloud, within `async with`; errors as `CloudClient`."""
 
     async def create(
-        self,
-        scenario: str,
-        task: str,
-        version: str,
-        *,
-        policy: PolicyJson | None = None,
-        beta: int | Sequence[str] | None = None,
-        steps: Sequence[float] | None = None,
-        gate: Mapping[str, Any] | None = None,
-        start: bool = True,
+        self, scenario: str, task: str, version: str, *, start: bool = True, **fields: Unpack[RequestFields]
     ) -> ReleaseJson:
-        """Make a release and, with `start`, start it; the cloud chooses what is None."""
-        body: dict[str, Any] = {"scenario": scenario, "task": task, "version": version}
-        optional = {"policy": policy, "beta": beta, "steps": steps, "gate": gate, "start": None if start else False}
-        body |= {key: value for key, value in optional.items() if value is not None}
-        release: ReleaseJson = await self.call("POST", _PATH, body)
+        """Make a release and, with `start`, start it; the cloud chooses what is not given.
+
+        Raises:
+            OlderCloudError: the cloud does not know a field, or has not started the release.
+        """
+        name = {"scenario": scenario, "task": task, "version": version}
+        try:
+            release: ReleaseJson = await self.call(
+                "POST", _PATH, {**name, **fields, **({} if start else {"start": False})}
+            )
+        except CloudRefusedError as error:
+            if error.kind == "RequestError" and _UNKNOWN_FIELD in str(error):
+                raise OlderCloudError(self.url, f"it does not know a field of the request ({error})") from error
+            raise
+        if start and release["state"] == "created":
+            raise OlderCloudError(self.url, f"it has made the release {release['id']} and not started it")
         return release
 
     async def get(self, release_id: str) -> ReleaseJson:

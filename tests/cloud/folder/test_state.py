@@ -14,7 +14,8 @@ from walle.cloud.folder.config import CloudConfig
 from walle.cloud.folder.state import node_state
 from walle.cloud.folder.state_place import choose_database, read_database
 from walle.cloud.nodes.monitor import MonitorNode
-from walle.deploy.releases.release import Release, ReleaseRequest
+from walle.deploy.releases.release import Release
+from walle.deploy.releases.request import ReleaseRequest
 from walle.errors import ConfigError
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 from walle.store.lease import MONITOR, RELEASES

@@ -15,7 +15,8 @@ from tests.sim.visits import TASK_CONFIG
 from walle.cloud.api.release_metrics import release_metrics
 from walle.deploy.gate.gate_course import GateTest
 from walle.deploy.monitor.release_evidence import Totals
-from walle.deploy.releases.release import Release, ReleaseOverview, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseOverview, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.metrics.table import (
     DATABASE,
     EDGE_GATEWAYS,

@@ -22,7 +22,8 @@ from walle.cloud.folder.state_place import read_database, write_database
 from walle.cloud.upkeep.backup import make_backup, summary
 from walle.cloud.upkeep.restore import restore_backup
 from walle.deploy.policies.policy import Policy
-from walle.deploy.releases.release import Effect, Release, ReleaseRequest, ReleaseState, Start, advance
+from walle.deploy.releases.release import Effect, Release, ReleaseState, Start, advance
+from walle.deploy.releases.request import ReleaseRequest
 from walle.errors import ConfigError
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind
 from walle.store.lease import MONITOR, RELEASES

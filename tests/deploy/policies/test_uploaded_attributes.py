@@ -25,7 +25,8 @@ from walle.deploy.policies.uploaded_attributes import FOLLOW_S, UploadedAttribut
 from walle.deploy.push.answerer import Answerer
 from walle.deploy.releases.explanation import explain_policy
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.table import ReleaseTable, plan_row
 from walle.protocol import TASKS_HEADER, Attribute, Outcome, OutcomeBatch, OutcomeKind, Profile, ShortProfile
 

@@ -6,7 +6,8 @@ from walle.deploy.policies.attribute_schema import ColumnType
 from walle.deploy.policies.policy import Policy
 from walle.deploy.push.answerer import Answerer
 from walle.deploy.push.pull_budget import AGAIN_S, MAX_ADMITTED, PullBudget, PullRate
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.table import ReleaseTable, plan_row
 from walle.protocol import Directive, Profile, PushAnswer, ShortProfile, TaskPart, part_digest, parts_to_header
 

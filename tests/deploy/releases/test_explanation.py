@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from walle.deploy.policies.attribute_schema import ColumnType
 from walle.deploy.policies.policy import Policy
 from walle.deploy.releases.explanation import ReleaseExplanation, TaskExplanation, explain
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.table import ReleaseTable, plan_row
 from walle.protocol import Profile
 

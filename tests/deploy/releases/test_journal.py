@@ -14,7 +14,8 @@ from tests.sim.postgres_server import PostgresServer
 from tests.sim.release_world import table_of
 from walle.cloud.api.releases import error_status
 from walle.deploy.releases.journal import Journal, PendingEffect
-from walle.deploy.releases.release import Effect, Release, ReleaseRequest, ReleaseState, Rollback, Start, advance
+from walle.deploy.releases.release import Effect, Release, ReleaseState, Rollback, Start, advance
+from walle.deploy.releases.request import ReleaseRequest
 from walle.store.errors import StateError
 
 

@@ -18,8 +18,6 @@ from walle.deploy.releases.release import (
     Pause,
     Release,
     ReleaseEvent,
-    ReleaseRequest,
-    ReleaseRequestError,
     ReleaseState,
     Resume,
     Retire,
@@ -33,6 +31,7 @@ from walle.deploy.releases.release import (
     advance,
     allowed,
 )
+from walle.deploy.releases.request import ReleaseRequest, ReleaseRequestError
 
 MANIFEST = "ab" * 32
 EVENTS: dict[str, ReleaseEvent] = {

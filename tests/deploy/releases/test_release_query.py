@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.deploy.releases.query import ReleaseQuery
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 
 STATES = st.sampled_from(list(ReleaseState))
 SCENARIOS = st.sampled_from(["shop", "bank"])

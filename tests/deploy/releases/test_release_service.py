@@ -17,7 +17,8 @@ from walle.deploy.git.repo import RepoError
 from walle.deploy.policies.policy import Policy
 from walle.deploy.releases.errors import SignedAgainError, TaskBusyError, UnknownReleaseError
 from walle.deploy.releases.journal import Journal
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseRequestError, ReleaseState, TransitionError
+from walle.deploy.releases.release import Release, ReleaseState, TransitionError
+from walle.deploy.releases.request import ReleaseRequest, ReleaseRequestError
 from walle.deploy.releases.simulation_result import SimulationResult
 from walle.deploy.releases.stage_text import stage_text
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile, directives_from_header
@@ -471,7 +472,7 @@ from tests.sim.release_world import ReleaseWorld
 from walle.base.clock import SystemClock
 from walle.deploy.releases.journal import Journal
 from walle.deploy.gate.gate import Gate
-from walle.deploy.releases.release import ReleaseRequest
+from walle.deploy.releases.request import ReleaseRequest
 
 async def main(folder, stop_at):
     journal = await Journal.in_file(folder / "journal.sqlite").__aenter__()

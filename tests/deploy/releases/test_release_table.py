@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.sim.release_world import signs, verify
 from walle.deploy.policies.attribute_schema import ColumnType
 from walle.deploy.policies.policy import Policy, Tier
-from walle.deploy.releases.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.releases.release import Release, ReleaseState
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.table import MAX_GROUPS, ReleaseTable, TaskRow, plan_row, superseded
 from walle.protocol import Attribute, Audience, Directive, Profile
 from walle.trust.audience import exclusion, share

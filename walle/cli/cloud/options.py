@@ -4,16 +4,14 @@ The keys of `walle.toml` are made from the same fields. A new option is a new fi
 """
 
 import dataclasses
-import inspect
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from walle.base.cloud_options import CloudOptions
 from walle.base.option import Option, option, options_of
+from walle.cli.declared_options import option_parameter, option_value
 
 if TYPE_CHECKING:
     from walle.cloud import CloudConfig
@@ -62,21 +60,18 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 PATHS = frozenset(field.name for field, _ in _DECLARED if field.type == Path | None)
 
 
-def with_options[**P, R](command: Callable[P, R]) -> Callable[P, R]:
-    """Have a command that takes `**given` show all options in its signature, from which typer makes its own."""
-    signature = inspect.signature(command)
-    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    first = [one for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-    options = [_parameter(*one) for one in _DECLARED]
-    command.__signature__ = signature.replace(parameters=[*first, *options, *own[len(first) :]])  # type: ignore[attr-defined]
-    return command
+PARAMETERS = [
+    option_parameter(field, shown, field.default if shown.at_command is None else shown.at_command)
+    for field, shown in _DECLARED
+]
+"""Parameters of `walle cloud up`."""
 
 
 def read_options(folder: Path, given: Mapping[str, Any]) -> tuple[CommandOptions, "CloudConfig"]:
     """Return the options that the command was given, with paths from the root, and what depends on others filled in."""
     from walle.cloud import CloudConfig
 
-    values = {field.name: _value(field, given[field.name]) for field, _ in _DECLARED}
+    values = {field.name: option_value(field, given[field.name]) for field, _ in _DECLARED}
     names = {field.name for field, _ in options_of(CommandOptions)}
     command = CommandOptions(**{name: values.pop(name) for name in names})
     config = CloudConfig(folder=folder.resolve(), https=not command.plain_http, **values)
@@ -85,32 +80,6 @@ def read_options(folder: Path, given: Mapping[str, Any]) -> tuple[CommandOptions
     if not config.tunnel_names and not _is_unspecified(config.host):
         config = dataclasses.replace(config, tunnel_names=(config.host,))
     return command, config
-
-
-def _parameter(field: dataclasses.Field[Any], shown: Option) -> inspect.Parameter:
-    is_list = field.type == tuple[str, ...]
-    kind = list[str] | None if is_list else field.type
-    default = field.default if shown.at_command is None else shown.at_command
-    about = typer.Option(
-        shown.flag or f"--{field.name.replace('_', '-')}",
-        help=shown.help,
-        min=shown.least,
-        max=shown.most,
-        envvar=shown.envvar,
-        metavar=shown.metavar,
-    )
-    return inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None if is_list else default,
-        annotation=Annotated[kind, about],
-    )
-
-
-def _value(field: dataclasses.Field[Any], given: Any) -> Any:
-    if field.type == tuple[str, ...]:
-        return tuple(given or ())
-    return given.resolve() if isinstance(given, Path) else given
 
 
 def _is_unspecified(host: str) -> bool:

@@ -13,9 +13,10 @@ import typer
 from walle.cli import event_loop
 from walle.cli.cloud import config as cloud_config
 from walle.cli.cloud.folder_lock import new_folder, only_one
-from walle.cli.cloud.options import CommandOptions, read_options, with_options
+from walle.cli.cloud.options import PARAMETERS, CommandOptions, read_options
 from walle.cli.cloud.program import detach_cloud, serve_cloud
 from walle.cli.cloud.up_rules import IN_FILE, check_options
+from walle.cli.declared_options import with_options
 from walle.cli.join import JOIN_FILE
 from walle.cli.output import JsonLinesFlag
 from walle.errors import ConfigError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from walle.cloud.http.inherited_sockets import InheritedSockets
 
 
-@with_options
+@with_options(PARAMETERS)
 def up(
     folder: Annotated[Path, typer.Argument(help="Folder of the cloud's state; made if missing.")],
     config: Annotated[  # noqa: ARG001 - its callback has read it

@@ -1,37 +1,46 @@
 """`walle release`: commands that start, watch and roll back releases through the release API."""
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.cli.credentials import TokenOption, UrlOption
+from walle.cli.declared_options import parameter, with_options
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, emit_rows, progress_console
 from walle.cli.release import targeting as release_targeting
-from walle.cli.release.targeting import AppVersionOption, RuleOption, run_client
+from walle.cli.release.targeting import run_client
 from walle.client.cloud_client import CloudUnreachableError
 from walle.client.release_client import (
     FailuresJson,
-    PolicyJson,
     ReleaseClient,
     ReleaseJson,
+    RequestFields,
     TransitionJson,
 )
 from walle.deploy.fleet.device_group import not_simulated_text
 from walle.deploy.gate.evidence_text import count_text, line_text, sample_text
 from walle.deploy.gate.gate import GATE_OPTIONS
-from walle.deploy.gate.option import GateError, parse_options
+from walle.deploy.releases.request import start_flags
 from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.deploy.releases.transition_text import event_text
+from walle.errors import DeployError
 
 # Fields of a transition that are shown elsewhere.
 _NOT_IN_DETAILS = ("at_s", "by", "devices", "faults", "groups", "other_groups", "other_names")
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "retired": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
+
+_START_FLAGS = start_flags()
+_START_OPTIONS = [
+    parameter(flag.parameter, flag.kind | None, None, flag.name, help=flag.help, min=flag.least, metavar=flag.metavar)
+    for flags in _START_FLAGS.values()
+    for flag in flags
+]
 
 ReleaseId = Annotated[str, typer.Argument(help="The release's id, such as ipv-v1-1.")]
 
@@ -39,52 +48,28 @@ ReleaseId = Annotated[str, typer.Argument(help="The release's id, such as ipv-v1
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
+@with_options(_START_OPTIONS)
 def start(
     scenario: Annotated[str, typer.Argument(help="The task's repository.")],
     task: Annotated[str, typer.Argument(help="The task, which is a branch of it.")],
     version: Annotated[str, typer.Argument(help="The version, such as v3: the tag TASK/v3 must have been pushed.")],
+    *,
     url: UrlOption,
     token: TokenOption = "",
-    beta: Annotated[int | None, typer.Option(help="How many beta devices; 0 for no beta.", min=0)] = None,
-    beta_device: Annotated[list[str] | None, typer.Option(help="A beta device's id; once for each.")] = None,
-    step: Annotated[
-        list[float] | None,
-        typer.Option(help="Share of the devices at a step of the percentage rollout; once for each, the last one 1."),
-    ] = None,
-    app_version: AppVersionOption = "",
-    rule: RuleOption = "",
-    only_device: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this device's id; once for each. It takes precedence over all other releases."),
-    ] = None,
-    gate: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the gate, see above; once for each.")
-    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow it until it is full, has failed or is rolled back.")
     ] = False,
     as_json: JsonLinesFlag = False,
+    **given: Any,
 ) -> None:
     """Release a version: simulation, beta devices, percentage rollout, every device. A failing one is rolled back.
 
     With --watch the exit status is 0 only if the release became full. What is not given is chosen by the cloud.
     """
-    if beta is not None and beta_device:
-        raise typer.BadParameter("give a number or the devices, not both", param_hint="--beta, --beta-device")
-    try:
-        gate_options = parse_options(GATE_OPTIONS, gate or ())
-    except GateError as error:
-        raise typer.BadParameter(str(error), param_hint="--gate") from error
-    policy: PolicyJson = {"app_version": app_version, "rule": rule, "devices": only_device or []}
-    optional: dict[str, Any] = {
-        "beta": beta_device or beta,
-        "steps": step or None,
-        "policy": {key: value for key, value in policy.items() if value} or None,
-        "gate": gate_options or None,
-    }
+    fields = _fields_of(given)
 
     async def make(client: ReleaseClient) -> ReleaseJson:
-        release = await client.create(scenario, task, version, **optional)
+        release = await client.create(scenario, task, version, **fields)
         if watch:
             raise typer.Exit(await _watch(client, release["id"], as_json=as_json))
         return release
@@ -100,6 +85,27 @@ def start(
         as_json=False,
         text=f"{name} is {state_text(release['state'])}{escape(reads)}; next: walle release status {name}",
     )
+
+
+def _fields_of(given: Mapping[str, Any]) -> RequestFields:
+    """Return the fields of a release's request that the options give.
+
+    Raises:
+        typer.BadParameter: two options give the same field, or a value is not one of its field.
+    """
+    fields: dict[str, Any] = {}
+    for field, flags in _START_FLAGS.items():
+        found = {flag: value for flag in flags if (value := given[flag.parameter]) not in (None, "", [])}
+        whole = [flag.name for flag in found if not flag.key]
+        if len(whole) > 1:
+            raise typer.BadParameter("give one of them", param_hint=", ".join(whole))
+        for flag, value in found.items():
+            try:
+                parsed = flag.parse(value) if flag.parse else value
+            except DeployError as error:
+                raise typer.BadParameter(str(error), param_hint=flag.name) from error
+            fields[field] = {**fields.get(field, {}), flag.key: parsed} if flag.key else parsed
+    return cast("RequestFields", fields)
 
 
 def status(

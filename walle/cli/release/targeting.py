@@ -10,12 +10,12 @@ from walle.cli.cloud_call import call_cloud
 from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.client.release_client import ExplainedTaskJson, ExplanationJson, PreviewJson, ReleaseClient
+from walle.deploy.releases.request import start_flags
 from walle.deploy.releases.stage_text import stage_text
 
 _DAY_S = 86_400.0
 
-AppVersionOption = Annotated[str, typer.Option(help="Only devices of these app versions, such as '>=10,<11'.")]
-RuleOption = Annotated[str, typer.Option(help="Only devices for which it is true, such as: os == 'android'.")]
+_HELP = {flag.key: flag.help for flag in start_flags()["policy"]}
 
 
 def run_client[T](url: str, token: str, work: Callable[[ReleaseClient], Coroutine[None, None, T]]) -> T:
@@ -64,7 +64,7 @@ def preview(
     url: UrlOption,
     rule: Annotated[str, typer.Argument(help="The rule, such as: os == 'android' && memory_mb >= 4096")] = "",
     task: Annotated[str, typer.Option(help="Only releases of this task of the scenario.")] = "",
-    app_version: AppVersionOption = "",
+    app_version: Annotated[str, typer.Option(help=_HELP["app_version"])] = "",
     days: Annotated[float, typer.Option(help="Count devices seen in these last days.", min=0.001, max=1000)] = 7.0,
     token: TokenOption = "",
     as_json: JsonFlag = False,

@@ -1,16 +1,17 @@
 """Bodies of requests about releases; the options of the gate are those that `walle.deploy.gate.gate.Gate` declares."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
 
 from walle.deploy.gate.gate import GATE_OPTIONS, Gate
 from walle.deploy.gate.option import GateOption
 from walle.deploy.policies.policy import MAX_POLICY_DEVICES, Policy
 from walle.deploy.policies.rule import MAX_RULE_CHARS
 from walle.deploy.releases.reachability import KEEP_VERSIONS
-from walle.deploy.releases.release import DEFAULT_BETA_COUNT, DEFAULT_STEPS, ReleaseRequest
+from walle.deploy.releases.request import ReleaseRequest
 from walle.deploy.releases.service import MIN_KEEP_VERSIONS
 
 
@@ -63,35 +64,33 @@ class RetireBody(_Strict):
     dry_run: bool = False
 
 
-class CreateBody(_Strict):
-    """A release to make: see `walle.deploy.releases.release.ReleaseRequest`."""
+_TYPES = {
+    "policy": Annotated[PolicyBody, AfterValidator(PolicyBody.to_policy)],
+    "gate": Annotated[Gate, PlainValidator(_gate), WithJsonSchema(_GATE_SCHEMA)],
+}  # fields whose JSON is not their value
 
-    scenario: str
-    task: str
-    version: str = Field(description="such as v3; the tag task/v3 must have been pushed")
-    policy: PolicyBody = PolicyBody()
-    beta: int | list[str] = Field(
-        default=DEFAULT_BETA_COUNT, description="how many beta devices, or their ids; 0: no beta"
-    )
-    steps: list[float] = Field(
-        default=list(DEFAULT_STEPS),
-        description="shares of the devices at the steps of the percentage rollout, growing to 1",
-    )
-    gate: Annotated[Gate, PlainValidator(_gate), WithJsonSchema(_GATE_SCHEMA)] = Field(
-        default_factory=Gate, description="conditions for a step to be accepted or rejected"
-    )
+
+def _body_field(field: dataclasses.Field[Any]) -> tuple[Any, Any]:
+    """Return the type of a request's field in a body, and its default and description."""
+    about: dict[str, Any] = {"description": field.metadata["meaning"] or None}
+    if field.default is not dataclasses.MISSING:
+        about["default"] = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        about["default_factory"] = field.default_factory
+    return _TYPES.get(field.name, field.type), Field(**about)
+
+
+_FIELDS: dict[str, Any] = {one.name: _body_field(one) for one in dataclasses.fields(ReleaseRequest)}
+_RequestBody: Any = create_model("_RequestBody", __base__=_Strict, **_FIELDS)
+
+
+class CreateBody(_RequestBody):  # type: ignore[misc]
+    """A release to make: the fields of `walle.deploy.releases.request.ReleaseRequest`."""
+
     start: bool = Field(default=True, description="whether to start it; false: somebody else does, in the dashboard")
 
     def to_request(self) -> ReleaseRequest:
-        return ReleaseRequest(
-            scenario=self.scenario,
-            task=self.task,
-            version=self.version,
-            policy=self.policy.to_policy(),
-            beta=self.beta if isinstance(self.beta, int) else tuple(self.beta),
-            steps=tuple(self.steps),
-            gate=self.gate,
-        )
+        return ReleaseRequest(**{name: getattr(self, name) for name in _FIELDS})
 
 
 class RollbackBody(_Strict):

@@ -31,13 +31,8 @@ from walle.deploy.push.answerer import Answerer
 from walle.deploy.releases.errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.releases.journal import Transition
 from walle.deploy.releases.query import MAX_PAGE, ReleasePage, ReleaseQuery
-from walle.deploy.releases.release import (
-    Release,
-    ReleaseOverview,
-    ReleaseRequest,
-    ReleaseState,
-    TransitionError,
-)
+from walle.deploy.releases.release import Release, ReleaseOverview, ReleaseState, TransitionError
+from walle.deploy.releases.request import ReleaseRequest
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.metrics.table import MAX_RELEASES
 from walle.protocol import MAX_ID_CHARS, OutcomeBatch, ProtocolError, printable

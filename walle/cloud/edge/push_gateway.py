@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from walle.base.asgi import ASGIApp, Receive, Scope, Send
 from walle.base.clock import Clock, SystemClock
+from walle.base.cloud_options import PushOptions
 from walle.client.cloud_client import CloudClient
 from walle.cloud.api.request_rules import REQUEST_RULES
 from walle.cloud.edge.followed_answers import FollowedAnswers, send_bytes, send_json
@@ -27,24 +28,17 @@ from walle.store.background import in_background
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PushGatewayConfig:
+class PushGatewayConfig(PushOptions):
     """`url` is the other gateway's, `token` one with the role reader on `*`, `tls` trusts its certificate.
 
-    `business_app` is as in
-    `CloudConfig`. `pulls_s` and `pull_mb_s` are this gateway's own pull budget, 0 for none.
+    `tls_cert` and `tls_key` are for HTTPS here, both or none. The pull budget is for versions whose sizes the cloud
+    states.
     """
 
     url: str
     token: str
     tls: ssl.SSLContext | None = None
-    host: str = "127.0.0.1"
-    http_port: int = 0
-    certificate: CertificateFiles | None = None  # HTTPS; read again when its files change
-    trusted_proxies: tuple[str, ...] = ()
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
-    business_app: str = ""
-    pulls_s: float = 0.0
-    pull_mb_s: float = 0.0  # rate of the versions of these pulls, as far as the cloud tells their sizes
     metrics_token: str = ""  # a second token for /metrics, beside `token`
 
 
@@ -54,11 +48,12 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
 
     Raises:
         CloudAddressError: `url` is not an HTTP address.
-        ConfigError: the business app cannot be loaded.
+        ConfigError: the business app or the certificate cannot be loaded.
         TableFeedError: the other gateway refuses its table, or does not answer.
         OSError: the port is taken.
     """
     clock = clock or SystemClock()
+    certificate = CertificateFiles(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
     business = load_app(config.business_app) if config.business_app else _unknown
     async with CloudClient(config.url, config.token, tls=config.tls, is_direct=True) as cloud:
         rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
@@ -70,9 +65,9 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
         async with contextlib.AsyncExitStack() as undo:
             await undo.enter_async_context(answers.following())
             context = None
-            if config.certificate is not None:
-                context = config.certificate.context
-                renew = functools.partial(config.certificate.follow, clock)
+            if certificate is not None:
+                context = certificate.context
+                renew = functools.partial(certificate.follow, clock)
                 await undo.enter_async_context(in_background("renewal of HTTP's certificate", renew, clock))
             yield await undo.enter_async_context(serving(front, config.host, config.http_port, tls=context))
 

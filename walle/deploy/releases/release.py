@@ -18,25 +18,18 @@ journal (`walle.deploy.releases.journal`).
 
 import dataclasses
 import enum
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from walle.base.names import NAME_RULE, is_name
 from walle.deploy.fleet.device_group import GroupResult
-from walle.deploy.gate.gate import Gate
 from walle.deploy.gate.step import Step
-from walle.deploy.policies.policy import Policy
+from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, ReleaseRequestError
 from walle.deploy.releases.simulated_fault import SimulatedFault
 from walle.deploy.releases.stage_text import stage_text, state_text
 from walle.errors import DeployError
 from walle.protocol import printable
 from walle.trust.audience import share
 
-DEFAULT_STEPS = (0.25, 0.5, 1.0)
-DEFAULT_BETA_COUNT = 2
-MAX_BETA_DEVICES = 1000
-MAX_STEPS = 100
 MAX_REASON_CHARS = 500
 
 _PARTICIPLES = {  # participles of the events that people cause
@@ -47,19 +40,6 @@ _PARTICIPLES = {  # participles of the events that people cause
     "Retire": "retired",
     "Retry": "tried again",
 }
-_VERSION = re.compile(r"v[1-9][0-9]{0,8}")
-
-
-class ReleaseRequestError(DeployError):
-    """An invalid request of a release. `field` names the wrong field."""
-
-    def __init__(self, field: str, what: str) -> None:
-        super().__init__(field, what)
-        self.field = field
-        self.what = what
-
-    def __str__(self) -> str:
-        return f"release.{self.field}: {self.what}"
 
 
 class TransitionError(DeployError):
@@ -260,74 +240,6 @@ type ReleaseEvent = (
 # --- the release ------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReleaseRequest:
-    """Request of a person: the version `scenario`/`task` `version` (tag `task/version`) for the devices of `policy`.
-
-    `beta` is either the ids of the beta devices or the count to choose from recently seen ones; 0 skips the beta.
-    `steps` are the shares of the gray steps, growing, the last one 1.
-
-    Raises:
-        ReleaseRequestError: a field is wrong.
-    """
-
-    scenario: str
-    task: str
-    version: str
-    policy: Policy = dataclasses.field(default_factory=Policy)
-    beta: tuple[str, ...] | int = DEFAULT_BETA_COUNT
-    steps: tuple[float, ...] = DEFAULT_STEPS
-    gate: Gate = dataclasses.field(default_factory=Gate)
-
-    def __post_init__(self) -> None:
-        for field in ("scenario", "task"):
-            if not is_name(getattr(self, field)):
-                raise ReleaseRequestError(field, f"{getattr(self, field)[:100]!r} is not a name ({NAME_RULE})")
-        if not _VERSION.fullmatch(self.version):
-            raise ReleaseRequestError(
-                "version", f"{self.version[:100]!r} is not a version; tag the task as {self.task}/v1"
-            )
-        if isinstance(self.beta, int):
-            if not 0 <= self.beta <= MAX_BETA_DEVICES:
-                raise ReleaseRequestError("beta", f"{self.beta} devices is not between 0 and {MAX_BETA_DEVICES}")
-        elif not self.beta or len(self.beta) > MAX_BETA_DEVICES or not all(self.beta):
-            raise ReleaseRequestError("beta", f"list 1 to {MAX_BETA_DEVICES} device ids, or give a number (0: no beta)")
-        if not 1 <= len(self.steps) <= MAX_STEPS:
-            raise ReleaseRequestError("steps", f"{len(self.steps)} steps is not between 1 and {MAX_STEPS}")
-        grows = all(before < after for before, after in zip((0.0, *self.steps), self.steps, strict=False))
-        if not grows or self.steps[-1] != 1:
-            raise ReleaseRequestError("steps", f"{list(self.steps)} must grow from above 0 and end with 1.0")
-
-    @property
-    def name(self) -> str:
-        """The task's full name, scenario/task."""
-        return f"{self.scenario}/{self.task}"
-
-    @property
-    def beta_count(self) -> int | None:
-        """Return how many beta devices to choose, of named ones no more than there are; None where they are listed."""
-        if not isinstance(self.beta, int):
-            return None
-        return min(self.beta, len(self.policy.devices)) if self.policy.devices else self.beta
-
-    @property
-    def tag(self) -> str:
-        return f"{self.task}/{self.version}"
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        beta = plain["beta"]
-        return cls(
-            scenario=plain["scenario"],
-            task=plain["task"],
-            version=plain["version"],
-            policy=Policy.from_plain(plain["policy"]),
-            beta=beta if isinstance(beta, int) else tuple(beta),
-            steps=tuple(plain["steps"]),
-            gate=Gate.from_plain(plain["gate"]),
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class Admission:
     """Devices of the policy that may have the release's version: those of `devices`, and those placed below `share`.
@@ -435,10 +347,7 @@ class Release:
     def to_plain(self) -> dict[str, Any]:
         """Return the release as JSON-ready values."""
         plain = dataclasses.asdict(self)
-        request = plain["request"]
-        request["policy"] = self.request.policy.to_plain()
-        request["steps"] = list(self.request.steps)
-        request["beta"] = self.request.beta if isinstance(self.request.beta, int) else list(self.request.beta)
+        plain["request"] = self.request.to_plain()
         plain["beta_devices"] = list(self.beta_devices)
         plain["reads"] = list(self.reads)
         plain["groups"] = list(plain["groups"])

@@ -31,7 +31,6 @@ from walle.deploy.releases.errors import (
 from walle.deploy.releases.journal import Journal, PendingEffect, Transition
 from walle.deploy.releases.query import ReleasePage, ReleaseQuery
 from walle.deploy.releases.release import (
-    MAX_BETA_DEVICES,
     BetaResolved,
     Effect,
     GateAccepted,
@@ -41,8 +40,6 @@ from walle.deploy.releases.release import (
     Release,
     ReleaseEvent,
     ReleaseOverview,
-    ReleaseRequest,
-    ReleaseRequestError,
     ReleaseState,
     Resume,
     Retire,
@@ -56,6 +53,7 @@ from walle.deploy.releases.release import (
     advance,
     allowed,
 )
+from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, ReleaseRequestError
 from walle.deploy.releases.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.releases.simulated_fault import MAX_KEPT
 from walle.deploy.releases.stage_text import stage_text
