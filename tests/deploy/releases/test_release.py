@@ -197,6 +197,12 @@ def test_a_step_names_the_devices_that_it_admits_first() -> None:
     assert (second.share_from, second.share_to, second.stage) == (0.25, 0.5, "gray 0.5")
 
 
+def test_a_request_of_an_older_journal_gets_the_defaults_of_new_fields() -> None:
+    plain = _request(beta=("d1",)).to_plain()
+    del plain["steps"]
+    assert ReleaseRequest.from_plain({**plain, "unknown": 1}) == _request(beta=("d1",))
+
+
 def test_a_release_of_an_older_journal_gets_the_defaults_of_new_fields() -> None:
     plain = _after(_release(), *PATHS["gray 0.5"]).to_plain()
     for name in ("cause", "overruled", "groups", "other_groups", "other_names", "created_by", "beta_found"):

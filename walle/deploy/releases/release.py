@@ -40,6 +40,10 @@ _PARTICIPLES = {  # participles of the events that people cause
     "Retire": "retired",
     "Retry": "tried again",
 }
+_STARTED_TWICE = (
+    "; a release starts when it is made: a program that starts it in a second call is of an older version than this"
+    " cloud, upgrade the program"
+)
 
 
 class TransitionError(DeployError):
@@ -65,7 +69,8 @@ class TransitionError(DeployError):
         else:
             refused = f"is already {now}" if asked == now else f"is in the state {now} and cannot be {asked}"
         possible = [_PARTICIPLES[name] for name in self.allowed if name in _PARTICIPLES]
-        return f"release {self.release_id} {refused}; it can be {' or '.join(possible)}"
+        again = _STARTED_TWICE if self.asked == "Start" else ""
+        return f"release {self.release_id} {refused}; it can be {' or '.join(possible)}{again}"
 
 
 class ReleaseState(enum.StrEnum):
