@@ -31,6 +31,14 @@ async def test_an_answer_beyond_the_bound_is_not_read_to_its_end(monkeypatch: py
 
 
 @pytest.mark.asyncio
+async def test_a_reason_in_plain_text_is_shown() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(503, text="the gateway is full; \033[1mtry again\n"))
+    async with CloudClient("http://cloud", transport=transport) as client:
+        with pytest.raises(CloudRefusedError, match=r"503 Service Unavailable: the gateway is full; [^\x1b]*again$"):
+            await client.call("GET", "/v1/cloud")
+
+
+@pytest.mark.asyncio
 async def test_no_redirect_is_followed_with_the_token() -> None:
     asked: list[str] = []
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from walle.base.http_roots import http_tls
 from walle.errors import DeployError
+from walle.protocol import printable
 
 if TYPE_CHECKING:
     import httpx
 
 _TIMEOUT_S = 30.0
+_MAX_REASON_BYTES = 300
 _MAX_ANSWER_BYTES = 128 << 20  # a page of features has 12 MiB of payloads at most, up to 8 times as long in JSON
 
 
@@ -248,7 +250,11 @@ def _refusal(response: "httpx.Response", body: bytes | bytearray) -> CloudRefuse
         answer = json.loads(body)
         what, kind = str(answer["error"]), str(answer.get("type", ""))
     except (ValueError, KeyError, TypeError):
-        what = f"the answer was {response.status_code} {response.reason_phrase}; is this the address of a Walle cloud?"
+        what = f"the answer was {response.status_code} {response.reason_phrase}"
+        if response.headers.get("content-type", "").startswith("text/plain"):  # a limit of the cloud's HTTP, or a proxy
+            what += f": {printable(body[:_MAX_REASON_BYTES].decode(errors='replace').strip())}"
+        else:
+            what += "; is this the address of a Walle cloud?"
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         what += "; log in with: walle login URL; the first token is in the cloud's folder, in admin.token"
     return CloudRefusedError(response.status_code, what, kind)

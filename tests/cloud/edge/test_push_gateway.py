@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from tests.sim.device_session import session_headers
 from tests.sim.release_world import RELEASE_SIGNER, table_of
@@ -28,7 +29,7 @@ from walle.cloud.http.https import CertificateFiles
 from walle.deploy.policies.attribute_schema import parse_schema
 from walle.deploy.policies.policy import Policy
 from walle.deploy.push.answerer import Answerer
-from walle.deploy.push.table_feed import TableFeed
+from walle.deploy.push.table_feed import TableFeed, feed_router
 from walle.deploy.releases.table import ReleaseTable
 from walle.protocol import (
     DEVICE_HEADER,
@@ -296,6 +297,17 @@ async def test_a_gateway_that_is_cut_off_serves_its_table_and_says_so() -> None:
         assert follower.health()["ok"]
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_a_follower_says_that_the_other_gateway_is_closing() -> None:
+    feed, app = TableFeed(Answerer()), FastAPI()
+    app.include_router(feed_router(feed, lambda _: None))
+    feed.close()
+    async with CloudClient("http://other", "t", transport=httpx.ASGITransport(app)) as cloud:
+        follower = TableFollower(cloud, Answerer(), ManualClock())
+        with pytest.raises(TableFeedError, match="503 this gateway is closing; try again"):
+            await follower.ask(0.0)
 
 
 @pytest.mark.asyncio

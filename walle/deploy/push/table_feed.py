@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import JSONResponse
 
 from walle.base.device_identity import Revocations
 from walle.deploy.push.answerer import Answerer
@@ -98,7 +99,7 @@ def feed_router(feed: TableFeed, check: Callable[[str], None]) -> APIRouter:
         check(authorization)
         data = await feed.after(number, wait_s)
         if feed.is_closing:
-            return Response("this gateway is closing; try again", status_code=503)
+            return JSONResponse({"error": "this gateway is closing; try again"}, 503)
         return Response(status_code=204) if data is None else Response(data, media_type="application/json")
 
     return router
