@@ -26,7 +26,7 @@ def test_the_client_the_command_and_the_request_have_the_same_fields() -> None:
 async def test_a_cloud_that_does_not_know_a_field_is_to_be_upgraded() -> None:
     refused = {"error": "body.steps: Extra inputs are not permitted", "type": "RequestError"}
     async with client_of(422, refused) as client:
-        with pytest.raises(OlderCloudError, match=r"older version than this program: .*body\.steps.*; upgrade the cloud"):
+        with pytest.raises(OlderCloudError, match=r"older version .*: .*body\.steps.*; upgrade the cloud"):
             await client.create("shop", "ipv", "v1", steps=[1.0])
     async with client_of(422, {"error": "body.steps: Input should be a valid list", "type": "RequestError"}) as client:
         with pytest.raises(CloudRefusedError, match="valid list"):

@@ -14,7 +14,8 @@ from walle.access.identity.store import IdentityStore
 from walle.base.clock import ManualClock
 from walle.deploy.fleet.registry import DeviceRegistry
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind
-from walle.store.file_connection import in_file
+from walle.store.errors import StateError
+from walle.store.file_connection import file_query
 from walle.store.sqlite_file import SqliteFile, make_tables
 from walle.store.tables import COUNTERS, EFFECTS, FILES, REVOKED, TABLES, Table
 
@@ -67,6 +68,17 @@ def test_a_file_gets_a_column_that_a_later_step_adds(tmp_path: Path) -> None:
             make_tables(db, [LATER])
         assert db.execute("SELECT * FROM effects").fetchall() == [(1, "r1", "publish", 7, None)]
     assert columns_in(path, LATER) == list(LATER.names)
+
+
+def test_a_full_disk_at_the_first_start_of_a_newer_version_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "identities.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        make_tables(db, [EFFECTS])
+        db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
+        make_tables(db, [EFFECTS])  # writes nothing
+        full = r"identities\.db: .* full, so that counters cannot be added, .*; free some space on the cloud's disk$"
+        with pytest.raises(StateError, match=full):
+            make_tables(db, [EFFECTS, COUNTERS])
 
 
 def test_a_server_gets_a_column_that_a_later_step_adds(postgres: PostgresServer) -> None:
@@ -147,13 +159,13 @@ async def test_failures_of_a_registry_of_a_version_before_keep_their_order(tmp_p
 
 def test_a_query_is_changed_for_a_file_where_it_must_be() -> None:
     query = "SELECT strpos(task, $2) FROM device_tasks WHERE device_id = ANY($1) AND ok > $3 FOR UPDATE"
-    changed, values = in_file(query, (["a", "b"], "/", 5))
+    changed, values = file_query(query, (["a", "b"], "/", 5))
     assert changed == "SELECT instr(task, ?2) FROM tasks WHERE device_id IN (?1, ?4) AND ok > ?3"
     assert values == ["a", "/", 5, "b"]
-    assert in_file("SELECT 1 WHERE 1 = ANY($1)", ([],)) == ("SELECT 1 WHERE 1 IN (?1)", [None])
-    assert in_file(COUNTERS.insert(), ("a", 1)) == ("INSERT INTO counters (name, value) VALUES (?1, ?2)", ("a", 1))
+    assert file_query("SELECT 1 WHERE 1 = ANY($1)", ([],)) == ("SELECT 1 WHERE 1 IN (?1)", [None])
+    assert file_query(COUNTERS.insert(), ("a", 1)) == ("INSERT INTO counters (name, value) VALUES (?1, ?2)", ("a", 1))
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.execute("CREATE TABLE devices (attributes TEXT)")
         db.execute("""INSERT INTO devices VALUES ('{"a": true, "b": 1, "c": 1.5, "d": "x"}')""")
         query = "SELECT a.key, a.value FROM devices AS d, jsonb_each_text(d.attributes::jsonb) AS a"
-        assert db.execute(*in_file(query, ())).fetchall() == [("a", "true"), ("b", "1"), ("c", "1.5"), ("d", "x")]
+        assert db.execute(*file_query(query, ())).fetchall() == [("a", "true"), ("b", "1"), ("c", "1.5"), ("d", "x")]

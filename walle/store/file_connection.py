@@ -8,10 +8,13 @@ import functools
 import re
 import sqlite3
 from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from walle.store.tables import TABLES
 
+_BUSY_S = 5.0  # wait for a transaction of another process
+_LONG_BUSY_S = 30.0
 _WORDS = {
     **{table.name: table.local for table in TABLES if table.local != table.name},
     "strpos": "instr",
@@ -24,7 +27,7 @@ _ANY = re.compile(r"= ANY\(\?(\d+)\)")
 
 
 @functools.lru_cache(maxsize=256)
-def _in_file(query: str) -> str:
+def _file_sql(query: str) -> str:
     def replaced(found: re.Match[str]) -> str:
         if number := found[1]:
             return f"?{number}"
@@ -36,9 +39,9 @@ def _in_file(query: str) -> str:
     return _DIFFERENT.sub(replaced, query)
 
 
-def in_file(query: str, values: Sequence[object]) -> tuple[str, Sequence[object]]:
+def file_query(query: str, values: Sequence[object]) -> tuple[str, Sequence[object]]:
     """Return a query and its values as SQLite takes them."""
-    query = _in_file(query)
+    query = _file_sql(query)
     if not any(isinstance(value, list) for value in values):
         return query, values
     bound = list(values)
@@ -55,6 +58,29 @@ def in_file(query: str, values: Sequence[object]) -> tuple[str, Sequence[object]
     return _ANY.sub(listed, query), bound
 
 
+def connect(path: Path, *, is_shared: bool = False) -> sqlite3.Connection:
+    """Return a connection to a file, which is made where it is missing, for several threads if it `is_shared`.
+
+    Each statement outside a transaction is its own one, and waits for those of other processes.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened.
+    """
+    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=not is_shared)
+    db.row_factory = sqlite3.Row
+    return db
+
+
+def connect_present(path: Path) -> sqlite3.Connection:
+    """Return a connection to a file that is there, to read what a process writes that may have it open.
+
+    Raises:
+        sqlite3.Error: the file is missing, or cannot be opened.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # a reader of a write-ahead log writes its index
+    return sqlite3.connect(uri, uri=True, timeout=_LONG_BUSY_S, isolation_level=None)
+
+
 class FileConnection:
     """The methods of a connection to PostgreSQL that actions use; none of them waits."""
 
@@ -62,13 +88,13 @@ class FileConnection:
         self.db = db
 
     async def execute(self, query: str, *values: Any) -> None:
-        self.db.execute(*in_file(query, values))
+        self.db.execute(*file_query(query, values))
 
     async def executemany(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
-        self.db.executemany(_in_file(query), rows)
+        self.db.executemany(_file_sql(query), rows)
 
     async def fetch(self, query: str, *values: Any) -> list[Any]:
-        return self.db.execute(*in_file(query, values)).fetchall()
+        return self.db.execute(*file_query(query, values)).fetchall()
 
     async def fetchrow(self, query: str, *values: Any) -> Any:
         rows = await self.fetch(query, *values)

@@ -24,11 +24,13 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from walle.base.clock import Clock
 from walle.errors import DeployError
+
+if TYPE_CHECKING:
+    from walle.store.sql import Connection
 from walle.store.errors import StateError
 
 LIFE_S = 10.0  # life of a lease: another holder may take it after that, if it is not renewed
@@ -36,6 +38,7 @@ RELEASES = "releases"
 MONITOR = "monitor"
 _RENEWALS = 5  # renewals in the life of a lease: some may fail
 _STANDBY_S = 1.0  # pause between two attempts of a standby
+_HOLDER = "SELECT holder, fence FROM leases WHERE name = $1"
 _LOG = logging.getLogger(__name__)
 
 
@@ -106,8 +109,15 @@ def holder_name() -> str:
     return f"{socket.gethostname()[:60]}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
-def check_grant(row: Iterable[object] | None, grant: Grant) -> None:
-    """Raise LeaseLostError unless `row`, the holder and fencing number of the grant's lease now, are the grant's."""
+async def check_grant(connection: "Connection", grant: Grant, *, changes: bool = False) -> None:
+    """Return if the lease is still the grant's, which it stays until the end of the connection's transaction.
+
+    Transactions that use it run at the same time; one that `changes` it runs alone.
+
+    Raises:
+        LeaseLostError: it is another holder's, or released.
+    """
+    row = await connection.fetchrow(f"{_HOLDER} FOR {'UPDATE' if changes else 'SHARE'}", grant.name)
     found = () if row is None else tuple(row)
     if found != (grant.holder, grant.fence):
         raise LeaseLostError(grant.name, str(found[0]) if found else "")

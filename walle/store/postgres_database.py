@@ -210,8 +210,7 @@ class PostgresDatabase(JsonTexts):
             if not durable:
                 await connection.execute("SET LOCAL synchronous_commit = off")
             if grant is not None:  # the row stays locked, so that nobody takes the lease before the commit
-                query = "SELECT holder, fence FROM walle.leases WHERE name = $1 FOR SHARE"
-                check_grant(await connection.fetchrow(query, grant.name), grant)
+                await check_grant(connection, grant)
             insert = "INSERT INTO walle.writes (key) VALUES ($1) ON CONFLICT DO NOTHING RETURNING TRUE"
             if not await connection.fetchval(insert, key):  # an attempt before was committed, and its answer was lost
                 stored = await connection.fetchval("SELECT result FROM walle.writes WHERE key = $1", key)

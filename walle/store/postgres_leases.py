@@ -38,8 +38,7 @@ class PostgresLeases:
 
     async def renew(self, grant: Grant, life_s: float) -> None:
         async def write(connection: Connection) -> None:
-            query = "SELECT holder, fence FROM walle.leases WHERE name = $1 FOR UPDATE"
-            check_grant(await connection.fetchrow(query, grant.name), grant)
+            await check_grant(connection, grant, changes=True)
             await connection.execute(_RENEW, grant.name, life_s)
 
         await self._database.write(write, retry_s=life_s / 5, limit_s=max(life_s / 2, _CALL_S))

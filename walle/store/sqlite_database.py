@@ -13,14 +13,13 @@ from typing import Any, Self
 
 from walle.store.disk_space import free_bytes
 from walle.store.errors import StateError, state_errors
-from walle.store.file_connection import in_file
+from walle.store.file_connection import connect, file_query
 from walle.store.lease import Grant, check_grant
 from walle.store.sql import Action, Connection
 from walle.store.sqlite_file import make_tables, reserve, transact
 from walle.store.stored_texts import PlainTexts
 from walle.store.tables import Table
 
-_BUSY_S = 5.0
 _RESERVE_SHARE = 8  # a reserve is at most an eighth of the free space
 _LOG = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class SqliteDatabase(PlainTexts):
 
     async def read(self, query: str, *values: object) -> list[Any]:
         """Return the rows of a query."""
-        return await self._run(lambda: self._opened().execute(*in_file(query, values)).fetchall())
+        return await self._run(lambda: self._opened().execute(*file_query(query, values)).fetchall())
 
     async def write[T](
         self,
@@ -85,8 +84,7 @@ class SqliteDatabase(PlainTexts):
 
         async def allowed(connection: Connection) -> T:
             if grant is not None:
-                query = "SELECT holder, fence FROM leases WHERE name = $1"
-                check_grant(await connection.fetchrow(query, grant.name), grant)
+                await check_grant(connection, grant)
             return await action(connection)
 
         return await self._run(lambda: transact(self._opened(), allowed))
@@ -128,9 +126,8 @@ class SqliteDatabase(PlainTexts):
             self._db = self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        db = connect(self.path, is_shared=True)
         try:
-            db.row_factory = sqlite3.Row
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"PRAGMA synchronous = {self._synchronous}")
             make_tables(db, self._tables)

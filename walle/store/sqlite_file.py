@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from walle.store.disk_space import is_full
-from walle.store.errors import state_errors
-from walle.store.file_connection import FileConnection, in_file, run_now
+from walle.store.errors import StateError, state_errors
+from walle.store.file_connection import FileConnection, connect, file_query, run_now
 from walle.store.sql import Action
 from walle.store.stored_texts import PlainTexts
 from walle.store.tables import Table, file_schema
 
-_BUSY_S = 5.0
 _COUNTER = (
     "INSERT INTO counters AS c SELECT ?, seq FROM sqlite_sequence WHERE name = ?"
     " ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value > c.value"
@@ -49,7 +48,7 @@ class SqliteFile(PlainTexts):
 
     def read(self, query: str, *values: object) -> list[Any]:
         with self._connection() as db:
-            return db.execute(*in_file(query, values)).fetchall()
+            return db.execute(*file_query(query, values)).fetchall()
 
     def write[T](self, action: Action[T], *, durable: bool = True) -> T:  # noqa: ARG002 - each write is durable
         with self._connection() as db:
@@ -84,8 +83,7 @@ class SqliteFile(PlainTexts):
         Raises:
             sqlite3.Error: the file cannot be opened.
         """
-        db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=not is_shared)
-        db.row_factory = sqlite3.Row
+        db = connect(self.path, is_shared=is_shared)
         try:
             for pragma in self._pragmas:
                 db.execute(f"PRAGMA {pragma}")
@@ -96,15 +94,29 @@ class SqliteFile(PlainTexts):
 
 
 def make_tables(db: sqlite3.Connection, tables: Sequence[Table]) -> None:
-    """Make the tables that a file lacks, and add columns that later steps gave to those that it has."""
+    """Make the tables that a file lacks, and add columns that later steps gave to those that it has.
+
+    Raises:
+        StateError: the disk is full, and the file, which a former version made, lacks a table.
+        sqlite3.Error: the file refuses it for another reason.
+    """
     if any(column.since for table in tables for column in table.columns):
         with _transaction(db):
             for table in tables:
                 known = {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (table.local,))}
                 for column in table.columns:
                     if known and column.name not in known:
-                        db.execute(f"ALTER TABLE {table.local} ADD COLUMN {column.in_file}")
-    db.executescript(file_schema(tables))  # comes after the columns, as an index may be on one
+                        db.execute(f"ALTER TABLE {table.local} ADD COLUMN {column.file_sql}")
+    found = {row[0] for row in db.execute("SELECT name FROM sqlite_schema")}
+    added = [table.local for table in tables if table.local not in found]
+    try:
+        db.executescript(file_schema(tables))  # comes after the columns, as an index may be on one
+    except sqlite3.Error as error:
+        if not (found and added and is_full(error)):
+            raise
+        path = db.execute("PRAGMA database_list").fetchone()[2]
+        why = f"{error}, so that {', '.join(added)} cannot be added, which this version of walle needs"
+        raise StateError(path, why, is_full=True) from error
     for table in tables:
         if table.counter:  # files of former versions have no such counter
             db.execute(_COUNTER, (table.counter, table.local))

@@ -16,13 +16,15 @@ from typing import Self
 
 from walle.base.clock import Clock, SystemClock
 from walle.store.errors import StateError, state_errors
+from walle.store.file_connection import FileConnection, connect, run_now
 from walle.store.lease import Grant, LeaseState, check_grant
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS leases (
     name TEXT PRIMARY KEY, holder TEXT NOT NULL, fence INTEGER NOT NULL, until_s REAL NOT NULL) STRICT;
 """
-_BUSY_S = 5.0
+_STATE = "SELECT holder, fence, until_s FROM leases WHERE name = ?"
+_RELEASE = "UPDATE leases SET until_s = 0, holder = '' WHERE name = ? AND holder = ? AND fence = ?"
 
 
 class SqliteLeases:
@@ -55,7 +57,7 @@ class SqliteLeases:
 
     def _acquire(self, name: str, holder: str, life_s: float) -> Grant | None:
         with self._writing() as db:
-            row = db.execute("SELECT holder, fence, until_s FROM leases WHERE name = ?", (name,)).fetchone()
+            row = db.execute(_STATE, (name,)).fetchone()
             if row is not None and self._is_held(Grant(name, row[0], row[1]), until_s=row[2]):
                 return None
             grant = Grant(name, holder, 1 if row is None else row[1] + 1)
@@ -94,7 +96,7 @@ class SqliteLeases:
     def _renew(self, grant: Grant, life_s: float) -> None:
         try:
             with self._writing() as db:
-                check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
+                run_now(check_grant(FileConnection(db), grant))
                 until_s = self._clock.monotonic() + life_s
                 db.execute("UPDATE leases SET until_s = ? WHERE name = ?", (until_s, grant.name))
         except StateError as error:
@@ -102,14 +104,12 @@ class SqliteLeases:
                 raise
             # Nobody can write that they have taken it, and rollbacks must continue.
             with state_errors(self.path), contextlib.closing(_connect(self.path)) as db:
-                check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
+                run_now(check_grant(FileConnection(db), grant))
 
     def _release(self, grant: Grant) -> None:
         try:
             with self._writing() as db:
-                row = db.execute(*grant_query(grant)).fetchone()
-                if row == (grant.holder, grant.fence):
-                    db.execute("UPDATE leases SET until_s = 0, holder = '' WHERE name = ?", (grant.name,))
+                db.execute(_RELEASE, (grant.name, grant.holder, grant.fence))
         finally:
             if (lock := self._locks.pop(grant, None)) is not None:
                 self._lock_path(grant).unlink(missing_ok=True)
@@ -117,7 +117,7 @@ class SqliteLeases:
 
     def _state(self, name: str) -> LeaseState | None:
         with self._writing() as db:
-            row = db.execute("SELECT holder, fence, until_s FROM leases WHERE name = ?", (name,)).fetchone()
+            row = db.execute(_STATE, (name,)).fetchone()
         return None if row is None else LeaseState(row[0], row[1], max(0.0, row[2] - self._clock.monotonic()))
 
     def _lock_path(self, grant: Grant) -> Path:
@@ -138,11 +138,6 @@ class SqliteLeases:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+    db = connect(path)
     db.execute("PRAGMA synchronous = FULL")  # a fencing number is never given twice
     return db
-
-
-def grant_query(grant: Grant) -> tuple[str, tuple[str]]:
-    """Return the query, with its values, that reads who has the grant's lease now."""
-    return "SELECT holder, fence FROM leases WHERE name = ?", (grant.name,)

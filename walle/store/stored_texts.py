@@ -1,6 +1,7 @@
 """Texts that PostgreSQL stores: without NUL characters and halves of characters, or as JSON."""
 
 import json
+from typing import Any
 
 _REPLACEMENT = "\ufffd"
 
@@ -8,6 +9,19 @@ _REPLACEMENT = "\ufffd"
 def storable_text(text: str) -> str:
     """Return text with a replacement for each character that PostgreSQL does not store."""
     return text.replace("\0", _REPLACEMENT).encode(errors="replace").decode()
+
+
+def storable_json(text: str) -> str:
+    """Return JSON whose texts are as `storable_text` returns them: an escape may be a character that is not stored."""
+    return json.dumps(_storable(json.loads(text))) if "\\u" in text else storable_text(text)
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, dict):
+        return {storable_text(key): _storable(one) for key, one in value.items()}
+    return [_storable(one) for one in value] if isinstance(value, list) else value
 
 
 def is_storable(*texts: str) -> bool:

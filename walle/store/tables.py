@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from walle.store.stored_texts import storable_text
+from walle.store.stored_texts import storable_json, storable_text
 
 STEPS = {1: "journal, leases, devices, audit log", 2: "identities, exclusive files"}
 
@@ -24,6 +24,7 @@ _KINDS = {  # SQL types in a file, and on a server
     "text": ("TEXT", "TEXT"),
     "key": ("TEXT", 'TEXT COLLATE "C"'),  # a server orders it by its bytes, as a file does
     "any": ("TEXT", "TEXT"),  # PostgreSQL does not store each character: there it is JSON
+    "json": ("TEXT", "TEXT"),  # queries on a server take it apart
     "bytes": ("BLOB", "BYTEA"),
     "large": ("BLOB", "BYTEA"),  # a server does not compress it
     "small": ("INTEGER", "INT"),
@@ -54,11 +55,11 @@ class Column(NamedTuple):
         return cls(name, kind, bool(optional), int(since or 0), rules)
 
     @property
-    def in_file(self) -> str:
+    def file_sql(self) -> str:
         return self._sql(_KINDS[self.kind][0])
 
     @property
-    def on_server(self) -> str:
+    def server_sql(self) -> str:
         return self._sql(_KINDS[self.kind][1])
 
     def _sql(self, kind: str) -> str:
@@ -67,7 +68,7 @@ class Column(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of the server's schema `walle`, and of a file, there with the name `in_file`.
+    """A table of the server's schema `walle`, and of a file, there with the name `name_in_file`.
 
     `described` lists the columns, `key` those of the primary key. `merges`: two keys, which devices choose, may be one
     on a server, as it does not store each character.
@@ -76,7 +77,7 @@ class Table:
     name: str
     described: str
     key: tuple[str, ...]
-    in_file: str = ""
+    name_in_file: str = ""
     indexes: tuple[str, ...] = ()
     since: int = 1
     is_clustered: bool = False  # a file has the rows in the tree of the key
@@ -91,7 +92,7 @@ class Table:
     @property
     def local(self) -> str:
         """The table's name in a file."""
-        return self.in_file or self.name
+        return self.name_in_file or self.name
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,7 +126,7 @@ class Table:
     def file_schema(self) -> str:
         """Return statements that make the table in a file where it is missing."""
         number = self.columns[0] if self.columns[0].kind in _NUMBERED else None
-        parts = [one.in_file for one in self.columns if one is not number]
+        parts = [one.file_sql for one in self.columns if one is not number]
         if number is not None:
             parts.insert(0, f"{number.name} INTEGER PRIMARY KEY AUTOINCREMENT")
         else:
@@ -142,10 +143,10 @@ class Table:
     def server_step(self, number: int) -> str:
         """Return statements that a step runs on a server; empty for none."""
         if number != self.since:
-            added = (column.on_server for column in self.columns if column.since == number)
+            added = (column.server_sql for column in self.columns if column.since == number)
             return "".join(f"ALTER TABLE walle.{self.name} ADD COLUMN {column};\n" for column in added)
         first = [column for column in self.columns if not column.since]
-        parts = [*(column.on_server for column in first), f"PRIMARY KEY ({', '.join(self.key)})"]
+        parts = [*(column.server_sql for column in first), f"PRIMARY KEY ({', '.join(self.key)})"]
         made = f"CREATE TABLE walle.{self.name} ({', '.join(parts)});\n"
         for column in first:
             if column.kind == "large":
@@ -165,6 +166,8 @@ class Table:
 def _for_server(value: Any, kind: str) -> Any:
     if not isinstance(value, str):
         return value
+    if kind == "json":
+        return storable_json(value)
     return json.dumps(value) if kind == "any" else storable_text(value)
 
 
@@ -184,7 +187,7 @@ JOURNAL = (RELEASES, TRANSITIONS, EFFECTS, TABLE_ROWS, COUNTERS, EVIDENCE, BATCH
 
 DEVICES = Table(
     "devices",
-    "device_id key, profile bytes, app_version text, attributes text, first_seen_s real, last_seen_s real,"
+    "device_id key, profile bytes, app_version text, attributes json, first_seen_s real, last_seen_s real,"
     " reported_s real?",
     ("device_id",),
     indexes=("devices_by_age ((reported_s IS NOT NULL), last_seen_s)",),
@@ -196,7 +199,7 @@ DEVICE_TASKS = Table(
     "device_id key, task key, active text, version text, state text, release text, reported_s real?, ok int,"
     " failed int",
     ("device_id", "task"),
-    in_file="tasks",
+    name_in_file="tasks",
     indexes=("device_tasks_by_name (task)",),
     is_clustered=True,
     merges=True,
@@ -205,7 +208,7 @@ DEVICE_FAILURES = Table(
     "device_failures",
     "number counted, device_id key, task text, version text, release text, kind text, at_s real, failure text",
     ("number",),
-    in_file="failures",
+    name_in_file="failures",
     indexes=("device_failures_of (device_id, number)",),
     counter=FAILURE_NUMBERS,
 )
@@ -223,7 +226,7 @@ TOKENS = Table(
     "enrolment_tokens",
     "hash key, device_id key, uses_left small CHECK (uses_left >= 0), expires_s real, purpose text",
     ("hash",),
-    in_file="tokens",
+    name_in_file="tokens",
     since=2,
     is_clustered=True,
 )
@@ -237,14 +240,14 @@ REVOKED = Table(
 IDENTITY = (IDENTITIES, TOKENS, REVOKED, COUNTERS)
 
 SERIALS = Table(
-    "exclusive_serials", "device_id key, serial int", ("device_id",), in_file="serials", since=2, is_clustered=True
+    "exclusive_serials", "device_id key, serial int", ("device_id",), name_in_file="serials", since=2, is_clustered=True
 )
 EXCLUSIVE_FILES = Table(
     "exclusive_files",
     "device_id key, generation int, task key, name key, sha256 key, size_bytes int, put_s real, put_by text,"
     " sealed large",
     ("device_id", "task", "name"),
-    in_file="files",
+    name_in_file="files",
     since=2,
 )
 GROUP_SERIAL = Table("group_serial", "one small CHECK (one = 1), serial int", ("one",), since=2)

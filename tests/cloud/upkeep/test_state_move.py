@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import json
 import sqlite3
 import subprocess
 from pathlib import Path
@@ -21,6 +22,7 @@ from walle.cloud.folder.state import node_state
 from walle.cloud.folder.state_place import read_database, write_database
 from walle.cloud.upkeep.backup import make_backup, summary
 from walle.cloud.upkeep.restore import restore_backup
+from walle.deploy.fleet.registry import DeviceQuery
 from walle.deploy.policies.policy import Policy
 from walle.deploy.releases.release import Effect, Release, ReleaseState, Start, advance
 from walle.deploy.releases.request import ReleaseRequest
@@ -138,6 +140,27 @@ def test_everything_moves_and_continues_where_it_was(folder: Path, postgres: Pos
         assert home.audit.records(after=12)[0].action == "cloud.move_state"
     with pytest.raises(ConfigError, match=r"has its state in postgresql://.* already"):
         move_state(folder, dsn)
+
+
+def test_characters_that_the_database_does_not_store_are_replaced_in_attributes(
+    folder: Path, postgres: PostgresServer
+) -> None:
+    """A version before kept them in the file: JSON hides them from a look at the text."""
+    attributes = json.dumps({"os": "an\0droid", "a\0b": "\ud800", "slash": "\\u0000", "memory_mb": 4096})
+    with contextlib.closing(sqlite3.connect(folder / "devices.db")) as db, db:
+        db.execute("UPDATE devices SET attributes = ?", (attributes,))
+    move_state(folder, postgres.make_database())
+
+    async def check(home: CloudHome) -> None:
+        async with node_state(home, MONITOR, CLOCK) as state, state.registry(ManualClock()) as registry:
+            values = {"os": "an\ufffddroid", "a\ufffdb": "?", "slash": "\\u0000", "memory_mb": 4096}
+            assert (await registry.get("d1")).attributes == values
+            assert await registry.attribute_keys() == sorted(values)
+            query = DeviceQuery(attribute="os", value="an\ufffddroid")
+            assert [one.device_id for one in (await registry.page(query)).devices] == ["d1"]
+
+    with contextlib.closing(CloudHome(folder)) as home:
+        asyncio.run(check(home))
 
 
 def test_a_move_that_fails_moves_nothing(folder: Path, postgres: PostgresServer) -> None:

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from walle.base.durable_file import sync_folder
-from walle.cloud.folder.state_copy import copy_rows, open_file, rows_of, set_aside, tables_in
+from walle.cloud.folder.state_copy import copy_rows, rows_of, set_aside, tables_in
 from walle.cloud.folder.state_place import MOVED
 from walle.errors import ConfigError
+from walle.store.file_connection import connect_present
 from walle.store.postgres_database import Connection
 from walle.store.sync_database import SyncDatabase
 from walle.store.tables import FILES
@@ -103,7 +104,7 @@ def _withdraw(path: Path, database: SyncDatabase) -> bool:
     """
     if not path.exists():
         return False
-    with contextlib.closing(open_file(path)) as db:
+    with contextlib.closing(connect_present(path)) as db:
         if tables_in(db):
             _check_own(path, database)
         db.execute("BEGIN IMMEDIATE")

@@ -68,10 +68,10 @@ async def node_state(
         Journal.in_file(path, grant=keeper.grant) as journal,
     ):
 
-        def in_file(*args: Any, **options: Any) -> DeviceRegistry:
+        def opened(*args: Any, **options: Any) -> DeviceRegistry:
             return DeviceRegistry.in_file(home.devices_db, *args, **options)
 
-        yield NodeState(keeper, journal, in_file, lambda _: None)
+        yield NodeState(keeper, journal, opened, lambda _: None)
 
 
 def is_database_away(home: CloudHome) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from walle.errors import ConfigError
+from walle.store.file_connection import connect_present
 from walle.store.postgres_database import Connection
 from walle.store.tables import COUNTERS, FILES, LEAST_GENERATION, Column, Table
 
@@ -19,7 +20,6 @@ type Row = tuple[Any, ...]
 
 _PART_ROWS = 5_000
 _PART_BYTES = 16 << 20
-_BUSY_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +36,6 @@ class Rows:
     highest: int = 0
 
 
-def open_file(path: Path) -> sqlite3.Connection:
-    """Return a connection to a file that is there. Raises sqlite3.Error."""
-    uri = f"{path.absolute().as_uri()}?mode=rw"  # a reader of a write-ahead log writes its index
-    return sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
-
-
 def rows_of(path: Path, *, prefix: str = "") -> list[Rows]:
     """Return the rows of a cloud's file; of tables whose names begin with `prefix`.
 
@@ -49,7 +43,7 @@ def rows_of(path: Path, *, prefix: str = "") -> list[Rows]:
         sqlite3.Error: the file cannot be read.
     """
     found = []
-    with contextlib.closing(open_file(path)) as db:
+    with contextlib.closing(connect_present(path)) as db:
         known = tables_in(db)
         used = {}
         if "sqlite_sequence" in known:
@@ -89,7 +83,7 @@ def _reader(path: Path, name: str, table: Table, columns: list[Column]) -> Calla
     query = f"SELECT {', '.join(column.name for column in columns)} FROM {name}"  # noqa: S608 - our names
 
     def read() -> Iterator[Row]:
-        with contextlib.closing(open_file(path)) as db:
+        with contextlib.closing(connect_present(path)) as db:
             rows: Iterable[Row] = (table.for_server(row, columns) for row in db.execute(query))
             if table.merges:
                 rows = {row[: len(table.key)]: row for row in rows}.values()
@@ -139,7 +133,7 @@ def _parts(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 def set_aside(path: Path, ending: str) -> Path:
     """Give a file whose contents are elsewhere now another name, and return it; no file of before is replaced."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(open_file(path)) as db:
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(connect_present(path)) as db:
         db.execute("PRAGMA journal_mode = DELETE")  # one file
     names = itertools.chain([path.name], (f"{path.name}.{number}" for number in itertools.count(2)))
     target = next(path.with_name(name + ending) for name in names if not path.with_name(name + ending).exists())

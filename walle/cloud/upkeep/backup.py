@@ -26,6 +26,7 @@ from walle.cloud.upkeep.scrubbing import STATE_FILE
 from walle.cloud.upkeep.secret_files import is_secret, save_secrets
 from walle.cloud.upkeep.stored_files import UNREACHED
 from walle.errors import ConfigError
+from walle.store.file_connection import connect_present
 
 MANIFEST = "backup.json"
 FORMAT = 1
@@ -223,14 +224,13 @@ class _Copying:
     def _copy_database(self, name: str) -> None:
         self._say(name)
         target = self._new(name)
-        uri = f"{(self._folder / name).absolute().as_uri()}?mode=rw"  # a reader of a write-ahead log writes its index
 
         def tell(_status: int, left: int, pages: int) -> None:
             self._on_progress(self._done_bytes, self._all_bytes, f"{name}: {pages - left} of {pages} pages")
 
         try:
             with (
-                contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)) as source,
+                contextlib.closing(connect_present(self._folder / name)) as source,
                 contextlib.closing(sqlite3.connect(target)) as copy,
             ):
                 source.execute("BEGIN")  # one state of the database, however many commits come meanwhile

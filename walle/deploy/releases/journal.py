@@ -19,6 +19,7 @@ from typing import Any, Self
 from walle.deploy.releases.release import Effect, Release, ReleaseEvent
 from walle.deploy.releases.table import TaskRow
 from walle.errors import ConfigError
+from walle.store.file_connection import connect_present
 from walle.store.lease import Grant
 from walle.store.sql import Action, Connection, Database
 from walle.store.sqlite_database import SqliteDatabase
@@ -203,9 +204,8 @@ def read_releases(path: Path) -> list[Release]:
     """Return the releases in a journal that another process may write. Raises ConfigError where it cannot be read."""
     if not path.exists():
         return []
-    uri = f"{path.absolute().as_uri()}?mode=rw"  # a reader of a write-ahead log writes its index
     try:
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as database:
+        with contextlib.closing(connect_present(path)) as database:
             rows = database.execute("SELECT release FROM releases ORDER BY number").fetchall()
     except sqlite3.Error as error:
         raise ConfigError(f"release journal {path}: {error}") from error
