@@ -35,7 +35,7 @@ async def test_a_cloud_that_does_not_know_a_field_is_to_be_upgraded() -> None:
 
 @pytest.mark.asyncio
 async def test_a_cloud_that_makes_a_release_without_a_start_is_to_be_upgraded() -> None:
-    made = {"id": "ipv-v1-1", "state": "created"}
+    made: Any = {"id": "ipv-v1-1", "state": "created"}
     async with client_of(201, made) as client:
         with pytest.raises(OlderCloudError, match="made the release ipv-v1-1 and not started it; upgrade the cloud"):
             await client.create("shop", "ipv", "v1")

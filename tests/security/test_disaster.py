@@ -170,7 +170,7 @@ def _head(cloud: RunningCloud) -> dict[str, Any]:
 
 
 def _serial(device: Device) -> tuple[int, int]:
-    return max((state.epoch, state.serial) for state in device.agent._states.values())
+    return max((state.epoch, state.serial) for state in device.agent._active.states.values())
 
 
 @pytest.mark.night

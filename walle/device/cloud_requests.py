@@ -12,6 +12,7 @@ import httpx
 from walle.base.backoff import Pace
 from walle.base.clock import Clock
 from walle.base.http_roots import http_tls
+from walle.base.waiting import first_of
 from walle.deploy.agent.agent import Agent
 from walle.deploy.agent.trust import CLOCK_TOLERANCE_S
 from walle.device.config import DeviceConfig
@@ -214,13 +215,7 @@ class CloudRequests:
 
     async def _pause(self, pause_s: float) -> bool:
         """Return after a time, or at once with True when reports are to come soon."""
-        works = [asyncio.ensure_future(one) for one in (self._clock.sleep(pause_s), self._is_awaited.wait())]
-        try:
-            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in works:
-                one.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+        await first_of(self._clock.sleep(pause_s), self._is_awaited.wait())
         was_awaited = self._is_awaited.is_set()
         self._is_awaited.clear()
         return was_awaited

@@ -20,6 +20,7 @@ from typing import Any, Self, cast
 from walle.base.backoff import Backoff
 from walle.base.clock import Clock, SystemClock
 from walle.base.extras import install_hint
+from walle.base.waiting import finished
 from walle.store.errors import StateError
 from walle.store.lease import Grant, check_grant
 from walle.store.stored_texts import JsonTexts
@@ -194,14 +195,7 @@ class PostgresDatabase(JsonTexts):
             return await self._transaction(key, action, grant, limit_s, durable=durable)
 
         retry_s = self._retry_s if retry_s is None else retry_s
-        work = asyncio.ensure_future(self._retrying(attempt, retry_s, limit_s))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait([work])
-            if not work.cancelled():
-                work.exception()
-            raise
+        return await finished(self._retrying(attempt, retry_s, limit_s))
 
     async def _transaction[T](
         self, key: uuid.UUID, action: Action[T], grant: Grant | None, limit_s: float, *, durable: bool

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from walle.base.waiting import first_of
 from walle.cli.cloud.folder_lock import CloudBusyError
 from walle.cli.credentials import is_loopback
 from walle.cli.join import JOIN_FILE, Join
@@ -130,7 +131,7 @@ async def _serve_once(
         layers = await asyncio.to_thread(probe_layers)
         keep_what_is_loaded()
         _announce(config, home, address, layers, as_json=as_json)
-        await _first(stopping.wait(), lost())
+        await first_of(stopping.wait(), lost())
         _on_signals(starting.cancel)  # a second one ends it at once: devices find out by themselves
         with working("stopping the cloud", as_json=as_json):
             try:
@@ -140,17 +141,6 @@ async def _serve_once(
                     raise
                 _say_waiting(f"stopped while it is away: {error}", as_json=as_json)
     return not stopping.is_set()
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """Return when the first of them has ended; the others are cancelled."""
-    tasks = [asyncio.ensure_future(one) for one in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _on_signals(action: Callable[[], object]) -> None:

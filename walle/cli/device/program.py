@@ -25,6 +25,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from walle.base.durable_file import write_file
+from walle.base.waiting import first_of
 from walle.cli.output import emit, emit_line, progress_console
 from walle.device import Device, DeviceConfig, DeviceSummary
 from walle.pipeline.events.event import MAX_EVENT_BYTES, Event, EventError
@@ -221,21 +222,12 @@ class DeviceProgram:
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
         with self._status_line() as self._line:
             async with Device(self._config, rng=self._rng) as device:
-                works = (
+                await first_of(
                     self._check_in_repeatedly(device),
                     self._show_repeatedly(device),
                     self._play(device),
                     stopping.wait(),
                 )
-                tasks = [asyncio.create_task(work) for work in works]
-                try:
-                    ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                    for task in ended:
-                        task.result()
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
                 finished = self._source is None or self._source.endless or self._state is _State.DONE
                 if self._state is not _State.DONE:
                     self._state = _State.STOPPED

@@ -1,9 +1,9 @@
 """All nodes of a cloud in one process: for tests, and for a fleet that one machine serves."""
 
-import asyncio
 import contextlib
 from typing import Self
 
+from walle.base.waiting import first_of
 from walle.cloud.folder.config import CloudConfig
 from walle.cloud.folder.folder import CloudHome
 from walle.cloud.folder.state import STOP_S, is_database_away
@@ -73,10 +73,4 @@ class Cloud:
 
     async def lost(self) -> None:
         """Return when the release service or the monitor has lost its lease, and stops: another cloud may act."""
-        waiting = [asyncio.ensure_future(node.lost.wait()) for node in (self._monitor_node, self._release_node)]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for one in waiting:
-                one.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await first_of(self._monitor_node.lost.wait(), self._release_node.lost.wait())

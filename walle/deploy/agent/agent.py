@@ -12,19 +12,17 @@ expire: installed versions do not.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
 from walle.base.clock import Clock
+from walle.deploy.agent.active_tasks import ActiveTasks, Check, OnActivate, OnEnd
 from walle.deploy.agent.agent_errors import (
-    ActivationFailedError,
-    ActivationPostponedError,
     CheckFailedError,
     DirectiveRefusedError,
     PullDelayedError,
@@ -68,31 +66,11 @@ from walle.trust.signing import SignatureError
 
 _LOG = logging.getLogger(__name__)
 
-_PARTIAL_KEEP_S = 86_400.0  # a partly pulled version is kept this long, for a directive that resumes it
 _MAX_BUNDLE_BYTES = 300_000_000  # the limit of a whole app package in §2.2
 _MAX_DIFFERENCE_BYTES = 64 << 20  # size of a file and the one that it replaces, together
 # Why a pull was cancelled.
 _NEWER = "a newer directive came"
 _CLOSED = "the agent was closed"
-
-type Check = Callable[[Path, Manifest], Awaitable[None]]
-type OnEnd = Callable[[str], Awaitable[None]]
-
-
-class OnActivate(Protocol):
-    """Activates a task's first version, or replaces the active one.
-
-    With `may_postpone`, it may raise ActivationPostponedError: the active version then continues.
-    """
-
-    async def __call__(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None: ...
-
-
-class _Postponed(NamedTuple):
-    """A version in `versions` that is not activated yet. It is checked again where its runs lacked required files."""
-
-    manifest: str
-    is_checked: bool
 
 
 class Agent:
@@ -152,20 +130,27 @@ class Agent:
         self._check = check
         self._clock = clock
         self._exclusive = exclusive
-        self._prepare = prepare
-        self._on_activate = on_activate
-        self._on_suspend = on_suspend
-        self._on_remove = on_remove
         self._jitter_s = jitter_s
         self._random = random_source or random.Random()
         self._retries = PullRetries(clock, self._random)
+        self._active = ActiveTasks(
+            self._installed,
+            self._versions,
+            outcomes,
+            self.traces,
+            clock,
+            exclusive=exclusive,
+            prepare=prepare,
+            on_activate=on_activate,
+            on_suspend=on_suspend,
+            on_remove=on_remove,
+            forget=self._forget,
+        )
         self._is_started = False
-        self._states: dict[str, TaskState] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
         self._newest: dict[str, tuple[int, int]] = {}  # task → highest epoch and serial that a call is working on
         self._pulls = PullsUnderWay()
         self._hindrances = Hindrances()
-        self._postponed: dict[str, _Postponed] = {}  # by task
 
     def _lock(self, task: str) -> asyncio.Lock:
         """Return the lock of a task. It exists as long as a call holds it or waits for it."""
@@ -177,13 +162,15 @@ class Agent:
     @property
     def tasks(self) -> dict[str, str]:
         """Return the active version of each task, as in a profile."""
-        return {task: state.active.version for task, state in self._states.items() if state.active is not None}
+        return {task: state.active.version for task, state in self._active.states.items() if state.active is not None}
 
     @property
     def refused(self) -> dict[str, str]:
         """Return, for each task whose latest directive is not carried out again, that directive's `order`."""
         refused = Standing.REFUSED
-        return {task: f"{one.epoch}.{one.serial}" for task, one in self._states.items() if one.standing is refused}
+        return {
+            task: f"{one.epoch}.{one.serial}" for task, one in self._active.states.items() if one.standing is refused
+        }
 
     async def start(self) -> Self:
         """Recover from a crash: remove leftovers, verify and activate each task's version, report its outcome again.
@@ -197,7 +184,7 @@ class Agent:
         for task in await on_disk(self._installed.tasks):
             async with self._lock(task):
                 try:
-                    await to_the_end(self._recover(task))
+                    await to_the_end(self._active.recover(task))
                 except (OSError, TaskNameError) as error:
                     _LOG.warning("the installed version of %s cannot be read and is not run: %s", task, error)
         self._is_started = True
@@ -250,10 +237,10 @@ class Agent:
         """
         self._pulls.cancel(task, "the active version failed meanwhile")
         async with self._lock(task):
-            active = self._states.get(task, TaskState(task=task)).active
+            active = self._active.state_of(task).active
             if active is None or version not in ("", active.version):
                 return False
-            await to_the_end(self._fall_back(task, reason))
+            await to_the_end(self._active.fall_back(task, reason))
             return True
 
     def count_run(
@@ -265,7 +252,7 @@ class Agent:
 
         Return why the version is to be left (`revert`), as it fails more often than the one before it, else "".
         """
-        state = self._states.get(task, TaskState(task=task))
+        state = self._active.state_of(task)
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
         self.outcomes.count_run(task, version, refs[0].release if refs else "", failure, metrics)
         if not refs or refs[0] is not state.active:
@@ -275,7 +262,7 @@ class Agent:
 
     def count_dropped(self, task: str, version: str, *, triggers: int = 0, uploads: int = 0, entries: int = 0) -> None:
         """Count what a version lost for want of room, towards the release that brought it."""
-        state = self._states.get(task, TaskState(task=task))
+        state = self._active.state_of(task)
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
         release = refs[0].release if refs else ""
         self.outcomes.count_dropped(task, version, release, triggers=triggers, uploads=uploads, entries=entries)
@@ -297,6 +284,10 @@ class Agent:
         A device that never had a timestamp does so only where one `is_needed`.
         """
         self._renewal.watch(is_needed=is_needed)
+
+    def _forget(self, task: str) -> None:
+        self._runs.forget(task)
+        self._retries.forget(task)
 
     # --- one directive -----------------------------------------------------------------------------------------------
 
@@ -362,10 +353,10 @@ class Agent:
 
     async def _carry_out(self, directive: Directive) -> None:
         task = directive.task
-        state = self._states.get(task, TaskState(task=task))
+        state = self._active.state_of(task)
         if self._trust.era == state.era and directive.epoch < state.epoch:
             raise DirectiveRefusedError(directive, f"epoch {state.epoch} was seen, an older one is a replay")
-        state = self._states[task] = state.within(self._trust.era, directive.epoch)
+        state = self._active.states[task] = state.within(self._trust.era, directive.epoch)
         if directive.serial < state.serial:
             raise DirectiveRefusedError(directive, f"serial {state.serial} was seen, an older one is a replay")
         if directive.serial == state.serial and state.standing is not Standing.OPEN:
@@ -373,18 +364,18 @@ class Agent:
         target = VersionRef(directive.version, directive.manifest, directive.release)
         try:
             if not directive.version:
-                await to_the_end(self._remove(state, directive))
+                await to_the_end(self._active.remove(state, directive))
             elif state.active is not None and state.active.manifest == target.manifest:
-                await to_the_end(self._stay(state.activate(directive.serial, target)))
+                await to_the_end(self._active.stay(state.activate(directive.serial, target)))
             elif not await self._activate_from_disk(state, directive, target):
                 await self._go_forward(state, directive, target)
         except OSError as error:
             reason = f"the device's disk: {error.strerror or error}"
             rejection = BundleRejectedError(directive, reason, final=False, failure_class=class_of(error))
-            await to_the_end(self._reject(target, directive.serial, rejection))
+            await to_the_end(self._active.reject(target, directive.serial, rejection))
             raise rejection from error
         except BundleRejectedError as rejection:
-            await to_the_end(self._reject(target, directive.serial, rejection))
+            await to_the_end(self._active.reject(target, directive.serial, rejection))
             raise
         except FetchError as error:
             self._hinder(directive, class_of(error), str(error), tries=TRIES_BEFORE_REPORT)
@@ -403,7 +394,7 @@ class Agent:
 
     def _hinder(self, directive: Directive, what: FailureClass, reason: str, *, tries: int = 1) -> None:
         """Report that a directive cannot be carried out yet, for a reason that says nothing of its version."""
-        active = self._states.get(directive.task, TaskState(task=directive.task)).active
+        active = self._active.state_of(directive.task).active
         is_active = active is not None and active.manifest == directive.manifest
         if directive.version and not is_active and self._hindrances.is_news(directive, what, tries=tries):
             outcome = Outcome(
@@ -421,7 +412,7 @@ class Agent:
 
         It is there if it is the previous version, or if its activation was postponed.
         """
-        postponed = self._postponed.get(directive.task)
+        postponed = self._active.postponed.get(directive.task)
         if postponed is not None and postponed.manifest != target.manifest:
             postponed = None
         if postponed is None and not state.is_previous(target.manifest):
@@ -435,12 +426,12 @@ class Agent:
         is_checked = postponed is None or postponed.is_checked
         if postponed is None and not state.previous_good:
             await self._run_check(directive, files, manifest)
-        if not is_checked and not self._missing(manifest):
+        if not is_checked and not self._active.missing(manifest):
             is_back = state.active is not None and target.is_back_from(state.active)
             await self._pulls.until_newer(directive, self._run_check(directive, files, manifest, is_back=is_back))
             is_checked = True
         activated = state.activate(directive.serial, target)
-        await to_the_end(self._activate(activated, files, manifest, is_checked=is_checked))
+        await to_the_end(self._active.activate(activated, files, manifest, is_checked=is_checked))
         return True
 
     async def _go_forward(self, state: TaskState, directive: Directive, target: VersionRef) -> None:
@@ -449,7 +440,7 @@ class Agent:
             raise PullDelayedError(directive, left_s)
         if state.serial != directive.serial:
             state = state.begin(directive.serial)
-            await to_the_end(self._settle(state))
+            await to_the_end(self._active.settle(state))
         if not self._is_started:
             raise SupersededError(directive, _CLOSED)
         staging = self._installed.staging(task, target.manifest)
@@ -468,7 +459,7 @@ class Agent:
         async def adopt_and_activate() -> None:
             await on_disk(self._installed.adopt, staging, activated)
             files = self._installed.version_files(task, target)
-            await self._activate(activated, files, manifest, written=True, is_checked=is_checked)
+            await self._active.activate(activated, files, manifest, written=True, is_checked=is_checked)
 
         await to_the_end(adopt_and_activate())
 
@@ -484,7 +475,7 @@ class Agent:
         is_back = state.active is not None and target.is_back_from(state.active)
         if self._exclusive is not None:
             await self._exclusive.obtain(manifest)  # obtained before the check, whose runs may read them
-        is_checked = not self._missing(manifest)
+        is_checked = not self._active.missing(manifest)
         await self._run_check(directive, files, manifest, is_back=is_back)
         return manifest, is_checked
 
@@ -512,188 +503,3 @@ class Agent:
             await on_disk(verify_files, files, manifest)
         except CorruptedError as error:
             raise BundleRejectedError(directive, f"its check changed its files: {error}", final=True) from error
-
-    # --- changes of state: not cancellable, and with the task's lock held --------------------------------------------
-
-    async def _settle(self, state: TaskState) -> None:
-        """Record a `state` that neither activates nor removes a version."""
-        await on_disk(self._installed.write, state)
-        self._states[state.task] = state
-        if state.standing is Standing.DONE:
-            self._add_outcome(state)
-
-    async def _stay(self, state: TaskState) -> None:
-        await self._settle(state)
-        await self._clean(state)
-
-    async def _activate(
-        self, state: TaskState, files: Path, manifest: Manifest, *, written: bool = False, is_checked: bool
-    ) -> None:
-        before = self._states.get(state.task, TaskState(task=state.task))
-        # A bad version is left at once: only one that the device may fall back to may run on meanwhile.
-        may_postpone = before.active is not None and state.previous_good
-        missing = self._missing(manifest)
-        if (missing or not is_checked) and (may_postpone or before.active is None):
-            await self._postpone(before, state, is_checked=False)  # runs had no file to read
-            why = f"it requires exclusive files that this device does not have: {missing} (walle device-file put)"
-            if not missing:
-                why = "the exclusive files that it requires have come since it was checked; it is checked with them"
-            raise ActivationPostponedError(state.task, manifest.version, why)
-        if not written:
-            await on_disk(self._installed.write, state)
-        if self._prepare is not None and (may_postpone or before.active is None):
-            await self._prepare(files, manifest)
-        self._states[state.task] = state
-        try:
-            with self.traces.installing(state.task, "device.activate"):
-                await self._on_activate(state.task, files, manifest, may_postpone=may_postpone)
-        except ActivationPostponedError:
-            await self._postpone(before, state, is_checked=True)
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            self._add_outcome(state)
-            await self._fall_back(state.task, reason, class_of(error))
-            raise ActivationFailedError(state.task, manifest.version, reason) from error
-        self._add_outcome(state)
-        await self._clean(state)
-
-    def _missing(self, manifest: Manifest) -> str:
-        """Return the required exclusive files that are not here, "" for none."""
-        return "" if self._exclusive is None else self._exclusive.missing(manifest)
-
-    async def _postpone(self, before: TaskState, state: TaskState, *, is_checked: bool) -> None:
-        """Return to the state before an activation, with its directive still to be carried out. The files stay."""
-        open_again = before.begin(state.serial)
-        await self._write_or_log(open_again)
-        self._states[state.task] = open_again
-        if state.active is not None:
-            self._postponed[state.task] = _Postponed(state.active.manifest, is_checked=is_checked)
-
-    def _add_outcome(self, state: TaskState) -> None:
-        if state.outcome is not None:
-            self.outcomes.add(state.outcome)
-
-    async def _reject(self, target: VersionRef, serial: int, rejection: BundleRejectedError) -> None:
-        """Record and report a refusal, and delete the files of the refused version."""
-        before = self._states.get(rejection.task, TaskState(task=rejection.task))
-        state = before.refuse(
-            serial, target, rejection.reason, final=rejection.final, failure_class=rejection.failure_class
-        )
-        is_reported = before.serial == serial and before.outcome == state.outcome
-        await self._clean(before)
-        await self._write_or_log(state)
-        self._states[state.task] = state
-        if state.outcome is not None and not is_reported:  # a full disk is reported once, not at every request
-            self.outcomes.add(state.outcome, rejection.failure)
-
-    async def _remove(self, state: TaskState, directive: Directive) -> None:
-        removed = state.remove(directive.serial, directive.release)
-        await self._settle(removed)
-        if state.active is not None or state.standing is not Standing.DONE:  # a suspended task has data too
-            with self._logged(directive.task):
-                await self._on_remove(directive.task)
-        await self._clean(removed)
-
-    async def _fall_back(self, task: str, reason: str, what: FailureClass = FailureClass.VERSION) -> None:
-        """Replace the active version by the previous one, or by none if that cannot be activated either."""
-        while (before := self._states[task]).active is not None:
-            manifest: Manifest | None = None
-            if before.previous is not None and before.previous_good:
-                try:
-                    manifest = await on_disk(self._versions.load, task, before.previous)
-                except (CorruptedError, OSError) as error:
-                    _LOG.warning("%s", error)
-                    before = before.without_previous()
-            state = before.fall_back(reason, failure_class=what)
-            await self._write_or_log(state)
-            self._states[task] = state
-            self._add_outcome(state)
-            if state.active is None or manifest is None:
-                with self._logged(task):
-                    await self._on_suspend(task)
-                break
-            try:
-                files = self._installed.version_files(task, state.active)
-                await self._on_activate(task, files, manifest, may_postpone=False)
-                break
-            except Exception as error:  # noqa: BLE001 - after any error the device must not keep the version
-                _LOG.exception("%s: the previous version cannot be activated either", task)
-                reason, what = f"{type(error).__name__}: {error}", class_of(error)
-        await self._clean(self._states[task])
-
-    async def _recover(self, task: str) -> None:
-        try:
-            state = await on_disk(self._installed.read, task)
-        except CorruptedError as error:
-            await self._drop(TaskState.lost(task, str(error)), error)
-            return
-        manifest: Manifest | None = None
-        recovered = state
-        while recovered.active is not None and manifest is None:
-            try:
-                manifest = await on_disk(self._versions.load, task, recovered.active)
-            except (CorruptedError, OSError) as error:
-                _LOG.error("%s %s is deactivated: %s", task, recovered.active.version, error)
-                recovered = recovered.fall_back(str(error), corrupted=True, failure_class=class_of(error))
-                self._add_outcome(recovered)
-        if recovered is not state:
-            await self._write_or_log(recovered)
-        else:
-            self._add_outcome(state)
-        self._states[task] = recovered
-        await self._clean(recovered, partial_newer_than_s=self._clock.time() - _PARTIAL_KEEP_S)
-        if recovered.active is not None and manifest is not None:
-            files = self._installed.version_files(task, recovered.active)
-            try:
-                await self._on_activate(task, files, manifest, may_postpone=False)
-            except Exception as error:  # noqa: BLE001 - one task's failure must not affect other tasks
-                _LOG.exception("%s cannot be activated", task)
-                await self._fall_back(task, f"{type(error).__name__}: {error}", class_of(error))
-        elif recovered.serial > 0 and recovered.standing is Standing.DONE:
-            with self._logged(task):  # the process may have ended between the removal and that of the task's data
-                await self._on_remove(task)
-
-    async def _drop(self, lost: TaskState, error: CorruptedError) -> None:
-        """Remove a task whose state cannot be read, its data too: the cloud may have removed it before.
-
-        A removal that fails is tried again at the next start. The outcome is in the new state, so that a kill before
-        the next report does not lose it.
-        """
-        _LOG.error("%s; the task and its data are removed, until the cloud sends the task again", error)
-        self._add_outcome(lost)
-        try:
-            await self._on_remove(lost.task)
-        except Exception:  # noqa: BLE001 - one task's failure must not affect other tasks
-            _LOG.exception("%s: its data could not be removed, the next start tries again", lost.task)
-            return
-        await self._write_or_log(lost)
-        self._states[lost.task] = lost
-        await self._clean(lost)
-
-    # --- the disk ----------------------------------------------------------------------------------------------------
-
-    async def _write_or_log(self, state: TaskState) -> None:
-        """Write `state`; log a disk error instead of raising it: the new state then holds until a restart."""
-        try:
-            await on_disk(self._installed.write, state)
-        except OSError as error:
-            _LOG.warning("the state of %s cannot be written: %s", state.task, error)
-
-    async def _clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
-        """Remove leftovers; those that cannot be removed now are removed at the next start."""
-        self._postponed.pop(state.task, None)
-        if state.active is None and state.previous is None:
-            self._runs.forget(state.task)
-            self._retries.forget(state.task)
-        try:
-            await on_disk(self._installed.clean, state, partial_newer_than_s=partial_newer_than_s)
-        except OSError as error:
-            _LOG.warning("leftovers of %s cannot be removed: %s", state.task, error)
-
-    @contextlib.contextmanager
-    def _logged(self, task: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception:  # noqa: BLE001 - one task's failure must not affect other tasks
-            _LOG.exception("%s failed", task)

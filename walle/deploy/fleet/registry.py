@@ -10,7 +10,6 @@ It is in a file, which may be lost, and is set aside where it is damaged, or in 
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from walle.base.clock import Clock
+from walle.base.waiting import finished
 from walle.deploy.fleet.device_changes import Change, Report, Sighting
 from walle.deploy.fleet.device_group import TargetedGroups
 from walle.deploy.fleet.device_tables import MAX_PAGE, DeviceTables
@@ -326,13 +326,7 @@ class DeviceRegistry:
             changes, self._waiting, self._waiting_weight = self._waiting, [], 0
             if not changes:
                 return
-            storing = asyncio.ensure_future(self._store(changes))
-            try:
-                await asyncio.shield(storing)
-            except asyncio.CancelledError:  # a write that has begun is ended
-                with contextlib.suppress(DeployError):
-                    await storing
-                raise
+            await finished(self._store(changes))
 
     async def _store(self, changes: list[Change]) -> None:
         """Write changes, those of `_PART_DEVICES` devices in one transaction: each has hundreds of tasks in memory."""

@@ -47,21 +47,19 @@ from walle.deploy.releases.release import (
     SignatureAwaited,
     SignedAgain,
     SimulationFailed,
-    SimulationPassed,
     Start,
     TransitionError,
     advance,
     allowed,
 )
 from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, ReleaseRequestError
-from walle.deploy.releases.signatures import SignatureAwaitedError, SigningState
-from walle.deploy.releases.simulated_fault import MAX_KEPT
+from walle.deploy.releases.signatures import SigningState
+from walle.deploy.releases.simulations import Simulations
 from walle.deploy.releases.stage_text import stage_text
 from walle.deploy.releases.table import plan_row, superseded, versions_behind
 from walle.deploy.releases.table_keeper import TableKeeper
 from walle.errors import DeployError
 from walle.protocol import Envelope
-from walle.task.format.bundle import Bundle, TaskVersion
 
 _LOG = logging.getLogger(__name__)
 _WHO = "release service"  # name in the audit log
@@ -96,12 +94,11 @@ class ReleaseService:
         self._lifetime_s = lifetime_s
         self._audit: Audit = audit or NoAudit()
         self._restamp_s = restamp_s
-        self._signed = asyncio.Event()  # replaced when a version is signed, or may now be
         self._releases: dict[str, Release] = {}
         self._changing = asyncio.Lock()  # journal and memory change together
         self._changed = asyncio.Event()  # replaced at each transition
         self._tasks: dict[asyncio.Task[Any], bool] = {}  # running task → whether `settled` waits for it
-        self._simulations: dict[str, asyncio.Task[ReleaseEvent]] = {}
+        self._simulations = Simulations(effects, clock)
 
     # --- lifetime ---
 
@@ -338,8 +335,7 @@ class ReleaseService:
 
     def look_again(self) -> None:
         """Look again whether the versions that wait for a signature have one; call it when metadata changed too."""
-        signed, self._signed = self._signed, asyncio.Event()
-        signed.set()
+        self._simulations.look_again()
 
     # --- verdicts of the monitor ---
 
@@ -467,8 +463,8 @@ class ReleaseService:
 
     def _take(self, release: Release) -> None:
         self._releases[release.id] = release
-        if release.state is not ReleaseState.SIMULATING and (simulation := self._simulations.pop(release.id, None)):
-            simulation.cancel()
+        if release.state is not ReleaseState.SIMULATING:
+            self._simulations.end(release.id)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -520,64 +516,20 @@ class ReleaseService:
         release = self._known(release_id)
         if release.state is not ReleaseState.SIMULATING:
             return
-        simulation = self._hold(self._simulated(release_id, release.request))
-        self._simulations[release_id] = simulation
-        await asyncio.wait([simulation])
-        if simulation.cancelled():
-            event: ReleaseEvent = SimulationFailed(self._clock.time(), "the simulation was cancelled")
-        else:
-            event = simulation.result()
-        await self._apply_if_still(self._known(release_id), event)  # ignored where a rollback cancelled it
 
-    async def _simulated(self, release_id: str, request: ReleaseRequest) -> ReleaseEvent:
-        try:
-            version = await self._effects.read_version(request.scenario, request.task, request.version)
-            bundle = await self._build(release_id, version)
-            result = await self._effects.simulate(
-                bundle, version.simulation_events, version.simulation_files, request.policy
-            )
-            if not result.ok:
-                reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
-                name, files = version.name, version.traced_files
-                log_name = version.config.simulation_events
-                faults = tuple(one.in_sources(name, files, log_name=log_name) for one in result.faults[:MAX_KEPT])
-                return SimulationFailed(self._clock.time(), reason, faults)
-            await self._effects.store_bundle(bundle, self._manifests_of_devices(request))
-        except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here
-            _LOG.info("%s failed in simulation", request.tag, exc_info=True)
-            return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
-        reads = tuple(sorted(bundle.manifest.readable_topics))
-        state = bundle.manifest.state
-        return SimulationPassed(
-            self._clock.time(),
-            bundle.sha256,
-            len(bundle.envelope),
-            reads,
-            groups=result.groups,
-            other_groups=result.other_groups,
-            other_names=result.other_names,
-            state_bytes=result.state_bytes,
-            state_max_bytes=0 if state is None else state.max_bytes,
-        )
+        async def wait_signature(reason: str) -> None:
+            waiting = self._known(release_id)
+            if waiting.reason != reason:
+                await self._apply_if_still(waiting, SignatureAwaited(self._clock.time(), reason))
+
+        event = await self._simulations.run(release, self._manifests_of_devices, wait_signature)
+        await self._apply_if_still(self._known(release_id), event)  # ignored where a rollback cancelled it
 
     def _manifests_of_devices(self, request: ReleaseRequest) -> list[str]:
         """Return the manifests of the task's latest versions that devices may have, newest first."""
-        of_task = [release for release in self._releases.values() if release.request.name == request.name]
-        newest_first = sorted(of_task, key=lambda release: -release.number)
+        newest_first = sorted(self._of_task(request.name), key=lambda release: -release.number)
         manifests = [one.manifest for one in newest_first if one.manifest and not one.state.terminal]
         return list(dict.fromkeys(manifests))[:_VERSIONS_OF_DEVICES]
-
-    async def _build(self, release_id: str, version: TaskVersion) -> Bundle:
-        """Return the signed bundle once enough keys have signed it; the release says meanwhile what it waits for."""
-        while True:
-            signed = self._signed  # taken before the look, so that a signature that comes meanwhile is not missed
-            try:
-                return await self._effects.build(version)
-            except SignatureAwaitedError as error:
-                release = self._known(release_id)
-                if release.reason != str(error):
-                    await self._apply_if_still(release, SignatureAwaited(self._clock.time(), str(error)))
-                await signed.wait()
 
     async def _resolve_beta(self, release_id: str) -> None:
         """Wait until enough devices of the policy were seen, or the release leaves the beta."""

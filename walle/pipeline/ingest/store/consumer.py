@@ -18,6 +18,7 @@ import socket
 from collections.abc import Awaitable, Callable, Collection
 from typing import Self
 
+from walle.base.waiting import first_of
 from walle.errors import ConfigError
 from walle.pipeline.ingest.store.partitions import MAX_LEASE_S, partition
 from walle.pipeline.ingest.store.upload_store import IngestError, Start, UploadStore, is_cut
@@ -288,13 +289,7 @@ class Consumer:
 
     async def _wait(self, changed: asyncio.Event) -> None:
         """Return when this process has stored an upload, or after `poll_s`."""
-        waiting = [asyncio.create_task(changed.wait()), asyncio.create_task(self._store.clock.sleep(self._poll_s))]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await first_of(changed.wait(), self._store.clock.sleep(self._poll_s))
 
     async def _retried[T](self, call: Callable[[], Awaitable[T]]) -> T:
         has_failed = False

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.base import plain
+from walle.base.waiting import first_of
 from walle.engine_ext._core import packed_values
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.store.upload_store import IngestError, UploadStore, is_cut
@@ -151,10 +152,4 @@ class FeatureView:
             self.evicted += 1
 
     async def _wait(self, changed: asyncio.Event) -> None:
-        waiting = [asyncio.create_task(changed.wait()), asyncio.create_task(self._store.clock.sleep(_POLL_S))]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        await first_of(changed.wait(), self._store.clock.sleep(_POLL_S))

@@ -15,12 +15,13 @@ import contextlib
 import logging
 import random
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from walle import protocol
 from walle.base.clock import Clock, SystemClock
+from walle.base.waiting import first_of
 from walle.errors import ConfigError
 from walle.pipeline.features.topics import owner
 from walle.pipeline.tunnel.client.link import (
@@ -346,7 +347,7 @@ class TunnelClient:
         """Connect, and upload until the connection ends. Return whether the client is to connect again at once."""
         link = Link(self._clock)
         try:
-            await _first(self._stop.wait(), self._serve(link))
+            await first_of(self._stop.wait(), self._serve(link))
             await link.close()
             return link.is_leaving
         finally:
@@ -406,7 +407,7 @@ class TunnelClient:
             link.probe_tails(self._encoder.encode),
             self._move(link),
         )
-        await _first(link.over(), *works)
+        await first_of(link.over(), *works)
 
     def _check_epoch(self, link: Link) -> None:
         """Raise TunnelClosedError if the outbox has a new epoch, which this connection's Hello did not name."""
@@ -423,7 +424,7 @@ class TunnelClient:
                 self._redirect, self._redirect_failures = (drain.host, drain.port), 0
         link.leave()
         _LOG.info("tunnel of %s: moving to %s", self._device_id, self._redirect or "a new connection")
-        await _first(self._clock.sleep(_MOVE_S), self._settled(link))
+        await first_of(self._clock.sleep(_MOVE_S), self._settled(link))
 
     async def _settled(self, link: Link) -> None:
         while not link.is_idle:
@@ -546,9 +547,9 @@ class TunnelClient:
         reconnects = self._reconnects
         if not self._stop.is_set() and not reconnects.was_hurried.is_set():
             waits = self._watch_uploads(), reconnects.was_hurried.wait()
-            await _first(self._stop.wait(), self._clock.sleep(reconnects.left_s), *waits)
+            await first_of(self._stop.wait(), self._clock.sleep(reconnects.left_s), *waits)
         if not self._stop.is_set() and reconnects.was_hurried.is_set():
-            await _first(self._stop.wait(), self._clock.sleep(reconnects.left_s))
+            await first_of(self._stop.wait(), self._clock.sleep(reconnects.left_s))
 
     async def _watch_uploads(self) -> None:
         while True:
@@ -605,18 +606,3 @@ class TunnelClient:
         if self._over or self._stop.is_set():
             raise TunnelClosedError(f"{undone}: the tunnel client was closed") from self.last_error
         await self._changed.wait()
-
-
-async def _first(*works: Coroutine[Any, Any, object]) -> None:
-    """Run all until one ends; cancel and await the others; raise the error of the one that ended."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        ended = [task for task in tasks if task.done()]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in ended:
-        with contextlib.suppress(asyncio.CancelledError):
-            task.result()

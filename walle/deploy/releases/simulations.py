@@ -1,0 +1,94 @@
+"""Simulations of releases (§6): a version is built once enough keys have signed it, then run, then its files stored."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from walle.base.clock import Clock
+from walle.deploy.releases.effects import Effects
+from walle.deploy.releases.release import Release, ReleaseEvent, SimulationFailed, SimulationPassed
+from walle.deploy.releases.request import ReleaseRequest
+from walle.deploy.releases.signatures import SignatureAwaitedError
+from walle.deploy.releases.simulated_fault import MAX_KEPT
+from walle.task.format.bundle import Bundle, TaskVersion
+
+_LOG = logging.getLogger(__name__)
+
+type Bases = Callable[[ReleaseRequest], list[str]]
+"""Returns the manifests of versions to which differences are made."""
+type Waits = Callable[[str], Awaitable[None]]
+"""Is called with the reason why a version waits for signatures."""
+
+
+class Simulations:
+    """The simulations that run, one for each release at most."""
+
+    def __init__(self, effects: Effects, clock: Clock) -> None:
+        self.running: dict[str, asyncio.Task[ReleaseEvent]] = {}  # by id of the release
+        self._effects = effects
+        self._clock = clock
+        self._signed = asyncio.Event()  # replaced when a version is signed, or may now be
+
+    async def run(self, release: Release, bases: Bases, waits: Waits) -> ReleaseEvent:
+        """Simulate the version of a release, and return the event that ends it; it failed where `end` was called."""
+        simulation = self.running[release.id] = asyncio.create_task(self._outcome(release.request, bases, waits))
+        try:
+            await asyncio.wait([simulation])
+        finally:
+            del self.running[release.id]
+            simulation.cancel()  # where the caller is cancelled
+            await asyncio.gather(simulation, return_exceptions=True)
+        if simulation.cancelled():
+            return SimulationFailed(self._clock.time(), "the simulation was cancelled")
+        return simulation.result()
+
+    def end(self, release_id: str) -> None:
+        """Cancel the simulation of a release, if it runs."""
+        if simulation := self.running.get(release_id):
+            simulation.cancel()
+
+    def look_again(self) -> None:
+        """Look again whether the versions that wait for a signature have one."""
+        signed, self._signed = self._signed, asyncio.Event()
+        signed.set()
+
+    async def _outcome(self, request: ReleaseRequest, bases: Bases, waits: Waits) -> ReleaseEvent:
+        try:
+            version = await self._effects.read_version(request.scenario, request.task, request.version)
+            bundle = await self._build(version, waits)
+            result = await self._effects.simulate(
+                bundle, version.simulation_events, version.simulation_files, request.policy
+            )
+            if not result.ok:
+                reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
+                name, files = version.name, version.traced_files
+                log_name = version.config.simulation_events
+                faults = tuple(one.in_sources(name, files, log_name=log_name) for one in result.faults[:MAX_KEPT])
+                return SimulationFailed(self._clock.time(), reason, faults)
+            await self._effects.store_bundle(bundle, bases(request))
+        except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here
+            _LOG.info("%s failed in simulation", request.tag, exc_info=True)
+            return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
+        reads = tuple(sorted(bundle.manifest.readable_topics))
+        state = bundle.manifest.state
+        return SimulationPassed(
+            self._clock.time(),
+            bundle.sha256,
+            len(bundle.envelope),
+            reads,
+            groups=result.groups,
+            other_groups=result.other_groups,
+            other_names=result.other_names,
+            state_bytes=result.state_bytes,
+            state_max_bytes=0 if state is None else state.max_bytes,
+        )
+
+    async def _build(self, version: TaskVersion, waits: Waits) -> Bundle:
+        """Return the signed bundle once enough keys have signed it."""
+        while True:
+            signed = self._signed  # taken before the look, so that a signature that comes meanwhile is not missed
+            try:
+                return await self._effects.build(version)
+            except SignatureAwaitedError as error:
+                await waits(str(error))
+                await signed.wait()
