@@ -25,9 +25,11 @@ from walle.cloud import CloudConfig
 from walle.cloud.api import interfaces as peers
 from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.nodes.tunnel_node import TunnelGatewayPeer
+from walle.deploy.policies.policy import Policy
 from walle.deploy.releases.table import TaskRow
 
 _ACTORS = (EdgeActor, GatewayActor, InferenceActor, NodesActor, TunnelActor)
+_LATE = {"PhaseRequest": PhaseRequest, "Policy": Policy}  # types that their users import late
 _ALWAYS = (CloudConfig, Place, Raised, TaskRow)  # arguments of actors, errors, and rows of a release table
 
 
@@ -40,7 +42,7 @@ def message_types() -> dict[str, type]:
     for kind in (*protocols, TunnelGatewayPeer, *_ACTORS):
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):
-                for hint in typing.get_type_hints(method, localns={"PhaseRequest": PhaseRequest}).values():
+                for hint in typing.get_type_hints(method, localns=_LATE).values():
                     _visit(hint, found)
     return found
 
@@ -60,7 +62,7 @@ def _visit(hint: Any, found: dict[str, type]) -> None:
         return
     found[name] = kind
     if not issubclass(kind, enum.Enum):
-        for one in typing.get_type_hints(kind).values():
+        for one in typing.get_type_hints(kind, localns=_LATE).values():
             _visit(one, found)
 
 

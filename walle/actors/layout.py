@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from walle.actors.gateway import GatewayActor
-from walle.actors.identity import IdentityActor
 from walle.actors.inference import InferenceActor
-from walle.actors.monitor import MonitorActor
 from walle.actors.placement import beside_driver, of_services
 from walle.actors.process import KEEPER, spawn_in_place
-from walle.actors.release import ReleaseActor
 from walle.actors.replicas import replica
 from walle.actors.service import Place, ServiceActor
+from walle.actors.state_services import IdentityActor, MonitorActor, ReleaseActor
 from walle.cloud import CloudConfig
 
 SERVICES: dict[str, type[ServiceActor]] = {

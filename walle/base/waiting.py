@@ -29,5 +29,5 @@ async def finished[T](work: Awaitable[T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # it has been seen
+            task.exception()  # retrieval, without which asyncio logs it
         raise

@@ -190,7 +190,7 @@ async def test_conflicts_and_unknown_releases(gateway: Gateway) -> None:
     refused = await gateway.post(f"/v1/releases/{release_id}/start")
     assert (refused.status_code, refused.json()["type"]) == (409, "TransitionError")
     assert "cannot be started; it can be paused or rolled back" in refused.json()["error"]
-    assert refused.json()["error"].endswith("older version than this cloud, upgrade the program")  # it asks in 2 calls
+    assert refused.json()["error"].endswith("older version than this cloud, upgrade the program")
     for path in ("", "/stream"):
         unknown = await gateway.get(f"/v1/releases/nope{path}")
         assert (unknown.status_code, unknown.json()["type"]) == (404, "UnknownReleaseError")

@@ -36,7 +36,7 @@ class Simulations:
             await asyncio.wait([simulation])
         finally:
             del self.running[release.id]
-            simulation.cancel()  # where the caller is cancelled
+            simulation.cancel()  # no-op unless the caller is cancelled
             await asyncio.gather(simulation, return_exceptions=True)
         if simulation.cancelled():
             return SimulationFailed(self._clock.time(), "the simulation was cancelled")

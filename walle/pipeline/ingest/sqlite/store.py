@@ -19,7 +19,7 @@ import functools
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import cast, override
 
@@ -36,10 +36,11 @@ from walle.pipeline.ingest.sqlite import quarantine as sqlite_quarantine
 from walle.pipeline.ingest.sqlite import streams as sqlite_streams
 from walle.pipeline.ingest.sqlite.commit_pace import CommitPace
 from walle.pipeline.ingest.sqlite.connection import SqliteConnection
-from walle.pipeline.ingest.sqlite.file import OpenedFile
+from walle.pipeline.ingest.sqlite.known_streams import KnownStreams
 from walle.pipeline.ingest.sqlite.log import MAX_LOG_BYTES
+from walle.pipeline.ingest.sqlite.reader import ReplacedError, SqliteReader
 from walle.pipeline.ingest.sqlite.row_statements import RowStatements
-from walle.pipeline.ingest.sqlite.schema import data_version, transaction
+from walle.pipeline.ingest.sqlite.schema import transaction
 from walle.pipeline.ingest.store.packed_payload import DamagedPayloadError
 from walle.pipeline.ingest.store.quarantine import refused_upload
 from walle.pipeline.ingest.store.quota import PART_QUERY, StoredPart, stored_part
@@ -50,7 +51,6 @@ from walle.pipeline.ingest.store.receipt import (
     RefusedUpload,
     SortedBatch,
     StoredStream,
-    StreamKey,
     check_epochs,
     check_hello,
     moved_places,
@@ -68,7 +68,6 @@ _INSERT = RowStatements(
     " VALUES {rows}",
     9,
 )
-_STREAMS_KEPT = 50_000  # streams kept in memory
 _INDEX_UPLOADS = 1000  # uploads stored before the index follows: it delays commits by 2 ms
 _LOG_CHECK_BYTES = 64 << 10  # payload bytes after which the log's length is checked
 _LOOP_UPLOADS = 4  # largest batch that is committed on the event loop: many devices cost less in larger batches
@@ -76,10 +75,6 @@ _LOOP_BYTES = 64 << 10
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 _FAULTS = (sqlite3.Error, UnicodeError, OverflowError, OSError)
 _OF_CONTENTS = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
-
-
-class _ReplacedError(Exception):
-    """Another file is at the store's path."""
 
 
 class _ReadsNeededError(Exception):
@@ -101,19 +96,13 @@ class SqliteUploadStore(UploadStore):
         self._owner = secrets.token_hex(8)  # name of this process at the devices that resumed here
         self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
         self._connection = SqliteConnection(path, self._thread, self._note_open, max_log_bytes, create=create)
-        self._reader_thread = StoreThread("walle-ingest-reader")
-        self._reader: sqlite3.Connection | None = None  # made by the first query
-        self._reader_of: OpenedFile | None = None  # the file of `_reader`
+        self._reader = SqliteReader(self._connection)
         self._pace = CommitPace(self.clock)
         self._is_turn_due = False  # a batch was stored, and other tasks have had no turn since
         self._unnoted: list[list[Received]] = []  # new uploads, until the next turn
         self._unchecked_bytes = 0  # stored since the log's length was looked at
         self._unindexed = 0  # uploads stored here since the index was last brought up to date
-        # As committed, while no other connection changes the file. A transaction takes the streams that it changes
-        # out, so that none of a failed one stays.
-        self._data_version = 0
-        self._streams: dict[StreamKey, StoredStream] = {}
-        self._owned: set[str] = set()  # devices that no other process has claimed
+        self._known = KnownStreams(self._connection, self._owner)
 
     @override
     async def start(self) -> None:
@@ -122,9 +111,9 @@ class SqliteUploadStore(UploadStore):
 
     @override
     async def close(self) -> None:
-        await self._in_thread(self._close_reader, self._reader_thread)
+        await self._in_thread(self._reader.close, self._reader.thread)
         await self._in_thread(self._close)
-        self._reader_thread.close()
+        self._reader.thread.close()
         self._thread.close()
 
     @override
@@ -191,14 +180,14 @@ class SqliteUploadStore(UploadStore):
 
         That is if its devices' streams are not in memory, or if another process writes.
         """
-        database, opened, streams = self._connection.database, self._connection.opened, self._streams
+        database, opened, streams = self._connection.database, self._connection.opened, self._known.streams
         if database is None or opened is None or len(batch) > _LOOP_UPLOADS:
             return None
         lone: StoredStream | None = None
         size_bytes = 0
         for device_id, epoch, _, _, payload, _, _, packed, _ in batch:
             stream = streams.get((device_id, epoch))
-            if stream is None or stream.moved or device_id not in self._owned:
+            if stream is None or stream.moved or device_id not in self._known.owned:
                 return None
             size_bytes += len(packed or payload)
             lone = stream
@@ -220,11 +209,11 @@ class SqliteUploadStore(UploadStore):
     def _accept_lone(self, database: sqlite3.Connection, stream: StoredStream, received: Received) -> Accepted | None:
         """Store the upload that comes next in `stream`; return None if another process has written."""
         key = received[:2]
-        del self._streams[key]  # nothing of a transaction that fails stays in memory
+        del self._known.streams[key]  # nothing of a transaction that fails stays in memory
         with self._pace.timed():
-            if not sqlite_lone.commit_next(database, stream, received, self._data_version):
+            if not sqlite_lone.commit_next(database, stream, received, self._known.data_version):
                 return None
-        self._streams[key] = stream
+        self._known.streams[key] = stream
         return Accepted({key: received.seq}, [received])
 
     @override
@@ -400,26 +389,15 @@ class SqliteUploadStore(UploadStore):
 
     async def _read[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_reader() -> T:
-            opened = self._connection.opened
-            if self._connection.database is None or opened is None:
-                raise IngestError(self.path, "is not open")
-            if not opened.is_current:
-                raise _ReplacedError
-            if self._reader is None or self._reader_of is not opened:
-                self._close_reader()
-                self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
-                self._reader.execute("PRAGMA query_only = ON")
-                self._reader_of = opened
-            with self._connection.of_own_format(self._reader):
-                return work(self._reader)
+            return self._reader.query(work)
 
         try:
-            return await self._in_thread(on_reader, self._reader_thread)
-        except _ReplacedError:
+            return await self._in_thread(on_reader, self._reader.thread)
+        except ReplacedError:
             await self._in_thread(self._connection.current)
         try:
-            return await self._in_thread(on_reader, self._reader_thread)
-        except _ReplacedError:
+            return await self._in_thread(on_reader, self._reader.thread)
+        except ReplacedError:
             raise IngestError(self.path, "is being replaced by another file", may_pass=True) from None
 
     async def _read_uploads[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -456,16 +434,11 @@ class SqliteUploadStore(UploadStore):
         return IngestError(self.path, str(error), may_pass=is_of_folder, of_contents=not is_of_folder)
 
     def _note_open(self, is_replaced: bool) -> None:
-        self._forget()
+        self._known.forget()
         self.generation += is_replaced
 
     def _close(self) -> None:
         self._connection.close("DELETE FROM owners WHERE owner = ?", self._owner)
-
-    def _close_reader(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
 
     def _accept(
         self,
@@ -478,10 +451,10 @@ class SqliteUploadStore(UploadStore):
         """Store a batch. `here`, on the event loop, raise _ReadsNeededError or SQLITE_BUSY rather than take long."""
         keys = dict.fromkeys(received[:2] for received in batch)
         with self._pace.timed(), transaction(database, wait=not here):
-            if self._forget_if_changed(database) and here:
+            if self._known.forget_if_changed(database) and here:
                 raise _ReadsNeededError
-            foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
-            streams = self._take(database, [key for key in keys if key not in foreign])
+            foreign = frozenset(key for key in keys if not self._known.is_owned(database, key[0]))
+            streams = self._known.take(database, [key for key in keys if key not in foreign])
             stored = sqlite_streams.stored_at(database, moved_places(batch, streams))
             sorted_batch = sort_batch(batch, streams, stored, foreign_topics=foreign_topics)
             _INSERT.execute(database, _rows(sorted_batch))
@@ -492,9 +465,7 @@ class SqliteUploadStore(UploadStore):
             sqlite_streams.move_on(
                 database, [stream for stream in streams.values() if latest.get(stream.number) != stream.highest]
             )
-        if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
-            self._forget()
-        self._streams.update(streams)
+        self._known.keep(streams)
         highest = {key: stream.highest for key, stream in streams.items()}
         return Accepted(highest, sorted_batch.fresh, foreign, refused=sorted_batch.refused)
 
@@ -511,10 +482,10 @@ class SqliteUploadStore(UploadStore):
     def _set_aside(self, database: sqlite3.Connection, received: Received, reason: str) -> Accepted | None:
         key, now_ms = received[:2], int(self.clock.time() * 1000)
         with transaction(database):
-            self._forget_if_changed(database)
-            if not self._is_owned(database, received.device_id):
+            self._known.forget_if_changed(database)
+            if not self._known.is_owned(database, received.device_id):
                 return Accepted({}, [], frozenset([key]))
-            streams = self._take(database, [key])
+            streams = self._known.take(database, [key])
             stored = sqlite_streams.stored_at(database, moved_places([received], streams))
             found = sort_batch([received], streams, stored)
             if found.rows or found.losses:
@@ -528,46 +499,13 @@ class SqliteUploadStore(UploadStore):
 
     def _set_damaged_aside(self, damaged: DamagedPayloadError, database: sqlite3.Connection) -> None:
         with transaction(database):
-            self._forget_if_changed(database)
+            self._known.forget_if_changed(database)
             loss = sqlite_quarantine.set_damaged_aside(database, damaged.position, int(self.clock.time() * 1000))
             if loss is not None:
                 self._record(database, loss)
         if loss is not None:
             what = "received uploads in %s: device %r: %s; it is set aside, and those behind it are read"
             _LOG.error(what, self.path, loss.device_id, damaged)
-
-    def _forget(self) -> None:
-        self._streams.clear()
-        self._owned.clear()
-
-    def _forget_if_changed(self, database: sqlite3.Connection) -> bool:
-        """Forget what is in memory if another connection has changed the file; return whether one has."""
-        version = data_version(database)
-        if version == self._data_version:
-            return False
-        self._connection.check_not_migrated(database)
-        self._data_version = version
-        self._forget()
-        return True
-
-    def _is_owned(self, database: sqlite3.Connection, device_id: str) -> bool:
-        """Return whether no other process has claimed a device."""
-        if device_id not in self._owned:
-            row = database.execute("SELECT owner FROM owners WHERE device_id = ?", (device_id,)).fetchone()
-            if row is not None and row[0] != self._owner:
-                return False
-            self._owned.add(device_id)
-        return True
-
-    def _take(self, database: sqlite3.Connection, keys: Iterable[StreamKey]) -> dict[StreamKey, StoredStream]:
-        """Remove rows from those in memory and return them; read the others, or add new ones."""
-        streams = {key: self._streams.pop(key, None) for key in keys}
-        if any(stream is None or stream.moved for stream in streams.values()):  # these are looked up in the index
-            sqlite_index.catch_up(database)
-        return {
-            key: stream or sqlite_streams.find(database, key) or sqlite_streams.add(database, key)
-            for key, stream in streams.items()
-        }
 
     def _resume(self, database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> ResumePoint:
         row = database.execute("SELECT owner FROM owners WHERE device_id = ?", (hello.device_id,)).fetchone()
@@ -588,7 +526,7 @@ class SqliteUploadStore(UploadStore):
         # A stream that another one named as its origin, after this file went back in time, has no links.
         is_linked = not origins or (stream is not None and sqlite_streams.has_links(database, stream.number))
         if stream is None or not is_linked or stream.highest < hello.acked or abandoned:
-            self._streams.pop(key, None)
+            self._known.streams.pop(key, None)
             with transaction(database):
                 stream = sqlite_streams.find(database, key) or sqlite_streams.add(database, key)
                 if not is_linked:
@@ -622,7 +560,7 @@ class SqliteUploadStore(UploadStore):
                 moved = max(older.moved, origin.offset + origin.upto)
                 database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (moved, older.number))
         if origins:
-            self._streams.clear()  # others are related to this one now
+            self._known.streams.clear()  # others are related to this one now
         database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
 
     def _record_restore(
