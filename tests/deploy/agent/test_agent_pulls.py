@@ -77,7 +77,7 @@ async def test_a_half_pulled_version_is_dropped_when_another_is_asked_for_or_aft
         assert names_in(device.folder, "*/staging/*") == [directive.manifest]
     late = Device(device.folder, cloud)
     late.clock = WatchedClock(NEVER_S)
-    late.agent._clock = late.clock
+    late.agent._active._clock = late.clock
     await late.agent.start()
     assert_tidy(device.folder, 0)
 
