@@ -21,7 +21,7 @@ class KnownStreams:
     def __init__(self, connection: SqliteConnection, owner: str) -> None:
         self.streams: dict[StreamKey, StoredStream] = {}
         self.owned: set[str] = set()
-        self.data_version = 0  # of the file, as `schema.data_version` returns it
+        self.data_version = 0  # version of the file, as `schema.data_version` returns it
         self._connection = connection
         self._owner = owner
 
