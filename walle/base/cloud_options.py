@@ -27,7 +27,7 @@ class PushOptions:
     tls_cert: Path | None = option(
         None,
         "gateways.tls_cert",
-        "Certificate chain of HTTPS; without it a cloud makes one of its own self-signed CA.",
+        "Certificate chain of HTTPS; without it a cloud makes one of its self-signed CA.",
     )
     tls_key: Path | None = option(None, "gateways.tls_key", "Key of that certificate.")
     trusted_proxies: tuple[str, ...] = option(
