@@ -117,7 +117,7 @@ async def test_requests_that_come_meanwhile_are_answered_after_the_file(tmp_path
         with _connect(url) as connection:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(connection, 2 * _request(sha256))
-            await until(lambda: any(one.stalled_s is not None for one in front._connections))
+            await until(lambda: any(one.stalled_s is not None for one in front.connections))
             size = 2 * len(DATA)
             found = await _read(connection, size + 200)
             first, second = found.split(b"HTTP/1.1 200 OK\r\n")[1:]
@@ -137,7 +137,7 @@ async def test_a_client_that_disconnects_or_stops_reading_leaves_nothing_behind(
             with _connect(url) as connection:
                 await loop.sock_sendall(connection, _request(sha256))
                 if leaves:
-                    await until(lambda: bool(front._connections))
+                    await until(lambda: len(front.connections) > 0)
                     await _read(connection, 1)
                 else:
                     await until(lambda: front.refused["slow_reader"] > 0)

@@ -121,11 +121,15 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def served(
-    limits: HttpLimits, *, proxies: tuple[str, ...] = (), tls: ssl.SSLContext | None = None
+    limits: HttpLimits,
+    *,
+    proxies: tuple[str, ...] = (),
+    tls: ssl.SSLContext | None = None,
+    space: DiskSpace | None = None,
 ) -> AsyncIterator[Server]:
     app = App()
     front = HttpFront(
-        app, limits, lambda headers: headers.get(b"authorization") == b"yes", proxies, rules=REQUEST_RULES
+        app, limits, lambda headers: headers.get(b"authorization") == b"yes", proxies, space, rules=REQUEST_RULES
     )
     async with contextlib.AsyncExitStack() as undo:
         url = await undo.enter_async_context(serving(front, "127.0.0.1", 0, tls=tls))
@@ -321,8 +325,7 @@ async def test_a_connection_ends_after_a_number_of_requests() -> None:
 @pytest.mark.asyncio
 async def test_only_known_callers_learn_that_the_disk_is_full(tmp_path: Path) -> None:
     start = b"POST /v1/releases/r/start HTTP/1.1\r\nhost: x\r\n%s\r\n"
-    async with served(HttpLimits()) as server:
-        server.front._space = DiskSpace(tmp_path, 1 << 62)
+    async with served(HttpLimits(), space=DiskSpace(tmp_path, 1 << 62)) as server:
         client = await server.client()
         assert (await client.ask(start % b""))[0] == 200  # the app's own answer, here not 401
         assert (await client.ask(start % b"authorization: no\r\n"))[0] == 200
@@ -562,7 +565,7 @@ async def test_an_ended_connection_is_freed_without_a_collection(tmp_path: Path)
         try:
             client = await server.client(tls=trusting)
             await client.ask(GET % b"")
-            alive = [weakref.ref(one) for one in server.front._connections]
+            alive = [weakref.ref(one) for one in server.front.connections]
             client.writer.transport.abort()
             await server.counted(0)
             async with asyncio.timeout(LIMIT_S):

@@ -193,7 +193,7 @@ class EdgeGateway:
             return
         began_s = self._clock.monotonic()
         is_replaced = await self._listener.leave()
-        front.is_draining = True
+        front.drain()
         if is_replaced:
             front.stop_accepting()
         while (left_s := over_s - (self._clock.monotonic() - began_s)) > 0 and (front.count or not is_replaced):

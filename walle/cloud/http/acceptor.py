@@ -82,7 +82,7 @@ class Acceptor:
                 if not self._front.refused["files"]:
                     _LOG.error("HTTP: cannot accept connections (%s); see walle_http_refused", error)
                 self._front.refused["files"] += 1
-                self._front.make_room()
+                self._front.connections.make_room()
                 self._front.loop.remove_reader(self._listener)
                 self._retry = self._front.loop.call_later(_RETRY_S, self._resume)
                 return

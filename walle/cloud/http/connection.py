@@ -276,7 +276,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._file_stall.set_result(None)
         if self._farewell is not None:
             self._farewell.cancel()  # the timer holds the transport and its buffers
-        self.front.forget(self)
+        self.front.connections.forget(self)
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
             self._protocol.free()
@@ -392,7 +392,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self.phase = phase
         self.began_s = self.front.loop.time()
-        self.front.note(self)
+        self.front.connections.note(self)
 
     # --- limits -------------------------------------------------------------------------------------------------------
 
@@ -433,7 +433,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if cycle is None or cycle.response_complete or not cycle.response_started:
             transport.write(refusal(status, message, is_tls=self.front.is_tls))
         self.front.refused[kind] += 1
-        self.front.forget(self)
+        self.front.connections.forget(self)
         self._data = b""
         self.note_shutdown()
         transport.close()
@@ -442,7 +442,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def close(self, kind: str) -> None:
         """Close without an answer."""
         self.front.refused[kind] += 1
-        self.front.forget(self)
+        self.front.connections.forget(self)
         self._data = b""
         if self.transport is not None:
             self.transport.abort()
