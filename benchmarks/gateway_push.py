@@ -107,6 +107,8 @@ async def _answer_parent(said: Connection, has_message: asyncio.Event, url: str,
     while True:
         await has_message.wait()
         has_message.clear()
+        if not said.poll():  # asyncio tells of a message once more after it was read
+            continue
         if said.recv() == "end":
             return
         said.send(time.process_time())
