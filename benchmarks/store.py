@@ -25,7 +25,8 @@ from benchmarks.headline import print_headline
 from walle.base import plain
 from walle.pipeline.features import checksums, store_schema
 from walle.pipeline.features.kept_features import Bounds
-from walle.pipeline.features.store import FeatureStore, Put
+from walle.pipeline.features.put import Put
+from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.store_schema import StoreState
 
 BATCH = 1000

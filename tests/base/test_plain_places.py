@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from walle.base import plain
 from walle.engine_ext._core import packed_value
 from walle.pipeline.features.outbox import Outbox
-from walle.pipeline.features.store import FeatureStore, PayloadError, Put
+from walle.pipeline.features.put import PayloadError, Put
+from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.task_queries import query_payloads
 from walle.pipeline.features.task_states import TaskState
 from walle.protocol import Manifest, TriggerCondition

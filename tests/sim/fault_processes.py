@@ -22,6 +22,7 @@ from walle.errors import PipelineError
 from walle.pipeline.features.database import StoreError, StoreFullError
 from walle.pipeline.features.kept_features import Bounds
 from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 from walle.pipeline.ingest.store.upload_store import IngestError
@@ -92,7 +93,7 @@ async def _device(order: DeviceOrder) -> None:
     tunnel = asyncio.create_task(_keep_tunnel(order, outbox))
     position, rng = store.position + 1, random.Random()
     while order.until is None or position < order.until:
-        put = store.encode(TOPIC, payload_of(position))
+        put = Put.of(TOPIC, payload_of(position))
         try:
             await store.put_all([put], position=position)
         except StoreError:

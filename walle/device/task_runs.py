@@ -107,6 +107,7 @@ class TaskRuns:
         """Run the task's active version on a trigger and return its output.
 
         Raises:
+            PayloadError: the task put a value that cannot be stored.
             TopicError: the task has put under more than MAX_TOPICS topics since the device started.
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
         """
@@ -135,7 +136,7 @@ class TaskRuns:
             state=None if state is None or policy is None else state.value_at(policy, trigger.ts_ms),
             on_log=functools.partial(self._on_log, run),
         )
-        run.outputs = output.uploads_output + len(output.puts)
+        run.outputs = output.uploads
         run.metrics = output.metrics
         # A first run fills caches. A version that was just installed would look slow beside one that has run for days.
         if self._warm.get(task) is not version:
@@ -144,7 +145,7 @@ class TaskRuns:
             run.metrics = {**output.metrics, LATENCY_MS: output.run_ms}
         if follows and run.outputs:
             self._followed[task] = _VmTimes(trigger.came_s, began_s, self._clock.time())
-        self._topics.add(task, (topic for topic, _ in (*output.puts, *output.local)))
+        self._topics.add(task, output.topics)
         return output
 
     def end(self, task: str, ok: bool, error: Exception | None) -> RunOutcome | None:

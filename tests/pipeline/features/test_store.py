@@ -22,7 +22,8 @@ from walle.pipeline.features.database import (
     StoreLockedError,
 )
 from walle.pipeline.features.kept_features import Bounds
-from walle.pipeline.features.store import FeatureStore, PayloadError, Put, StoreClosedError
+from walle.pipeline.features.put import PayloadError, Put
+from walle.pipeline.features.store import FeatureStore, StoreClosedError
 from walle.pipeline.features.store_schema import ReplayState
 
 
@@ -156,7 +157,7 @@ async def test_the_timer_writes_what_waits(path: pathlib.Path) -> None:
 async def test_position_and_outputs_of_an_event_go_together(path: pathlib.Path) -> None:
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from) == (-1, 0)
-        await store.put_all([store.encode("a", 1), store.encode("b", 2)], position=7, resume_from=3)
+        await store.put_all([Put.of("a", 1), Put.of("b", 2)], position=7, resume_from=3)
         await store.put_all([], position=8, resume_from=5)
     async with FeatureStore(path) as store:
         assert (store.position, store.resume_from) == (8, 5)
@@ -188,7 +189,7 @@ async def test_the_oldest_features_go_beyond_the_bounds(path: pathlib.Path) -> N
             await store.put("a", value)
         assert [plain.decode(feature.payload) for feature in await store.query("a")] == [3, 4, 5, 6, 7]
         for topic in ("b", "c", "d"):
-            await store.put_all([store.encode(topic, value) for value in range(4)])
+            await store.put_all([Put.of(topic, value) for value in range(4)])
         await store.flush()
         assert len(await store.query("a")) == 0
         assert [len(await store.query(topic)) for topic in ("b", "c", "d")] == [4, 4, 4]
@@ -360,6 +361,7 @@ async def test_a_foreign_file_a_newer_one_and_a_missing_folder_have_different_er
 PUTTER = """
 import asyncio, sys
 from walle.pipeline.features.kept_features import Bounds
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 
 async def main():
@@ -368,7 +370,7 @@ async def main():
         position = store.position
         while True:
             position += 1
-            puts = [store.encode("t", position)] * (position % 4)
+            puts = [Put.of("t", position)] * (position % 4)
             await store.put_all(puts, position=position, resume_from=max(0, position - 3))
             store.forget(store.state.last_seq - 300)
             await asyncio.sleep(0.0002)
@@ -405,10 +407,8 @@ def test_a_killed_process_leaves_whole_transactions_only(path: pathlib.Path) -> 
     assert reached[-1] > 50  # the kills fell into real work
 
 
-@pytest.mark.asyncio
-async def test_puts_take_their_encoding_as_it_is(path: pathlib.Path) -> None:
-    async with FeatureStore(path) as store:
-        assert store.encode("t", 1, upload=False) == Put("t", plain.encode(1), False)
+def test_puts_take_their_encoding_as_it_is() -> None:
+    assert Put.of("t", 1, upload=False) == Put("t", plain.encode(1), False)
 
 
 @pytest.mark.asyncio

@@ -22,6 +22,7 @@ from walle.base.clock import ManualClock
 from walle.pipeline.features.database import StoreCorruptError, StoreDatabase, StoreError
 from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.store_lock import Mark
 from walle.pipeline.features.store_report import StoreReport
@@ -223,7 +224,7 @@ def test_a_file_that_cannot_be_opened_is_reported_as_lost(path: Path, kind: str)
 @pytest.mark.asyncio
 async def test_the_position_and_the_numbers_survive_a_lost_state_row(path: Path) -> None:
     async with FeatureStore(path) as store:
-        await store.put_all([store.encode("t", 1)], position=7, resume_from=3)
+        await store.put_all([Put.of("t", 1)], position=7, resume_from=3)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE state SET position = 90")
     async with FeatureStore(path) as store:

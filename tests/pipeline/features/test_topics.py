@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.pipeline.features import topics
-from walle.pipeline.features.store import MAX_TOPIC_CHARS
+from walle.pipeline.features.put import MAX_TOPIC_CHARS
 from walle.pipeline.features.topics import (
     MAX_NAME_CHARS,
     TopicError,

@@ -12,6 +12,7 @@ from walle.base import plain
 from walle.base.clock import ManualClock
 from walle.pipeline.events.event import Event
 from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
@@ -35,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 async def fill(store: FeatureStore, versions: list[str], *, first: int = 0) -> None:
     for number, version in enumerate(versions, first):
-        await store.put_all([store.encode("ipv", number, version=version)], position=number)
+        await store.put_all([Put.of("ipv", number, version=version)], position=number)
     await store.flush()
 
 
@@ -55,7 +56,7 @@ async def test_a_feature_is_of_the_version_that_ran_whichever_is_active_when_it_
 
     async def run(_task: str, trigger: Trigger) -> TaskOutput:
         version = active[0]
-        return TaskOutput([trigger.position, version], [("ipv/aside", version)], version=version)
+        return TaskOutput([trigger.position, version], [Put.of("ipv/aside", version, version=version)], version=version)
 
     async with FeatureStore(path, clock=ManualClock()) as store:
         engine = StreamEngine(store, run)

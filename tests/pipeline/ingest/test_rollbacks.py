@@ -18,7 +18,8 @@ from walle.base.clock import ManualClock
 from walle.pipeline.features.database import StoreDatabase
 from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.features.outbox import Outbox
-from walle.pipeline.features.store import FeatureStore, PayloadError
+from walle.pipeline.features.put import PayloadError, Put
+from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.ingest.pump import pump
 from walle.pipeline.ingest.sqlite.store import SqliteUploadStore as Ingest
 from walle.pipeline.tunnel.received import Received
@@ -146,7 +147,7 @@ async def test_an_upload_that_is_altered_while_connected_is_reported_and_the_oth
             await store.flush()
             await client.drained()
             epoch = outbox.epoch
-            await store.put_all([store.encode("t", value) for value in range(1, 8)])
+            await store.put_all([Put.of("t", value) for value in range(1, 8)])
             altered = store.call(lambda database: alter(database, 5))
             await asyncio.gather(store.flush(), altered)  # the store's thread runs them in this order
             await client.drained()
@@ -166,9 +167,7 @@ async def test_no_upload_leaves_under_an_epoch_that_ended_while_its_batch_was_be
         slow = ProxyLink(port, LinkShape(delay_ms=10, jitter_ms=0, loss=0.0, bits_per_s=3.2e6), random.Random(1))
         outbox = Outbox(store)
         epoch = outbox.epoch
-        await store.put_all(
-            [store.encode("t", [seq, random.Random(seq).randbytes(8000)]) for seq in range(1, rows + 1)]
-        )
+        await store.put_all([Put.of("t", [seq, random.Random(seq).randbytes(8000)]) for seq in range(1, rows + 1)])
         await store.flush()
         rig.cloud.pumping.cancel()  # no acknowledgement arrives meanwhile, which would end the connection
         async with slow.open() as link, running(make_client(outbox, link.port)), asyncio.timeout(30):

@@ -259,12 +259,10 @@ FEATURE = {"version": 1, "clicks": 2, "prices": [None, 2.5, None, None], "by": "
 async def test_an_encoded_result_leaves_its_vm_as_bytes(runner: TaskRunner, tmp_path: Path) -> None:
     trigger = Trigger(VISIT[-1], 3, VISIT, VISIT)
     output = await runner.run(*laid_out(tmp_path / "task", PACKED), trigger, {}, {})
-    ((_, local),) = output.local
-    ((_, put),) = output.puts
+    put, local = output.puts
     assert isinstance(output.output, _core.Encoded)
-    assert output.output == local == put[0] == put[1]["again"]
-    assert output.output.data == plain.encode(FEATURE)
-    assert _core.packed_value(put) == plain.encode([FEATURE, {"again": FEATURE}])
+    assert output.output.data == local.payload == plain.encode(FEATURE)
+    assert put.payload == plain.encode([FEATURE, {"again": FEATURE}])
 
 
 @pytest.mark.asyncio

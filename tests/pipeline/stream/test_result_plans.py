@@ -15,6 +15,7 @@ from walle.base import plain
 from walle.base.clock import SystemClock
 from walle.engine_ext import _core
 from walle.pipeline.events.event import Event, EventError
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.stream.events import Events
 
@@ -270,5 +271,5 @@ async def test_a_store_keeps_the_bytes_of_an_encoded_value(tmp_path: Path) -> No
     async with FeatureStore(tmp_path / "features.db", clock=SystemClock()) as store:
         await store.put("t", encoded(value))
         await store.put("t", [encoded(value)])
-        assert store.encode("t", encoded(value)).payload == plain.encode(value)
+        assert Put.of("t", encoded(value)).payload == plain.encode(value)
         assert [plain.decode(one.payload) for one in await store.query("t")] == [value, [value]]

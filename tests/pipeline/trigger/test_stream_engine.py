@@ -18,6 +18,7 @@ from walle.base.clock import ManualClock
 from walle.pipeline.events.event import MAX_EVENT_BYTES, PAGE_ENTER, PAGE_EXIT, Event, EventError
 from walle.pipeline.features.database import StoreFullError
 from walle.pipeline.features.outbox import Outbox
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.store_schema import ReplayState
 from walle.pipeline.stream.events import decode_events
@@ -74,7 +75,7 @@ async def test_a_page_exit_triggers_the_task_with_the_whole_visit(store: Feature
 @pytest.mark.asyncio
 async def test_a_local_feature_is_stored_and_never_uploaded(store: FeatureStore) -> None:
     async def keep(task: str, trigger: Trigger) -> TaskOutput:
-        return TaskOutput(len(trigger.page_events), [("sent", 1)], [("kept", 2)])
+        return TaskOutput(len(trigger.page_events), [Put.of("sent", 1), Put.of("kept", 2, upload=False)])
 
     engine = StreamEngine(store, keep)
     engine.add_task("ipv", TriggerCondition.of([PAGE_EXIT]))
@@ -88,7 +89,7 @@ async def test_a_local_feature_is_stored_and_never_uploaded(store: FeatureStore)
 async def test_an_output_goes_as_far_as_its_destination_and_the_app_has_it_in_any_case(store: FeatureStore) -> None:
     async def run(task: str, trigger: Trigger) -> TaskOutput:
         output = b"x" * (2 << 20) if task == "app" else task  # more than a feature may have
-        return TaskOutput(output, [("aside", task)], destination=Destination(task))
+        return TaskOutput(output, [Put.of("aside", task)], destination=Destination(task))
 
     engine = StreamEngine(store, run)
     streams = {name: engine.results.open(name) for name in map(str, Destination)}
@@ -113,7 +114,7 @@ async def test_a_trigger_crosses_as_plain_data(store: FeatureStore) -> None:
 
     async def keep(task: str, trigger: Trigger) -> TaskOutput:
         seen.append(trigger)
-        return TaskOutput(None, [("aside", 1), ("aside", 2)])
+        return TaskOutput(None, [Put.of("aside", 1), Put.of("aside", 2)])
 
     engine = StreamEngine(store, keep)
     engine.add_task("t", TriggerCondition.of([PAGE_EXIT]))
@@ -137,7 +138,7 @@ async def test_one_tasks_failure_stays_that_tasks(store: FeatureStore) -> None:
             raise ZeroDivisionError("by zero")
         if task == "cancels":
             raise asyncio.CancelledError
-        return TaskOutput(object() if task == "unstorable" else 1, [("", 1)] if task == "topicless" else [])
+        return TaskOutput(object() if task == "unstorable" else 1, [Put.of("", 1)] if task == "topicless" else [])
 
     engine = StreamEngine(store, runner, on_outcome=lambda task, ok, error: outcomes.append((task, ok, str(error))))
     for task in ("good", "raises", "cancels", "unstorable", "topicless"):
@@ -321,6 +322,7 @@ async def test_a_source_without_positions_continues_after_a_restart(tmp_path: pa
 PLAYER = """
 import asyncio, random, sys
 from walle.pipeline.events.event import Event
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.trigger.trie import EventStream
@@ -336,7 +338,7 @@ async def run(task, trigger):
     await asyncio.sleep(0.002 if task == "slow" and trigger.position % 41 == 0 else 0)
     visit = [event.contents["n"] for event in trigger.page_events]
     destination = {"pair": Destination.DEVICE, "gone": Destination.APP}.get(task, Destination.CLOUD)
-    puts = [("aside", [task, trigger.position])]
+    puts = [Put.of("aside", [task, trigger.position])]
     return TaskOutput([trigger.position, trigger.visit, visit], puts, destination=destination)
 
 async def main(path, count):

@@ -22,6 +22,7 @@ from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
 from walle.pipeline.events.event import MAX_CONTENTS_DEPTH, Event
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
@@ -110,8 +111,9 @@ def postprocess(ctx, y):
     callbacks = {"store.query": lambda topic, since_ms, limit, skip: [topic, since_ms, limit, skip]}
     output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, callbacks)
     assert output.output == {"y": [7, {"n": 1}, ["shop/ipv/t", 3, 100, 0]]}
-    assert output.puts == [("shop/ipv/side", ["d0", 2])]
-    assert output.local == [("shop/ipv/kept", 1)]
+    side = Put.of("shop/ipv/side", ["d0", 2], version="v1")
+    assert output.puts == [side, Put.of("shop/ipv/kept", 1, upload=False)]
+    assert output.uploads == 2  # the output is one
 
 
 @pytest.mark.asyncio

@@ -94,7 +94,6 @@ def _features(
     folder: Path, events: Path | None, mapping: Path | None, limit: int, modules: Sequence[str] | None
 ) -> "list[Upload]":
     """Return the uploads that the task makes of the events, on one kind of device."""
-    from walle.base import plain
     from walle.cli.task.simulation import read_log
     from walle.cloud.simulation.simulation import DEVICE_KINDS, SimulatedRun, Simulator
     from walle.pipeline.events.event_files import EventFiles
@@ -118,11 +117,9 @@ def _features(
         output = run.output
         if output is None:
             return
-        puts = list(output.puts)
-        if output.output is not None:
-            puts.append((bundle.manifest.name, output.output))
-        for topic, payload in puts:
-            found.append(Upload(len(found) + 1, topic, plain.encode(payload), now_ms + len(found) * 1000))
+        for put in output.stored(bundle.manifest.name):
+            if put.upload:
+                found.append(Upload(len(found) + 1, put.topic, put.payload, now_ms + len(found) * 1000))
 
     async def play() -> None:
         result = await Simulator(1, on_run=keep).run(bundle, played, DEVICE_KINDS[:1], files=files, users=_MAX_USERS)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from walle.deploy.releases.simulated_fault import SimulatedFault
     from walle.deploy.releases.simulation_result import SimulationResult
     from walle.pipeline.events.event_log import EventLog, LineReport
+    from walle.pipeline.features.put import Put
     from walle.task.format.bundle import TaskVersion
     from walle.task.run.event_play import Until
     from walle.task.run.log import LogLine
@@ -239,7 +240,7 @@ class _Record:
             failure = dataclasses.asdict(run.failure)
             result |= {key: failure[key] for key in ("error_type", "error", "place", "traceback")}
         if run.output is not None:
-            result |= self._outputs(run.output.output, [*run.output.puts, *run.output.local])
+            result |= self._outputs(run.output.output, run.output.puts)
             result["phase_ms"] = {phase: round(ms, 4) for phase, ms in run.output.phase_ms.items()}
             for phase, ms in run.output.phase_ms.items():
                 self.phase_ms[phase].append(ms)
@@ -248,17 +249,20 @@ class _Record:
         else:
             self.dropped_results += 1
 
-    def _outputs(self, output: Any, puts: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    def _outputs(self, output: Any, puts: "Sequence[Put]") -> dict[str, Any]:
         """Return the outputs of one run for the report; their size alone where the report has no room for them."""
+        from walle.base import plain
+
         if len(self.results) >= _MAX_RESULTS:
             return {}
-        size_bytes = _json_bytes(output) + sum(len(topic) + _json_bytes(value) for topic, value in puts)
+        values = [(put.topic, plain.decode(put.payload)) for put in puts]
+        size_bytes = _json_bytes(output) + sum(len(topic) + _json_bytes(value) for topic, value in values)
         if self.result_bytes + size_bytes > _MAX_RESULT_BYTES:
             self.left_out["outputs"] += 1
             self.left_out["bytes"] += size_bytes
             return {"left_out_bytes": size_bytes}
         self.result_bytes += size_bytes
-        return {"output": _json_of(output), "puts": [(topic, _json_of(value)) for topic, value in puts]}
+        return {"output": _json_of(output), "puts": [(topic, _json_of(value)) for topic, value in values]}
 
 
 def _json_bytes(value: Any) -> int:
@@ -274,6 +278,8 @@ def _json_bytes(value: Any) -> int:
             return 5
         case int():
             return 2 + value.bit_length() // 3
+        case memoryview():  # an array of a put
+            return 2 + _NUMBER_BYTES * (value.nbytes // value.itemsize)
         case _ if hasattr(value, "tolist"):
             return 2 + _NUMBER_BYTES * int(value.size)
         case _:
@@ -291,7 +297,7 @@ def _json_of(value: Any) -> Any:
             return str(value)
         case None | bool() | int() | float() | str():
             return value
-        case bytes() | memoryview():
+        case bytes():
             return f"<{len(value)} bytes>"
         case _ if hasattr(value, "tolist"):
             return _json_of(value.tolist())

@@ -7,30 +7,20 @@ rows and the stream position they came from (ARCHITECTURE.md).
 import asyncio
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from walle.base import plain
 from walle.base.clock import Clock, SystemClock
-from walle.engine_ext._core import packed_value
 from walle.pipeline.features.database import Batch, Feature, StoreDatabase, StoreError
 from walle.pipeline.features.kept_features import Bounds
-from walle.pipeline.features.losses import LOSS_TOPIC
+from walle.pipeline.features.put import MAX_FEATURE_BYTES, Put, check_topic
 from walle.pipeline.features.store_report import StoreCounts, StoreReport
 from walle.pipeline.features.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
 from walle.pipeline.features.store_thread import StoreThread
 from walle.pipeline.features.task_states import TaskState, TaskStates
-from walle.protocol import sound_version
 
-MAX_FEATURE_BYTES = 1 << 20
-MAX_TOPIC_CHARS = 200
-_MAX_CHECKED_TOPICS = 1000
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
 _FORGET_S = 600.0  # age of acknowledged rows deleted by themselves: a transaction of outputs rewrites the same pages
 _RETRY_S = 1.0  # pause between attempts of the timer while the file cannot be written
-
-
-class PayloadError(StoreError):
-    """A topic or a payload that cannot be stored. Its call put nothing."""
 
 
 class OutboxFullError(StoreError):
@@ -39,15 +29,6 @@ class OutboxFullError(StoreError):
 
 class StoreClosedError(StoreError):
     """The store is closed, or was never opened."""
-
-
-class Put(NamedTuple):
-    """One output to store: a topic, its encoded payload, and the version of the task that made it, "" if unknown."""
-
-    topic: str
-    payload: bytes
-    upload: bool = True
-    version: str = ""
 
 
 class FeatureStore:
@@ -87,7 +68,6 @@ class FeatureStore:
         self._database: StoreDatabase | None = None
         self.task_states = TaskStates()  # those in the buffer included
         self._state = StoreState.new()  # the database's, as it was when its last call ended
-        self._checked_topics = set[str]()
         self._buffer = Batch()
         self._writing = Batch()  # the contents of the running transaction; empty without one
         self._position = -1
@@ -215,47 +195,15 @@ class FeatureStore:
     # --- write --------------------------------------------------------------------------------------------------------
 
     async def put(self, topic: str, payload: object, *, upload: bool = True) -> None:
-        """Buffer one plain value under `topic`; see `encode` and `put_all`."""
-        if topic not in self._checked_topics:
-            self._check_topic(topic)
+        """Buffer one plain value under `topic`; see `Put.of` and `put_all`."""
+        check_topic(topic)
         since_s = self.clock.time()
         is_due = self._buffer.rows.append_value(topic, payload, upload, since_s, -1, MAX_FEATURE_BYTES)
         if is_due is None:  # no room, or a value that takes Python to encode
-            await self._append_later([self.encode(topic, payload, upload=upload)], since_s, -1)
+            await self._append_later([Put.of(topic, payload, upload=upload)], since_s, -1)
             self._start_due_write()
         elif is_due:
             self._start_due_write()
-
-    def encode(self, topic: str, payload: object, *, upload: bool = True, version: str = "") -> Put:
-        """Return the value encoded for storage.
-
-        Raises:
-            PayloadError: the topic is empty, too long or not plain text; the value is not plain data, or larger than
-                MAX_FEATURE_BYTES.
-        """
-        if topic not in self._checked_topics:
-            self._check_topic(topic)
-        data = packed_value(payload)
-        if data is None:
-            try:
-                data = plain.encode(payload, "payload")
-            except plain.PlainDataError as error:
-                raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
-        if len(data) > MAX_FEATURE_BYTES:
-            raise PayloadError(self.path, f"topic {topic!r}: {len(data)} bytes, more than {MAX_FEATURE_BYTES}")
-        return Put(topic, data, upload, sound_version(version))
-
-    def _check_topic(self, topic: str) -> None:
-        if not topic or len(topic) > MAX_TOPIC_CHARS:
-            raise PayloadError(self.path, f"topic {topic[:80]!r} must have 1 to {MAX_TOPIC_CHARS} characters")
-        if topic == LOSS_TOPIC:
-            raise PayloadError(self.path, f"topic {topic!r} is reserved for reports of lost uploads; use another")
-        # SQLite refuses lone surrogates, and its length() stops at a NUL: one such row would block all others.
-        if "\0" in topic or topic.encode("utf-8", "replace").decode() != topic:
-            raise PayloadError(self.path, f"topic {topic[:80]!r} holds a NUL or a lone surrogate; use plain text")
-        if len(self._checked_topics) >= _MAX_CHECKED_TOPICS:
-            self._checked_topics.clear()
-        self._checked_topics.add(topic)
 
     async def put_all(
         self,

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from walle.errors import PipelineError, VMError
-from walle.pipeline.features.store import FeatureStore, Put
+from walle.pipeline.features.put import Put
+from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.task_states import TaskState
 from walle.pipeline.trigger.stream_counts import StreamCounts
 from walle.pipeline.trigger.task_output import TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
-from walle.protocol import Destination
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class TaskRuns:
         state_before = states.active(task)
         try:
             output = await self._runner(task, trigger)
-            puts = self._puts(task, output)
+            puts = output.stored(task)
             state, evicted = None, 0
             if output.state is not None and states.active(task) is state_before:
                 state, evicted = states.changed(task, output.state, output.state_policy, trigger.ts_ms)
@@ -63,15 +63,6 @@ class TaskRuns:
             return self._failed(task, error)
         self._tell_outcome(task, True, None)
         return RunResult(puts, state_before, state, output.output, cpu_s=output.cpu_s, evicted=evicted)
-
-    def _puts(self, task: str, output: TaskOutput) -> list[Put]:
-        """Return the outputs of a run, encoded. Raises where a value is none that can be stored."""
-        encode, version = self._store.encode, output.version
-        puts = [encode(topic, payload, version=version) for topic, payload in output.puts]
-        puts += [encode(topic, payload, upload=False) for topic, payload in output.local]
-        if output.output is not None and output.destination is not Destination.APP:
-            puts.append(encode(task, output.output, upload=output.uploads_output, version=version))
-        return puts
 
     def _failed(self, task: str, error: Exception) -> RunResult:
         self._counts.failures += 1

@@ -184,7 +184,7 @@ class EventPlay:
             on_log=self._on_log(trigger.position),
             timed=self._timed,
         )
-        self._topics.add(task, (topic for topic, _ in (*output.puts, *output.local)))
+        self._topics.add(task, output.topics)
         self._output = output
         return output
 

@@ -23,6 +23,7 @@ from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainErro
 from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import ConfigError, VMError
+from walle.pipeline.features.put import PayloadError, Put
 from walle.pipeline.features.topics import TopicError, own_topic
 from walle.pipeline.stream.context import MAX_METRICS
 from walle.pipeline.stream.events import encode_events
@@ -276,6 +277,7 @@ class TaskRunner:
 
         Raises:
             TaskOutputError: the task has changed its runtime, and put features of other tasks, or nothing readable.
+            PayloadError: the task put a value that cannot be stored.
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
         """
         callbacks = {**callbacks, "events.recent": functools.partial(_encode_recent, trigger)}
@@ -291,10 +293,11 @@ class TaskRunner:
         try:
             lines = parse_lines(result["log"])
             # `ctx.store.put` has checked the topics, but a VM is not trusted.
-            puts, local = (
-                [(own_topic(manifest.name, topic), payload) for topic, payload in result[key]]
-                for key in ("puts", "local")
-            )
+            puts = [
+                Put.of(own_topic(manifest.name, topic), value, version=manifest.version)
+                for topic, value in result["puts"]
+            ]
+            puts += [Put.of(own_topic(manifest.name, topic), value, upload=False) for topic, value in result["local"]]
             times = result["phase_ms"] if timed else {}
             phase_ms = {phase: float(times[phase]) for phase in PHASES if phase in times}
             cpu_s = result["cpu_s"]
@@ -307,7 +310,6 @@ class TaskRunner:
             output = TaskOutput(
                 result["output"],
                 puts,
-                local,
                 result.get("state"),
                 phase_ms,
                 cpu_s,
@@ -319,6 +321,9 @@ class TaskRunner:
             )
         except (LookupError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
+        except PayloadError:
+            log(lines)
+            raise
         log(lines)
         return output
 

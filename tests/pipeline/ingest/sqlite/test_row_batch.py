@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from walle.base import plain
 from walle.engine_ext._core import RowBatch, packed_value
 from walle.pipeline.features import checksums
-from walle.pipeline.features.store import Put
+from walle.pipeline.features.put import Put
 from walle.pipeline.features.store_schema import ROW_OVERHEAD_BYTES, is_sound_feature
 
 MANY = 1 << 40

@@ -6,6 +6,7 @@ later ones of the process that had the device before. Claims and positions of co
 A lost connection is replaced at the next call; a batch whose commit was cut is sent again, and what it stored is known.
 """
 
+import collections
 import contextlib
 import dataclasses
 import logging
@@ -170,14 +171,14 @@ class PostgresUploadStore(UploadStore):
             streams = await _lock_streams(connection, [key])
             older = await _stored(connection, moved_places([received], streams))
             found = sort_batch([received], streams, older, storable=_text)
-            if found.rows or found.losses:
+            if found.fresh or found.losses:
                 if not await postgres_quarantine.has_room(connection, received.device_id):
                     return None
                 await postgres_quarantine.add(connection, refused_upload(received, _text(reason), now_ms))
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 await self._record(connection, RecordedLoss(received.device_id, loss, now_ms))
             await self._write(connection, streams, SortedBatch())
-        return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.rows or found.losses))
+        return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.fresh or found.losses))
 
     @override
     async def refused(self) -> list[RefusedUpload]:
@@ -219,20 +220,27 @@ class PostgresUploadStore(UploadStore):
         )
         for recorded in (*sorted_batch.losses, *await _made_again(connection, sorted_batch.made_again)):
             await self._record(connection, recorded)
-        if not sorted_batch.rows:
+        if not sorted_batch.fresh:
             return
-        sizes = [(topic, *size) for topic, size in sorted(sorted_batch.topic_sizes().items())]
+        fields, count = sorted_batch.fields(), len(sorted_batch.fresh)
+        uploads, size_bytes = collections.Counter(sorted_batch.topics), collections.Counter[str]()
+        for topic, payload in zip(sorted_batch.topics, fields.payloads, strict=True):
+            size_bytes[topic] += len(payload)
+        topics = sorted(uploads)
         await connection.execute(
             "INSERT INTO walle.topics AS t SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])"
             " ON CONFLICT (topic)"
             " DO UPDATE SET uploads = t.uploads + excluded.uploads, bytes = t.bytes + excluded.bytes",
-            *(list(column) for column in zip(*sizes, strict=True)),
+            topics,
+            [uploads[topic] for topic in topics],
+            [size_bytes[topic] for topic in topics],
         )
         head: int = await connection.fetchval(
-            "UPDATE walle.head SET position = position + $1 RETURNING position", len(sorted_batch.rows)
+            "UPDATE walle.head SET position = position + $1 RETURNING position", count
         )
-        first = head - len(sorted_batch.rows) + 1
-        records = [(position, *row) for position, row in enumerate(sorted_batch.rows, start=first)]
+        places = range(head - count + 1, head + 1), sorted_batch.streams, fields.seqs
+        contents = sorted_batch.topics, fields.payloads, fields.sent_ms, fields.received_ms, fields.versions
+        records = zip(*places, *contents, strict=True)
         await connection.copy_records_to_table("uploads", schema_name="walle", columns=_COLUMNS, records=records)
 
     @override

@@ -8,7 +8,7 @@ import sqlite3
 
 from walle.engine_ext._core import next_upload_link
 from walle.pipeline.features.losses import LOSS_TOPIC
-from walle.pipeline.features.store import MAX_TOPIC_CHARS
+from walle.pipeline.features.put import MAX_TOPIC_CHARS
 from walle.pipeline.ingest.sqlite.schema import data_version
 from walle.pipeline.ingest.store.receipt import StoredStream
 from walle.pipeline.tunnel.received import Received

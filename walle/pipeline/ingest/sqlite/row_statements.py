@@ -24,11 +24,12 @@ class RowStatements:
         )
         self._forms = [text.format(rows=", ".join([row] * count)) for count in counts]
 
-    def execute(self, database: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-        """Execute the statement for all rows, in their order."""
-        at, left = 0, len(rows)
+    def execute(self, database: sqlite3.Connection, columns: Sequence[Sequence[object]]) -> None:
+        """Execute the statement for all rows, in their order: `columns` have one value for each row."""
+        left = len(columns[0])
+        values = itertools.chain.from_iterable(zip(*columns, strict=True))
         while left:
             power = min(left.bit_length(), len(self._forms)) - 1
             count = 1 << power
-            database.execute(self._forms[power], list(itertools.chain.from_iterable(rows[at : at + count])))
-            at, left = at + count, left - count
+            database.execute(self._forms[power], list(itertools.islice(values, count * len(columns))))
+            left -= count

@@ -457,11 +457,12 @@ class SqliteUploadStore(UploadStore):
             streams = self._known.take(database, [key for key in keys if key not in foreign])
             stored = sqlite_streams.stored_at(database, moved_places(batch, streams))
             sorted_batch = sort_batch(batch, streams, stored, foreign_topics=foreign_topics)
-            _INSERT.execute(database, _rows(sorted_batch))
+            if sorted_batch.fresh:
+                _INSERT.execute(database, _columns(sorted_batch))
             for recorded in (*sorted_batch.losses, *sqlite_streams.made_again(database, sorted_batch.made_again)):
                 self._record(database, recorded)
             # The index takes the state of a stream from its latest row; reports and repeated uploads have none.
-            latest = {row[0]: row[1] for row in sorted_batch.rows}
+            latest = {number: one.seq for number, one in zip(sorted_batch.streams, sorted_batch.fresh, strict=True)}
             sqlite_streams.move_on(
                 database, [stream for stream in streams.values() if latest.get(stream.number) != stream.highest]
             )
@@ -488,14 +489,14 @@ class SqliteUploadStore(UploadStore):
             streams = self._known.take(database, [key])
             stored = sqlite_streams.stored_at(database, moved_places([received], streams))
             found = sort_batch([received], streams, stored)
-            if found.rows or found.losses:
+            if found.fresh or found.losses:
                 if not sqlite_quarantine.has_room(database, received.device_id):
                     return None
                 sqlite_quarantine.add(database, refused_upload(received, reason, now_ms))
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 self._record(database, RecordedLoss(received.device_id, loss, now_ms))
             sqlite_streams.move_on(database, streams.values())
-        return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.rows or found.losses))
+        return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.fresh or found.losses))
 
     def _set_damaged_aside(self, damaged: DamagedPayloadError, database: sqlite3.Connection) -> None:
         with transaction(database):
@@ -585,11 +586,10 @@ def _bring_up_to_date(database: sqlite3.Connection) -> None:
             sqlite_index.catch_up(database)
 
 
-def _rows(batch: SortedBatch) -> list[tuple[object, ...]]:
+def _columns(batch: SortedBatch) -> tuple[Sequence[object], ...]:
     """Return the values of `_INSERT`: the payload is behind the others, so that they are read without it."""
-    rows: list[tuple[object, ...]] = []
-    for row, chain, received in zip(batch.rows, batch.chains, batch.fresh, strict=True):
-        stream, seq, topic, payload, sent_ms, received_ms, version = row
-        packed = received.packed
-        rows.append((stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0, version))
-    return rows
+    fields = batch.fields()
+    stored = [packed or payload for packed, payload in zip(fields.packed, fields.payloads, strict=True)]
+    is_packed = [1 if packed else 0 for packed in fields.packed]
+    places = batch.streams, fields.seqs, batch.chains
+    return *places, fields.sent_ms, fields.received_ms, batch.topics, stored, is_packed, fields.versions

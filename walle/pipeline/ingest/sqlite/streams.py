@@ -64,7 +64,9 @@ def add(database: sqlite3.Connection, key: StreamKey) -> StoredStream:
 
 def move_on(database: sqlite3.Connection, streams: Iterable[StoredStream]) -> None:
     """Write the highest numbers and the chain values of streams."""
-    _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain) for stream in streams])
+    moved = list(streams)
+    columns = ([one.number for one in moved], [one.highest for one in moved], [one.chain for one in moved])
+    _MOVE_ON.execute(database, columns)
 
 
 def has_links(database: sqlite3.Connection, number: int) -> bool:

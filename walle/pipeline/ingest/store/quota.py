@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from walle.base.clock import Clock
 from walle.errors import ConfigError, PipelineError
-from walle.pipeline.features.store import MAX_TOPIC_CHARS
+from walle.pipeline.features.put import MAX_TOPIC_CHARS
 from walle.pipeline.ingest.store.byte_size import parse_size
 from walle.pipeline.tunnel.received import Received
 

@@ -4,7 +4,6 @@ A store reads the streams of a batch and the stored uploads that its moved uploa
 writes the result, all in one transaction.
 """
 
-import collections
 import dataclasses
 import hashlib
 import logging
@@ -14,8 +13,8 @@ from typing import NamedTuple
 from walle.engine_ext._core import next_upload_link
 from walle.pipeline.features.checksums import CHAIN_MODULUS
 from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause, LossError
-from walle.pipeline.features.store import MAX_TOPIC_CHARS
-from walle.pipeline.tunnel.received import Received
+from walle.pipeline.features.put import MAX_TOPIC_CHARS
+from walle.pipeline.tunnel.received import Received, ReceivedColumns
 from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
 
 _LOG = logging.getLogger(__name__)
@@ -117,16 +116,16 @@ class StoredStream:
 
 @dataclasses.dataclass
 class SortedBatch:
-    """A batch sorted for writing.
+    """A batch sorted for writing: the new uploads, `fresh`, and columns with a value for each of them.
 
-    `rows` are (stream, seq, topic, payload, sent_ms, received_ms, version) of `fresh`; `chains` their streams' values
-    there.
+    `streams` are the numbers of their streams, `chains` the chain values there, `topics` the topics as they are stored.
     `made_again` has streams that hold other contents where an upload of the batch was to be repeated: the first such
     number of each, and when that upload was received.
     """
 
     fresh: list[Received] = dataclasses.field(default_factory=list)
-    rows: list[tuple[int, int, str, bytes, int, int, str]] = dataclasses.field(default_factory=list)
+    streams: list[int] = dataclasses.field(default_factory=list)
+    topics: list[str] = dataclasses.field(default_factory=list)
     chains: list[int] = dataclasses.field(default_factory=list)
     losses: list[RecordedLoss] = dataclasses.field(default_factory=list)
     made_again: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
@@ -151,13 +150,9 @@ class SortedBatch:
         loss = Loss(epoch, first_seq, seq, LossCause.REFUSED)
         self.losses.append(RecordedLoss(device_id, loss, received.received_ms))
 
-    def topic_sizes(self) -> dict[str, tuple[int, int]]:
-        """Return (uploads, payload bytes) of each topic."""
-        uploads, size_bytes = collections.Counter[str](), collections.Counter[str]()
-        for _, _, topic, payload, *_ in self.rows:
-            uploads[topic] += 1
-            size_bytes[topic] += len(payload)
-        return {topic: (count, size_bytes[topic]) for topic, count in uploads.items()}
+    def fields(self) -> ReceivedColumns:
+        """Return the fields of `fresh` in columns. There is one upload at least."""
+        return ReceivedColumns(*zip(*self.fresh, strict=True))
 
 
 def check_hello(hello: Hello) -> tuple[Origin, ...]:
@@ -255,12 +250,12 @@ def sort_batch(
     the stored one, and may have made the same output again, under a new time.
     """
     result = SortedBatch()
-    fresh, rows, chains = result.fresh, result.rows, result.chains
+    fresh, numbers, topics, chains = result.fresh, result.streams, result.topics, result.chains
     has_moved = any(stream.moved for stream in streams.values())
     in_batch: dict[Place, Contents] = {}
     unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
     for received in batch:
-        device_id, epoch, seq, topic, payload, sent_ms, received_ms, _, version = received
+        device_id, epoch, seq, topic, payload, sent_ms, received_ms, _, _ = received
         stream = streams.get((device_id, epoch))
         if stream is None or seq != stream.highest + 1:
             continue
@@ -293,7 +288,8 @@ def sort_batch(
                         result.made_again[number] = first_seq, received_ms
             in_batch[stream.number, seq] = contents
         fresh.append(received)
-        rows.append((stream.number, seq, topic, payload, sent_ms, received_ms, version))
+        numbers.append(stream.number)
+        topics.append(topic)
         chains.append(stream.chain)
     for device_id, error in unread.items():
         _LOG.warning("device %r: %s", device_id, error)
