@@ -4,7 +4,8 @@ usage: python -m scripts.reference_pages    (docs/conf.py runs it for each build
 """
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,17 @@ from walle.cloud.telemetry.status import status_router
 from walle.deploy.push.answerer import Answerer
 from walle.engine_ext.operators import markdown as operators_page
 from walle.metrics.table import MAX_RELEASES, METRICS
+from walle.protocol import (
+    CloudPolicy,
+    HistoryPolicy,
+    Option,
+    OutputPolicy,
+    StatePolicy,
+    TriggerCondition,
+    options_of,
+)
 from walle.task.check.finding import MEANINGS
+from walle.task.format.config import LIMITS, POLICIES
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
 _HOW = "<!-- Written by python -m scripts.reference_pages; change the docstrings and texts that it reads. -->"
@@ -100,6 +111,16 @@ Units are Prometheus' base units. The unit "timestamp" is a time in seconds sinc
 long ago that was. The values of labels are bounded, and no label has a device's id. A release has its own series
 while it is under way or bakes, or is the latest full one of its task, for at most {MAX_RELEASES} releases.
 """
+
+_OPTION_TABLE = re.compile(r"^\{\{(\w+): (.+)\}\}$", re.MULTILINE)  # section, and columns beside the key
+_OPTION_TABLES = {
+    kind.SECTION: kind for kind in (TriggerCondition, HistoryPolicy, StatePolicy, OutputPolicy, CloudPolicy)
+}
+_OPTION_COLUMNS: dict[str, Callable[[Option], str]] = {
+    "default": lambda one: one.shown_default,
+    "values": lambda one: one.values,
+    "meaning": lambda one: one.meaning,
+}
 
 
 def cli_page() -> str:
@@ -299,6 +320,24 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def task_toml_page() -> str:
+    """Return docs/reference/task-toml.md: its text is written by hand, the tables of options are made here."""
+    text = (FOLDER / "task-toml.md.in").read_text()
+    return f"{_HOW}\n\n{_OPTION_TABLE.sub(_option_rows, text).replace('{{limits}}', _limit_rows())}"
+
+
+def _option_rows(found: re.Match[str]) -> str:
+    options = options_of(_OPTION_TABLES[found[1]]).values()
+    columns = [_OPTION_COLUMNS[name] for name in found[2].split(", ")]
+    return "\n".join(f"| {' | '.join([f'`{one.key}`', *(column(one) for column in columns)])} |" for one in options)
+
+
+def _limit_rows() -> str:
+    numbers = [f"| `{key}` | {default:,} | {least:,}, {most:,} |" for key, (default, least, most) in LIMITS.items()]
+    choices = {key: ", ".join(f'`"{one}"`' for one in found) for key, (_, found) in POLICIES.items()}
+    return "\n".join([*numbers, *(f'| `{key}` | `"{POLICIES[key][0]}"` | {choices[key]} |' for key in POLICIES)])
+
+
 PAGES = {
     "cli.md": cli_page,
     "cv.md": cv_page.page,
@@ -308,6 +347,7 @@ PAGES = {
     "np.md": np_page.page,
     "operators.md": operators_page,
     "routes.md": routes_page,
+    "task-toml.md": task_toml_page,
     "walle-toml.md": walle_toml_page,
 }
 

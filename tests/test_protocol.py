@@ -143,9 +143,9 @@ def test_a_walle_that_does_not_know_exclusive_files_refuses_a_manifest_with_them
     ("table", "error"),
     [
         ([], "output: must be an object, is list"),
-        ({"upload": False}, "output: has an unknown key 'upload'; the only one is destination"),
-        ({"destination": "phone"}, "output.destination: must be one of cloud, device, app, is 'phone'"),
-        ({"destination": ["app"]}, "output.destination: must be one of cloud, device, app, is ['app']"),
+        ({"upload": False}, "output: has an unknown key 'upload'; known are destination"),
+        ({"destination": "phone"}, "output.destination: must be one of cloud, device, app; is 'phone'"),
+        ({"destination": ["app"]}, "output.destination: must be one of cloud, device, app; is ['app']"),
     ],
 )
 def test_a_destination_that_is_wrong_is_refused_by_field(table: object, error: str) -> None:

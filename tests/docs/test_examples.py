@@ -35,7 +35,7 @@ from walle.task.format.module_set import MODULES_FILE, ModuleSet
 from walle.task.format.tree import TaskTree
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "adr" not in path.parts)
+PAGES = sorted(path for form in ("*.md", "*.md.in") for path in (ROOT / "docs").rglob(form) if "adr" not in path.parts)
 BLOCKS = [block for page in PAGES for block in blocks(page, ROOT)]
 RUN_AS_A_WHOLE = "docs/tutorial.md"  # tests/system/test_tutorial.py
 SHOWN_ONLY = {"", "text", "json", "nginx", "{toctree}", "{include}"}  # outputs, formats, tests/security/test_https.py

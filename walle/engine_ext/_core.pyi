@@ -289,6 +289,7 @@ class TriggerTrie:
         variant: int = 0,
         optional: int = 0,
         /,
+        *later: Any,
     ) -> bool: ...
     def _remove(
         self,
@@ -301,6 +302,7 @@ class TriggerTrie:
         variant: int = 0,
         optional: int = 0,
         /,
+        *later: Any,
     ) -> bool: ...
     def feed(self, event_id: str, page_id: str, /, ts_ms: int | None = None, contents: Any = None) -> list[str]: ...
     def feed_many(
@@ -340,6 +342,7 @@ class EventStream:
         variant: int = 0,
         optional: int = 0,
         /,
+        *later: Any,
     ) -> bool: ...
     def _remove(
         self,
@@ -352,6 +355,7 @@ class EventStream:
         variant: int = 0,
         optional: int = 0,
         /,
+        *later: Any,
     ) -> bool: ...
     def feed(
         self, position: int, event: Any, size_bytes: int | None = None, /

@@ -47,6 +47,7 @@ from walle.protocol.manifests import (
     Manifest,
     ModuleSetVersion,
 )
+from walle.protocol.options import Option, options_of
 from walle.protocol.outcomes import (
     LATENCY_MS,
     LONGEST_REPORT_INTERVAL_S,
@@ -186,6 +187,7 @@ __all__ = [
     "Manifest",
     "Metric",
     "ModuleSetVersion",
+    "Option",
     "Origin",
     "OutboxMark",
     "Outcome",
@@ -221,6 +223,7 @@ __all__ = [
     "is_metric_name",
     "mean_with",
     "numbers_from_text",
+    "options_of",
     "origins_from_text",
     "origins_to_text",
     "parse_exclusive",

@@ -1,14 +1,13 @@
 """Cloud side of a task: how its escalated phases are batched, replicated and queued (§7.1)."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-from walle.protocol.fields import ProtocolError, shorten
+from walle.protocol.options import OptionTable, number
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CloudPolicy:
+class CloudPolicy(OptionTable):
     """The [cloud] table of task.toml, and `cloud` of a manifest: batches, replicas and queue of a version in the cloud.
 
     `max_batch` payloads at most are given to one `execute_batch`; one that waits for company waits `batch_ms` at most.
@@ -19,38 +18,10 @@ class CloudPolicy:
         ProtocolError: a field is wrong; `where` is its path, such as `cloud.queue`.
     """
 
-    max_batch: int = 1
-    batch_ms: int = 5
-    replicas: int = 1
-    queue: int = 256
-    memory_mb: int = 0
+    SECTION: ClassVar = "cloud"
 
-    LIMITS: ClassVar[Mapping[str, tuple[int, int]]] = {
-        "max_batch": (1, 256),
-        "batch_ms": (0, 1_000),
-        "replicas": (1, 32),
-        "queue": (1, 4_096),
-        "memory_mb": (0, 65_536),
-    }
-    KEYS: ClassVar = tuple(LIMITS)
-
-    def __post_init__(self) -> None:
-        for key, (least, most) in self.LIMITS.items():
-            value = getattr(self, key)
-            if type(value) is not int or not least <= value <= most:
-                what = f"must be a whole number from {least} to {most}, is {shorten(value)}"
-                raise ProtocolError(f"cloud.{key}", what)
-
-    @classmethod
-    def parse(cls, table: object) -> Self:
-        """Return the policy that a table describes; `to_json` is the inverse. An unknown key is refused."""
-        if not isinstance(table, Mapping):
-            raise ProtocolError("cloud", f"must be an object, is {type(table).__name__}")
-        for key in table:
-            if key not in cls.KEYS:
-                raise ProtocolError("cloud", f"has an unknown key {shorten(key)}; known are {', '.join(cls.KEYS)}")
-        return cls(**table)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the table; without `memory_mb` where it is 0: readers of before know the other keys only."""
-        return {key: getattr(self, key) for key in self.KEYS if key != "memory_mb" or self.memory_mb}
+    max_batch: int = number(1, 1, 256, "payloads of one call of `execute_batch`", always_written=True)
+    batch_ms: int = number(5, 0, 1_000, "the longest time that a request waits for a batch", always_written=True)
+    replicas: int = number(1, 1, 32, "VMs that run this version at once, if the cloud has as many", always_written=True)
+    queue: int = number(256, 1, 4_096, "requests that wait; then one is refused", always_written=True)
+    memory_mb: int = number(0, 0, 65_536, "memory of one of these VMs; 0 for that of `[limits]`, which is the device's")

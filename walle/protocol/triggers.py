@@ -4,10 +4,11 @@ import dataclasses
 import enum
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from walle.protocol.fields import ProtocolError, shorten
+from walle.protocol.options import OptionTable, choice, flag, number, option
 from walle.protocol.trigger_steps import parse_steps, sequences, to_steps
 
 
@@ -76,8 +77,20 @@ class ContentsTest:
         return f"{self.field} {self.comparison} {self.value!r}"
 
 
+_MAX_MS = 2**53
+_MAX_S = 366 * 24 * 3600
+
+
+def _milliseconds(meaning: str) -> Any:
+    return number(0, 0, _MAX_MS, meaning, kind="a number of milliseconds")
+
+
+def _seconds(meaning: str, shown_default: str) -> Any:
+    return number(0, 0, _MAX_S, meaning, kind=f"a whole number of seconds, 1 to {_MAX_S}", shown_default=shown_default)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class TriggerCondition:
+class TriggerCondition(OptionTable):
     """The condition that starts a task (§5.1): trigger ids that events match in this order, and options.
 
     A trigger id is an event id or a page id; an event matches if it has that event id or that page id. The wildcard
@@ -107,45 +120,69 @@ class TriggerCondition:
         grace_s: seconds after the end of a window in which its late events are still taken; then it closes.
         window_of: trigger ids of the events in the windows; all events without it.
 
-    An option is a field with a default, a row in `OPTIONS`, and a check in `__post_init__`. task.toml, manifest, `walle
-    task` and simulation pass the whole value on. `StreamEngine` applies the options that decide where a match ends,
-    `EventStream` the others. docs/adr/0018-triggers.md has the reasons.
+    An option is a field that `walle.protocol.options` makes. task.toml, manifest, `walle task` and simulation pass the
+    whole value on. `EventStream` applies the options in MATCHED, `StreamEngine` the others. docs/adr/0018-triggers.md
+    has the reasons.
 
     Raises:
         ProtocolError: a field is wrong; `where` is its path, such as `trigger.sequence[1]`.
     """
 
-    trigger_ids: tuple[str, ...]
-    within_ms: int = 0
-    skip_till_next: bool = False
-    cooldown_ms: int = 0
-    where: ContentsTest | None = None
-    without_visit: bool = False  # true: an event of a page that has no open visit triggers too
-    key: str = ""
-    absent: str = ""
-    absent_s: int = 0
-    idle_s: int = 0
-    idle: str = "page"
-    every_s: int = 0
-    window_s: int = 0
-    window_every_s: int = 0
-    grace_s: int = 0
-    window_of: tuple[str, ...] = ()
-    optional: tuple[int, ...] = ()  # indices of trigger ids that need not occur; in tables a part of `sequence`
-
+    SECTION: ClassVar = "trigger"
+    OTHERS: ClassVar = ("sequence",)
     WILDCARD: ClassVar = "*"
     MAX_LENGTH: ClassVar = 64
-    MAX_MS: ClassVar = 2**53
-    MAX_S: ClassVar = 366 * 24 * 3600
     MAX_OVERLAP: ClassVar = 100  # windows of an event
     MAX_PANES: ClassVar = 1_000  # windows that begin while one is open
-    IDLE: ClassVar = ("page", "stream")
-    OPTIONS: ClassVar[tuple[str, ...]] = (
-        *("within_ms", "skip_till_next", "cooldown_ms", "where", "without_visit"),
-        *("key", "absent", "absent_s", "idle_s", "idle", "every_s"),
-        *("window_s", "window_every_s", "grace_s", "window_of"),
+    # Options that the trie matches, in the order of its arguments; the engine applies the others.
+    MATCHED: ClassVar = ("within_ms", "skip_till_next", "where")
+
+    trigger_ids: tuple[str, ...]
+    within_ms: int = _milliseconds(
+        "at most this time from the first to the last event, by their own times; 0: no bound"
     )
-    KEYS: ClassVar = ("sequence", *OPTIONS)  # keys of task.toml's [trigger] table, and of `trigger` in the manifest
+    skip_till_next: bool = flag(False, "other events may come between those that match")
+    cooldown_ms: int = _milliseconds("time for which the condition does not trigger again")
+    where: ContentsTest | None = option(
+        None,
+        '`{ field = "item.price", is = ">=", value = 10 }`: a test of the last event\'s contents; `is` is one of `==`'
+        " `!=` `<` `<=` `>` `>=`",
+        parse=ContentsTest.parse,
+        to_json=lambda test: None if test is None else test.to_json(),
+    )
+    without_visit: bool = flag(False, "also run for events whose page has no open visit")
+    key: str = option(
+        "",
+        'a field of the contents, such as `"item_id"`: all events of a match, and the absent one, have equal values of'
+        " it",
+    )
+    absent: str = option(
+        "", "a trigger id: run if no event with it came for `absent_s` seconds after the sequence matched"
+    )
+    absent_s: int = _seconds("needed with `absent`: 1 to 31,622,400 seconds", "none")
+    idle_s: int = _seconds(
+        "run once no event has come for these seconds: of a page that is open, beside `sequence` or without it", "none"
+    )
+    idle: str = choice("page", ("page", "stream"), 'what must be quiet for `idle_s`: `"page"` or `"stream"`')
+    every_s: int = _seconds("run at each multiple of these seconds since the epoch", "none")
+    window_s: int = _seconds(
+        "run with the events of each window of these seconds, by their times, once it has closed", "none"
+    )
+    window_every_s: int = _seconds(
+        "windows begin at multiples of these seconds since the epoch; divides `window_s`, a hundredth of it at least",
+        "`window_s`",
+    )
+    grace_s: int = _seconds(
+        "seconds after a window's end for which it waits for late events; at most 1,000 windows may be open", "0"
+    )
+    window_of: tuple[str, ...] = option(
+        (),
+        "1 to 64 event ids or page ids: the events in the windows",
+        shown_default="all events",
+        parse=lambda value: tuple(value) if isinstance(value, list) else value,
+        to_json=list,
+    )
+    optional: tuple[int, ...] = ()  # indices of trigger ids that need not occur; in tables a part of `sequence`
 
     def __post_init__(self) -> None:
         has_timer = bool(self.idle_s or self.every_s or self.window_s)
@@ -160,12 +197,7 @@ class TriggerCondition:
             if not isinstance(trigger_id, str) or not trigger_id:
                 where = f"trigger.sequence[{index}]"
                 raise ProtocolError(where, f"must be an event id or page id, is {shorten(trigger_id)}")
-        for key, value in (("within_ms", self.within_ms), ("cooldown_ms", self.cooldown_ms)):
-            if type(value) is not int or not 0 <= value <= self.MAX_MS:
-                raise ProtocolError(f"trigger.{key}", f"must be a number of milliseconds, is {shorten(value)}")
-        for key, value in (("skip_till_next", self.skip_till_next), ("without_visit", self.without_visit)):
-            if type(value) is not bool:
-                raise ProtocolError(f"trigger.{key}", f"must be true or false, is {shorten(value)}")
+        OptionTable.__post_init__(self)
         self._check_time()
         self._check_windows()
         self._check_key()
@@ -173,13 +205,6 @@ class TriggerCondition:
             self._check_optional()
 
     def _check_time(self) -> None:
-        for key in ("absent_s", "idle_s", "every_s", "window_s", "window_every_s", "grace_s"):
-            value = getattr(self, key)
-            if type(value) is not int or not 0 <= value <= self.MAX_S:
-                what = f"must be a whole number of seconds, 1 to {self.MAX_S}, is {shorten(value)}"
-                raise ProtocolError(f"trigger.{key}", what)
-        if self.idle not in self.IDLE:
-            raise ProtocolError("trigger.idle", f"must be one of {', '.join(self.IDLE)}; is {shorten(self.idle)}")
         if self.idle != "page" and not self.idle_s:
             raise ProtocolError("trigger.idle", "needs idle_s, the seconds without an event")
         if not isinstance(self.absent, str):
@@ -189,10 +214,9 @@ class TriggerCondition:
             what = "the seconds for which it does not come" if self.absent else "the id of the event that does not come"
             raise ProtocolError(f"trigger.{one}", f"needs {other}, {what}")
         if not self.trigger_ids:
-            defaults = type(self).__dataclass_fields__
-            for key in ("within_ms", "skip_till_next", "where", "key", "absent"):
-                if getattr(self, key) != defaults[key].default:
-                    raise ProtocolError(f"trigger.{key}", "needs a sequence, which it is an option of")
+            for given, _ in self._written():
+                if given.key in (*self.MATCHED, "key", "absent"):
+                    raise ProtocolError(f"trigger.{given.key}", "needs a sequence, which it is an option of")
 
     def _check_windows(self) -> None:
         if not isinstance(self.window_of, tuple) or len(self.window_of) > self.MAX_LENGTH:
@@ -261,16 +285,8 @@ class TriggerCondition:
 
         An unknown key is refused: a device that ignored an option would run the task when it must not.
         """
-        if not isinstance(table, Mapping):
-            raise ProtocolError("trigger", f"must be an object, is {type(table).__name__}")
-        for key in table:
-            if key not in cls.KEYS:
-                raise ProtocolError("trigger", f"has an unknown key {shorten(key)}; known are {', '.join(cls.KEYS)}")
-        options = {key: table[key] for key in cls.OPTIONS if key in table}
-        if "where" in options:
-            options["where"] = ContentsTest.parse(options["where"])
-        if isinstance(options.get("window_of"), list):
-            options["window_of"] = tuple(options["window_of"])
+        options = cls._parsed(table)
+        assert isinstance(table, Mapping)
         if "sequence" not in table:
             return cls((), **options)
         if table["sequence"] == []:
@@ -283,23 +299,12 @@ class TriggerCondition:
     def to_json(self) -> dict[str, Any]:
         """Return the table; an option that is not used is left out, so that an older device reads the condition."""
         table: dict[str, Any] = {"sequence": to_steps(self.trigger_ids, self.optional)} if self.trigger_ids else {}
-        for key, value in self._used():
-            table[key] = value.to_json() if isinstance(value, ContentsTest) else value
-        if self.window_of:
-            table["window_of"] = list(self.window_of)
-        return table
+        return table | OptionTable.to_json(self)
 
     def __str__(self) -> str:
         ids = [f"{one} (optional)" if at in self.optional else one for at, one in enumerate(self.trigger_ids)]
         sequence = [" → ".join(ids)] if ids else []
-        return ", ".join([*sequence, *(f"{key} {_shown(value)}" for key, value in self._used())])
-
-    def _used(self) -> Iterator[tuple[str, Any]]:
-        """Yield the options that differ from their defaults."""
-        for key in self.OPTIONS:
-            value = getattr(self, key)
-            if value != type(self).__dataclass_fields__[key].default:
-                yield key, value
+        return ", ".join([*sequence, *(f"{one.key} {_shown(value)}" for one, value in self._written())])
 
 
 def _shown(value: object) -> str:

@@ -88,7 +88,7 @@ def test_the_destination_of_outputs_is_read() -> None:
     ):
         assert TaskConfig.parse(CONFIG + table, "t.toml").output.destination is destination
     for table, message in (
-        (b'destination = "phone"', r"\[output\] destination must be one of cloud, device, app, is 'phone'"),
+        (b'destination = "phone"', r"\[output\] destination must be one of cloud, device, app; is 'phone'"),
         (b"destination = 1", r"\[output\] destination must be one of"),
         (b'destinaton = "app"', r"\[output\] has an unknown key 'destinaton'; did you mean destination"),
     ):

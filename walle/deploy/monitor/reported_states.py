@@ -36,7 +36,7 @@ class ReportedStates:
             return
         limit_bytes = self.limit_bytes
         if limit_bytes is None:
-            limit_bytes = min(outcome.state_max_bytes, StatePolicy.SIZES[1])
+            limit_bytes = min(outcome.state_max_bytes, StatePolicy.MAX_BYTES)
         if outcome.state_bytes > limit_bytes:
             self.refused += 1
         elif limit_bytes and outcome.state_bytes >= self.size_bytes:

@@ -126,7 +126,7 @@ def encode_state(task: str, value: object, policy: StatePolicy = _DEFAULT) -> by
 def _too_large(data: bytes, policy: StatePolicy) -> str:
     """Return what is wrong with a state beyond its bound, and what to do."""
     found = f"has {len(data)} bytes, more than {policy.max_bytes}; keep less, or put features"
-    raised = f", raise max_bytes (up to {policy.SIZES[1]})" if policy.max_bytes < policy.SIZES[1] else ""
+    raised = f", raise max_bytes (up to {policy.MAX_BYTES})" if policy.max_bytes < policy.MAX_BYTES else ""
     hint = f'or have old entries removed: in [state] of task.toml set ttl_s or on_full = "evict"{raised}'
     return f"{found}, {hint}; its largest entries: {largest(data)}"
 

@@ -23,7 +23,7 @@ from walle.pipeline.trigger.keyed_matches import KeyedMatches
 from walle.pipeline.trigger.task_queue import Trigger
 from walle.pipeline.trigger.timers import DueTimer, Timers, key_of
 from walle.pipeline.trigger.trie import EventStream
-from walle.protocol import TriggerCondition, canonical_json
+from walle.protocol import TriggerCondition, canonical_json, options_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ def matching_parts(condition: TriggerCondition) -> list[TriggerCondition]:
     """Return what the trie matches, at most one condition: without the options that the engine applies."""
     if not condition.trigger_ids or _is_keyed_match(condition):
         return []
-    applied: dict[str, Any] = {"cooldown_ms": 0, "without_visit": False, "key": "", "absent": "", "absent_s": 0}
-    windows: dict[str, Any] = {"window_s": 0, "window_every_s": 0, "grace_s": 0, "window_of": ()}
-    return [dataclasses.replace(condition, **applied, **windows, idle_s=0, idle="page", every_s=0)]
+    options = options_of(TriggerCondition).items()
+    unused = {one.field: one.default for key, one in options if key not in TriggerCondition.MATCHED}
+    return [dataclasses.replace(condition, **unused)]
 
 
 def may_trigger(condition: TriggerCondition, entry: Event | Tick) -> bool:

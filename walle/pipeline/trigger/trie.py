@@ -32,10 +32,16 @@ class TriggerError(PipelineError):
 _OTHERS = ("without_visit",)
 
 
-def _arguments(condition: TriggerCondition, task: str) -> tuple[tuple[str, ...], str, int, bool, int, Any, int, int]:
-    options = condition.within_ms, condition.skip_till_next, condition.cooldown_ms, condition.where
+# The first options that C++ reads, by its order (`TriggerMatching::parse`). Others that it matches follow the bits.
+_FIRST = ("within_ms", "skip_till_next", "cooldown_ms", "where")
+
+
+def _arguments(condition: TriggerCondition, task: str) -> tuple[Any, ...]:
+    first = (getattr(condition, key) for key in _FIRST)
     variant = sum(1 << index for index, name in enumerate(_OTHERS) if getattr(condition, name))
-    return condition.trigger_ids, task, *options, variant, sum(1 << index for index in set(condition.optional))
+    optional = sum(1 << index for index in set(condition.optional))
+    later = (getattr(condition, key) for key in TriggerCondition.MATCHED if key not in _FIRST)
+    return condition.trigger_ids, task, *first, variant, optional, *later
 
 
 def _add(trie: "TriggerTrie | EventStream", condition: TriggerCondition, task: str) -> None:
