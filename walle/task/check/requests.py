@@ -10,7 +10,8 @@ from walle.task.check.finding import Code, Finding, Level
 from walle.task.format.bundle import CONFIG_FILE, RESOURCES
 from walle.task.format.config import TaskConfig
 
-_ENTRY_OPTIONS = ("max_bytes", "on_full", "ttl_s", "prefix_ttl_s")  # options of [state]
+_VERSION_OPTIONS = ("version", "on_upgrade", "features")  # options of [state] that are not of its entries
+_ENTRY_OPTIONS = tuple(key for key in StatePolicy.KEYS if key not in _VERSION_OPTIONS)
 _MAX_SHOWN = 5
 _ON_CLOUD = ("cloud", "auto")
 
