@@ -408,6 +408,15 @@ def test_a_dictionary_that_does_not_pay_is_not_written(tmp_path: Path) -> None:
     assert run("task", "check", folder)[0] == 0
 
 
+def test_a_dictionary_is_not_trained_on_outputs_that_stay_on_the_device(tmp_path: Path) -> None:
+    folder = tmp_path / "dwell"
+    run("task", "new", "dwell", "--folder", folder)
+    with (folder / "task.toml").open("a") as config:
+        config.write('\n[output]\ndestination = "device"\n')
+    with pytest.raises(WalleError, match="0 features; at least 50"):
+        run("task", "dictionary", folder, "--events", folder / "log.jsonl")
+
+
 def test_a_dictionary_needs_enough_features(task: Path, tmp_path: Path) -> None:
     with pytest.raises(WalleError, match="at least 50"):
         run("task", "dictionary", task, "--events", write_events(tmp_path / "log.jsonl", ("a", False)))

@@ -42,7 +42,7 @@ def preprocess(ctx, trigger):
 def execute(ctx, n):
     if n == 2:
         raise KeyError(n)
-    ctx.store.put("side", n)
+    ctx.store.put("side", [n, np.arange(n)])
     return {"n": n, "values": np.arange(n), "raw": b"xyz"}
 """
 
@@ -85,7 +85,7 @@ def test_it_needs_no_package_of_a_cloud_and_reports_everything(task: Path) -> No
         (7, 9, "page/3", True),
     ]
     assert low[3]["output"] == {"n": 3, "values": [0, 1, 2], "raw": "<3 bytes>"}
-    assert low[3]["puts"] == [["local/small/side", 3]]
+    assert low[3]["puts"] == [["local/small/side", [3, [0, 1, 2]]]]
     assert (low[2]["error_type"], low[2]["place"]) == ("KeyError", "local/small/v1/main.py:8 in execute")
     assert low[2]["traceback"].startswith('Traceback (most recent call last):\n  File "local/small/v1/main.py", line 8')
     assert report["phases"].keys() == {"preprocess", "execute"}
@@ -100,7 +100,8 @@ def test_it_shows_outputs_where_asked(task: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     path = task / "simulation" / "events.jsonl"
     at = f"event 7, line 9 of {path} (page_exit page/3, simulated-high)"
-    assert f'{at} → {{"n": 3, "values": [0, 1, 2], "raw": "<3 bytes>"}}\n    put local/small/side: 3\n' in shown.stdout
+    output, put = '{"n": 3, "values": [0, 1, 2], "raw": "<3 bytes>"}', "put local/small/side: [3, [0, 1, 2]]"
+    assert f"{at} → {output}\n    {put}\n" in shown.stdout
     assert "2 lines of" in shown.stdout
     assert "→" not in simulate(task).stdout
 

@@ -22,7 +22,7 @@ from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
 from walle.pipeline.events.event import MAX_CONTENTS_DEPTH, Event
-from walle.pipeline.features.put import Put
+from walle.pipeline.features.put import PayloadError, Put
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
@@ -276,6 +276,20 @@ async def test_a_callback_that_fails_fails_the_run_with_its_message(runner: Task
     await runner.load(files, manifest)
     with pytest.raises(TaskError, match="no execute for 5"):
         await runner.run(files, manifest, TRIGGER, {}, {"escalate": escalate})
+
+
+@pytest.mark.asyncio
+async def test_a_put_that_cannot_be_stored_fails_its_run_which_keeps_its_log(
+    runner: TaskRunner, tmp_path: Path
+) -> None:
+    main = 'def execute(ctx, x):\n    ctx.log.info("begins")\n    ctx.store.put("side", b"x" * (1 << 20))\n'
+    files, manifest = laid_out(tmp_path / "task", main, CONFIG + b"[limits]\noutput_kb = 4096\n")
+    logged: list[str] = []
+    with pytest.raises(PayloadError, match="topic 'shop/ipv/side': 1048581 bytes, more than 1048576"):
+        await runner.run(
+            files, manifest, TRIGGER, {}, {}, on_log=lambda lines: logged.extend(line.text for line in lines)
+        )
+    assert logged == ["begins"]
 
 
 @pytest.mark.asyncio
