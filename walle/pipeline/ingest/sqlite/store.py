@@ -185,11 +185,11 @@ class SqliteUploadStore(UploadStore):
             return None
         lone: StoredStream | None = None
         size_bytes = 0
-        for device_id, epoch, _, _, payload, _, _, packed, _ in batch:
-            stream = streams.get((device_id, epoch))
-            if stream is None or stream.moved or device_id not in self._known.owned:
+        for received in batch:
+            stream = streams.get(received[:2])
+            if stream is None or stream.moved or received.device_id not in self._known.owned:
                 return None
-            size_bytes += len(packed or payload)
+            size_bytes += len(received.packed or received.payload)
             lone = stream
         if size_bytes > _LOOP_BYTES:
             return None

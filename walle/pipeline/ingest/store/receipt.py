@@ -255,7 +255,7 @@ def sort_batch(
     in_batch: dict[Place, Contents] = {}
     unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
     for received in batch:
-        device_id, epoch, seq, topic, payload, sent_ms, received_ms, _, _ = received
+        device_id, epoch, seq, topic, payload, sent_ms = received[:6]
         stream = streams.get((device_id, epoch))
         if stream is None or seq != stream.highest + 1:
             continue
@@ -267,7 +267,7 @@ def sort_batch(
             except LossError as unreadable:
                 unread[device_id] = unreadable
             else:
-                result.losses.append(RecordedLoss(device_id, loss, received_ms))
+                result.losses.append(RecordedLoss(device_id, loss, received.received_ms))
             continue
         if foreign_topics and (device_id, topic) in foreign_topics:
             result.refuse(received)
@@ -285,7 +285,7 @@ def sort_batch(
                 for (number, first_seq), other in found.items():
                     known = result.made_again.get(number)
                     if other is not None and (known is None or first_seq < known[0]):
-                        result.made_again[number] = first_seq, received_ms
+                        result.made_again[number] = first_seq, received.received_ms
             in_batch[stream.number, seq] = contents
         fresh.append(received)
         numbers.append(stream.number)
