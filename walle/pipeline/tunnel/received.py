@@ -1,6 +1,5 @@
 """Values of a tunnel server: a received upload, and where a device's uploads continue."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -20,20 +19,6 @@ class Received(NamedTuple):
     received_ms: int
     packed: bytes = b""
     version: str = ""
-
-
-class ReceivedColumns(NamedTuple):
-    """Uploads in columns: the fields of `Received`, each with one value for each upload."""
-
-    devices: Sequence[str]
-    epochs: Sequence[str]
-    seqs: Sequence[int]
-    topics: Sequence[str]
-    payloads: Sequence[bytes]
-    sent_ms: Sequence[int]
-    received_ms: Sequence[int]
-    packed: Sequence[bytes]
-    versions: Sequence[str]
 
 
 def memory_bytes(topic: str, payload: bytes) -> int:

@@ -24,7 +24,7 @@ def test_all_rows_are_inserted_in_their_order_by_few_statements(count: int) -> N
     statements = RowStatements("INSERT INTO t (a, b, c, d, e, f) VALUES {rows}", 6)
     rows = [(number, "x", b"y", None, -number, 1.5) for number in range(count)]
     database.executed = 0
-    statements.execute(database, list(zip(*rows, strict=True)) or [()] * 6)
+    statements.execute(database, [value for row in rows for value in row])
     assert database.executed <= count // 128 + 7
     assert database.execute("SELECT a, b, c, d, e, f FROM t ORDER BY position").fetchall() == rows
     database.close()
@@ -37,8 +37,7 @@ def test_rows_are_updated_by_their_key() -> None:
     statements = RowStatements(
         "UPDATE t SET value = given.column2 FROM (VALUES {rows}) AS given WHERE id = given.column1", 2
     )
-    numbers = range(0, 1000, 2)
-    statements.execute(database, [numbers, [-number for number in numbers]])
+    statements.execute(database, [value for number in range(0, 1000, 2) for value in (number, -number)])
     expected = [(number, 0 if number % 2 else -number) for number in range(1000)]
     assert database.execute("SELECT id, value FROM t ORDER BY id").fetchall() == expected
     plan = "EXPLAIN QUERY PLAN UPDATE t SET value = given.column2 FROM (VALUES (1, 2), (3, 4)) AS given"

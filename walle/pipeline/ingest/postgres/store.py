@@ -222,10 +222,10 @@ class PostgresUploadStore(UploadStore):
             await self._record(connection, recorded)
         if not sorted_batch.fresh:
             return
-        fields, count = sorted_batch.fields(), len(sorted_batch.fresh)
+        count = len(sorted_batch.fresh)
         uploads, size_bytes = collections.Counter(sorted_batch.topics), collections.Counter[str]()
-        for topic, payload in zip(sorted_batch.topics, fields.payloads, strict=True):
-            size_bytes[topic] += len(payload)
+        for topic, received in zip(sorted_batch.topics, sorted_batch.fresh, strict=True):
+            size_bytes[topic] += len(received.payload)
         topics = sorted(uploads)
         await connection.execute(
             "INSERT INTO walle.topics AS t SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[])"
@@ -238,9 +238,11 @@ class PostgresUploadStore(UploadStore):
         head: int = await connection.fetchval(
             "UPDATE walle.head SET position = position + $1 RETURNING position", count
         )
-        places = range(head - count + 1, head + 1), sorted_batch.streams, fields.seqs
-        contents = sorted_batch.topics, fields.payloads, fields.sent_ms, fields.received_ms, fields.versions
-        records = zip(*places, *contents, strict=True)
+        columns = range(head - count + 1, head + 1), sorted_batch.streams, sorted_batch.topics, sorted_batch.fresh
+        records = (
+            (position, stream, one.seq, topic, one.payload, one.sent_ms, one.received_ms, one.version)
+            for position, stream, topic, one in zip(*columns, strict=True)
+        )
         await connection.copy_records_to_table("uploads", schema_name="walle", columns=_COLUMNS, records=records)
 
     @override

@@ -18,18 +18,18 @@ class RowStatements:
     """
 
     def __init__(self, text: str, columns: int) -> None:
+        self._columns = columns
         row = f"({', '.join('?' * columns)})"
         counts = itertools.takewhile(
             lambda count: count * columns <= _MOST_VALUES, (1 << power for power in itertools.count())
         )
         self._forms = [text.format(rows=", ".join([row] * count)) for count in counts]
 
-    def execute(self, database: sqlite3.Connection, columns: Sequence[Sequence[object]]) -> None:
-        """Execute the statement for all rows, in their order: `columns` have one value for each row."""
-        left = len(columns[0])
-        values = itertools.chain.from_iterable(zip(*columns, strict=True))
+    def execute(self, database: sqlite3.Connection, values: Sequence[object]) -> None:
+        """Execute the statement for all rows, in their order: `values` are those of the first row, then the others'."""
+        at, left = 0, len(values) // self._columns
         while left:
             power = min(left.bit_length(), len(self._forms)) - 1
-            count = 1 << power
-            database.execute(self._forms[power], list(itertools.islice(values, count * len(columns))))
-            left -= count
+            end = at + (self._columns << power)
+            database.execute(self._forms[power], values[at:end])
+            at, left = end, left - (1 << power)

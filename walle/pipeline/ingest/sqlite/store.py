@@ -457,12 +457,11 @@ class SqliteUploadStore(UploadStore):
             streams = self._known.take(database, [key for key in keys if key not in foreign])
             stored = sqlite_streams.stored_at(database, moved_places(batch, streams))
             sorted_batch = sort_batch(batch, streams, stored, foreign_topics=foreign_topics)
-            if sorted_batch.fresh:
-                _INSERT.execute(database, _columns(sorted_batch))
+            _INSERT.execute(database, _values(sorted_batch))
             for recorded in (*sorted_batch.losses, *sqlite_streams.made_again(database, sorted_batch.made_again)):
                 self._record(database, recorded)
             # The index takes the state of a stream from its latest row; reports and repeated uploads have none.
-            latest = {number: one.seq for number, one in zip(sorted_batch.streams, sorted_batch.fresh, strict=True)}
+            latest = {number: one[2] for number, one in zip(sorted_batch.streams, sorted_batch.fresh, strict=True)}
             sqlite_streams.move_on(
                 database, [stream for stream in streams.values() if latest.get(stream.number) != stream.highest]
             )
@@ -586,10 +585,10 @@ def _bring_up_to_date(database: sqlite3.Connection) -> None:
             sqlite_index.catch_up(database)
 
 
-def _columns(batch: SortedBatch) -> tuple[Sequence[object], ...]:
+def _values(batch: SortedBatch) -> list[object]:
     """Return the values of `_INSERT`: the payload is behind the others, so that they are read without it."""
-    fields = batch.fields()
-    stored = [packed or payload for packed, payload in zip(fields.packed, fields.payloads, strict=True)]
-    is_packed = [1 if packed else 0 for packed in fields.packed]
-    places = batch.streams, fields.seqs, batch.chains
-    return *places, fields.sent_ms, fields.received_ms, batch.topics, stored, is_packed, fields.versions
+    values: list[object] = []
+    for stream, chain, topic, received in zip(batch.streams, batch.chains, batch.topics, batch.fresh, strict=True):
+        _, _, seq, _, payload, sent_ms, received_ms, packed, version = received
+        values += (stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0, version)
+    return values

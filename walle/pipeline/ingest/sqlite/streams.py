@@ -64,9 +64,7 @@ def add(database: sqlite3.Connection, key: StreamKey) -> StoredStream:
 
 def move_on(database: sqlite3.Connection, streams: Iterable[StoredStream]) -> None:
     """Write the highest numbers and the chain values of streams."""
-    moved = list(streams)
-    columns = ([one.number for one in moved], [one.highest for one in moved], [one.chain for one in moved])
-    _MOVE_ON.execute(database, columns)
+    _MOVE_ON.execute(database, [value for one in streams for value in (one.number, one.highest, one.chain)])
 
 
 def has_links(database: sqlite3.Connection, number: int) -> bool:

@@ -14,7 +14,7 @@ from walle.engine_ext._core import next_upload_link
 from walle.pipeline.features.checksums import CHAIN_MODULUS
 from walle.pipeline.features.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.features.put import MAX_TOPIC_CHARS
-from walle.pipeline.tunnel.received import Received, ReceivedColumns
+from walle.pipeline.tunnel.received import Received
 from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
 
 _LOG = logging.getLogger(__name__)
@@ -150,10 +150,6 @@ class SortedBatch:
         loss = Loss(epoch, first_seq, seq, LossCause.REFUSED)
         self.losses.append(RecordedLoss(device_id, loss, received.received_ms))
 
-    def fields(self) -> ReceivedColumns:
-        """Return the fields of `fresh` in columns. There is one upload at least."""
-        return ReceivedColumns(*zip(*self.fresh, strict=True))
-
 
 def check_hello(hello: Hello) -> tuple[Origin, ...]:
     """Return the origins that a Hello names.
@@ -255,7 +251,7 @@ def sort_batch(
     in_batch: dict[Place, Contents] = {}
     unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
     for received in batch:
-        device_id, epoch, seq, topic, payload, sent_ms = received[:6]
+        device_id, epoch, seq, topic, payload, sent_ms, _, _, _ = received
         stream = streams.get((device_id, epoch))
         if stream is None or seq != stream.highest + 1:
             continue
