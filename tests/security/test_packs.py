@@ -30,8 +30,8 @@ def leftovers(gateway: AttackedGateway) -> list[str]:
     ("bomb", "reason"),
     [
         (packs.delta_bomb(2_000_000_000), b"took more than 300 MiB of memory"),
-        (packs.zip_bomb(300_000_000), b"it has a file of 300000000 bytes; at most 134217728 are taken"),
-        (packs.pack(count=50_000_000), b"it has 50000000 objects; at most 200000 are taken in one push"),
+        (packs.zip_bomb(300_000_000), b"it has a file of 300000000 bytes; at most 134217728 are accepted"),
+        (packs.pack(count=50_000_000), b"it has 50000000 objects; at most 200000 are accepted in one push"),
         (packs.pack(packs.entry(packs.BLOB, 100, packs.zeros(50))), b"the pack could not be read"),
         (packs.broken_commit(), b"contains '.git'"),
         (packs.pack(), b"objects are missing from the push"),
@@ -50,6 +50,16 @@ def test_a_pack_is_refused_with_the_reason_and_nothing_is_left(
     assert not leftovers(gateway)
     assert gateway.peak_bytes < MAX_BYTES
     assert not honest.stop().failures
+
+
+def test_no_object_of_a_refused_pack_is_read(gateway: AttackedGateway) -> None:
+    size = 500_000_000  # git unpacks it in parts, but who reads the object has it whole in memory
+    bomb, blob = packs.zip_bomb(size), packs.object_id(b"blob", bytes(size)).hex()
+    gateway.reset()
+    answer = packs.push(gateway.target, bomb, new=blob, ref="refs/tags/x/v1")
+    assert b"ng refs/tags/x/v1" in answer.content
+    assert b"it has a file of 500000000 bytes" in answer.content
+    assert gateway.peak_bytes < MAX_BYTES
 
 
 @pytest.mark.night

@@ -5,16 +5,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dulwich.objects import ObjectID
+from dulwich.refs import Ref
 
 from tests.sim.git_host import address, git, served
 from tests.sim.tasks import CONFIG, FILES
 from walle.access.access import Access, Role
+from walle.deploy.git import git_push
 from walle.deploy.git.git_http import git_app
 from walle.deploy.git.repo import RepoError, TaskRepos
 from walle.deploy.git.task_history import TaskHistory
 from walle.task.format.bundle import build_unsigned
+from walle.task.format.compilers import Compile
 from walle.task.format.config import TaskConfigError
 from walle.task.format.large_file import LargeFile
+from walle.task.format.module_set import ModuleSet, check_module_set
 
 SET = {"modules.toml": b'[modules]\nname = "common"\n', "boxes.py": b"import cells\n", "cells.py": b"SIZE = 1\n"}
 TASK = {"task.toml": CONFIG + b'[modules]\ncommon = "v1"\n', "main.py": b"import boxes\n\n\ndef execute(ctx, x): ...\n"}
@@ -88,6 +93,26 @@ def test_a_set_and_the_task_that_names_it_may_come_in_one_push(author: Author) -
     assert author.repos.versions("shop", "ipv") == ["v1"]
 
 
+def test_a_task_is_refused_where_another_push_brought_another_set_meanwhile(
+    author: Author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = author.tag("common/v1", SET | {"cells.py": b"SIZE = 2\n"})
+    assert author.push("branch-1").returncode == 0
+    author.tag("common/v1", SET)
+    author.tag("ipv/v1", TASK)
+
+    def check(modules: ModuleSet, compile_sources: Compile) -> None:
+        check_module_set(modules, compile_sources)
+        with author.repos.writing("shop") as repo:
+            repo.refs[Ref(b"refs/tags/common/v1")] = ObjectID(other.encode())
+
+    monkeypatch.setattr(git_push, "check_module_set", check)
+    said = author.push("common/v1", "ipv/v1").stderr
+    assert "the ref was moved by somebody else meanwhile" in said
+    assert "it names modules of common/v1, which this push did not bring" in said
+    assert author.repos.tasks("shop") == []
+
+
 def test_a_version_of_a_set_never_moves_and_needs_the_role_of_a_releaser(author: Author) -> None:
     author.tag("common/v1", SET)
     assert "versions are made by the role release" in author.push("common/v1", role=Role.AUTHOR).stderr
@@ -123,6 +148,7 @@ def test_one_name_is_not_a_task_and_a_set(author: Author) -> None:
         ({"json.py": b""}, "json.py: hides the module json"),
         ({"walle.py": b""}, "walle.py: walle is a name at the root"),
         ({"notes.md": b""}, "notes.md: is not a module"),
+        ({"class.py": b""}, "class.py: cannot be imported by this name"),
         ({"modules.toml": b'[modules]\nname = "../x"\n'}, 'must be [modules] with name = "common" alone'),
         ({"b.py": LargeFile("0" * 64, 3).pointer}, "b.py: is a Git LFS pointer"),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from dulwich.errors import ApplyDeltaError, ChecksumMismatch, FileFormatException, GitProtocolError
+from dulwich.object_store import BaseObjectStore
 from dulwich.objects import ZERO_SHA, Commit, ObjectID, valid_hexsha
 from dulwich.protocol import ReceivableProtocol, extract_capabilities, pkt_line
 from dulwich.refs import HEADREF, Ref, check_ref_format
@@ -135,9 +136,10 @@ def receive_push(
                 )
                 unpacked = _one_line(str(error))
             undo.enter_context(pushing(repository))
-            modules = _Modules(repo, quarantine, request.scenario, adding)
-            commands.sort(key=modules.order)
-            adding.sort(key=modules.order)
+            readable = adding if unpacked == "ok" else []  # what was refused may be larger than memory
+            modules = _Modules(repo, quarantine.store, request.scenario, readable)
+            commands.sort(key=lambda command: not modules.is_set(command))  # before the tasks that may name them
+            adding.sort(key=lambda command: not modules.is_set(command))
             for command in adding:
                 refusals[command.ref] = (
                     _refuse_objects(quarantine, command, request, rules, modules)
@@ -181,33 +183,32 @@ def receive_push(
 class _Modules:
     """Sets of shared modules of a push and of its repository, which tasks of the push may name."""
 
-    def __init__(self, repo: Repo, quarantine: Quarantine, scenario: str, adding: Sequence[_Command]) -> None:
+    def __init__(self, repo: Repo, store: BaseObjectStore, scenario: str, adding: Sequence[_Command]) -> None:
         tags = [command for command in adding if command.ref.startswith(TAG_PREFIX)]
-        self._sets = {command.ref for command in tags if is_module_set(quarantine.store, command.new)}
+        self._sets = {command.ref for command in tags if is_module_set(store, command.new)}
+        self._store = store
+        self._scenario = scenario
         self._find = modules_in(repo, scenario)
-        self._pushed: dict[tuple[str, str], ModuleSet] = {}
-        self._needed: dict[Ref, list[str]] = {}
+        self._pushed: dict[Ref, ObjectID] = {}
+        self._needed: dict[Ref, list[Ref]] = {}
 
     def is_set(self, command: _Command) -> bool:
         """Return whether a command makes a version of a set."""
         return command.ref in self._sets
 
-    def order(self, command: _Command) -> bool:
-        """Return a key that sorts sets before the tasks that may name them."""
-        return not self.is_set(command)
-
-    def add(self, modules: ModuleSet) -> None:
-        """Note a set that the push may bring."""
-        self._pushed[modules.name, modules.version] = modules
+    def add(self, command: _Command) -> None:
+        """Note a set that was checked and that the push may bring."""
+        self._pushed[command.ref] = command.new
 
     def finder(self, command: _Command) -> FindModules:
         """Return a function that finds the sets that a version names, also those noted before."""
 
         def find(name: str, version: str) -> ModuleSet:
-            if found := self._pushed.get((name, version)):
-                self._needed.setdefault(command.ref, []).append(f"refs/tags/{found.label}")
-                return found
-            return self._find(name, version)
+            ref = Ref(TAG_PREFIX + f"{name}/{version}".encode())
+            if ref not in self._pushed:
+                return self._find(name, version)
+            self._needed.setdefault(command.ref, []).append(ref)
+            return ModuleSet.parse(read_tree(self._store, self._pushed[ref], self._scenario, name, version))
 
         return find
 
@@ -215,8 +216,9 @@ class _Modules:
         """Return the reason to refuse a version for the refs that are `present` in `repo` now; empty if none."""
         if not command.ref.startswith(TAG_PREFIX):
             return ""
-        if lacking := [ref for ref in self._needed.get(command.ref, ()) if ref not in present]:
-            return f"it names modules of {lacking[0].removeprefix('refs/tags/')}, which this push did not bring"
+        for ref in self._needed.get(command.ref, ()):
+            if repo.refs.read_ref(ref) != self._pushed[ref]:  # another push may have brought another one meanwhile
+                return f"it names modules of {ref.removeprefix(TAG_PREFIX).decode()}, which this push did not bring"
         name = command.name.removeprefix("refs/tags/").partition("/")[0]
         other = next((ref for ref in present if ref.startswith(f"refs/tags/{name}/")), "")
         if other and has_modules(repo, name, other.rpartition("/")[2]) is not self.is_set(command):
@@ -368,7 +370,7 @@ def _refuse_objects(
         if modules.is_set(command):
             found = ModuleSet.parse(tree)
             check_module_set(found, rules.compile_sources)
-            modules.add(found)
+            modules.add(command)
         else:
             parsed = TaskVersion.parse(tree, modules.finder(command))
             compile_version(parsed, compile_sources=rules.compile_sources)

@@ -13,8 +13,10 @@ of the set that it imports. A module that is not in a package, or a package with
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from keyword import iskeyword
 from typing import Self
 
+from walle.base.names import NAME_RULE, is_name
 from walle.engine_ext.vm.bytecode import BytecodeError
 from walle.engine_ext.vm.imports import is_allowed
 from walle.task.format.bundle_error import BundleError
@@ -55,6 +57,8 @@ class ModuleSet:
         if MODULES_FILE not in tree.files:
             what = f"is missing: {tree.task} is not a set of shared modules, which has this file at its root"
             raise BundleError(MODULES_FILE, what)
+        if not is_name(tree.task):
+            raise BundleError(MODULES_FILE, f"[modules] name must be {NAME_RULE}; is {tree.task[:80]!r}")
         document = load_config(tree.files[MODULES_FILE], MODULES_FILE)
         if document != {"modules": {"name": tree.task}}:
             what = f'must be [modules] with name = "{tree.task}" alone, as the branch and the tag name the set'
@@ -65,7 +69,7 @@ class ModuleSet:
         for path in files:
             _check_path(path)
         if len(files) > MAX_SET_FILES or sum(map(len, files.values())) > MAX_SET_BYTES:
-            what = f"the set has more than {MAX_SET_FILES} modules, or {MAX_SET_BYTES} bytes; make two of it"
+            what = f"the set has more than {MAX_SET_FILES} modules, or {MAX_SET_BYTES} bytes; split it into two sets"
             raise BundleError(MODULES_FILE, what)
         return cls(tree.task, tree.version, tree.commit, files)
 
@@ -128,7 +132,7 @@ def _check_path(path: str) -> None:
     if not path.endswith(".py"):
         raise BundleError(path, f"is not a module: a set has {MODULES_FILE} and .py files only")
     parts = path.removesuffix(".py").split("/")
-    if not all(part.isascii() and part.isidentifier() for part in parts):
-        raise BundleError(path, "cannot be imported by this name; use letters, digits and _")
+    if not all(part.isascii() and part.isidentifier() and not iskeyword(part) for part in parts):
+        raise BundleError(path, "cannot be imported by this name; use letters, digits and _, and no keyword of Python")
     if parts[0] in _RESERVED:
         raise BundleError(path, f"{parts[0]} is a name at the root of a task or of walle; use another one")
