@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from walle.base.waiting import finished, first_of
+from walle.base.waiting import first_of, to_the_end
 
 
 @pytest.mark.asyncio
@@ -33,7 +33,8 @@ async def test_the_error_of_the_first_to_end_is_raised() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fails", [False, True])
-async def test_work_of_a_caller_that_is_cancelled_ends_first(fails: bool) -> None:
+@pytest.mark.parametrize("cancellations", [1, 2, 3])
+async def test_work_of_a_caller_that_is_cancelled_ends_first(fails: bool, cancellations: int) -> None:
     begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work() -> str:
@@ -44,11 +45,13 @@ async def test_work_of_a_caller_that_is_cancelled_ends_first(fails: bool) -> Non
             raise ValueError("nobody reads it")
         return "done"
 
-    caller = asyncio.create_task(finished(work()))
+    caller = asyncio.create_task(to_the_end(work()))
     await begun.wait()
-    caller.cancel()
-    await asyncio.sleep(0)
-    assert not caller.done()
+    for _ in range(cancellations):
+        caller.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not caller.done()
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await caller

@@ -383,7 +383,7 @@ async def test_a_version_waits_for_the_file_that_it_requires_and_a_lost_one_does
 
             async def has_waited() -> bool:
                 await device.checkin()
-                return bool(device.agent._active.postponed)
+                return bool(device.agent._active._postponed)
 
             await until(has_waited)
             assert not device.tasks
@@ -423,7 +423,7 @@ async def test_a_version_that_waited_for_its_file_is_tried_with_it_before_it_rep
             await shop.until(first, "full", users=[user])
             await shop.push("v2", config=config, main=main, **simulation)
             released = await shop.release("v2", beta=0)
-            await user.until(lambda: bool(device.agent._active.postponed))
+            await user.until(lambda: bool(device.agent._active._postponed))
             assert (await put(shop, "mine", b"{}")).status_code == 204
 
             async def is_refused() -> bool:

@@ -25,7 +25,7 @@ from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 
 from cryptography.exceptions import InvalidSignature
 
-from walle.base.waiting import finished
+from walle.base.waiting import to_the_end
 from walle.errors import DeployError
 from walle.protocol import printable
 from walle.store.threads import StoreThreads
@@ -250,7 +250,7 @@ class OwingLog(abc.ABC):
 
     async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
         """Append a record; see `Audit.record`. An append that has begun is finished where the caller is cancelled."""
-        await finished(THREADS.run(self._append_or_owe, action, fields, must))
+        await to_the_end(THREADS.run(self._append_or_owe, action, fields, must))
 
     def _append_or_owe(self, action: str, fields: AuditFields, must: bool) -> None:
         try:

@@ -21,13 +21,17 @@ async def first_of(*works: Coroutine[Any, Any, object]) -> None:
             task.result()
 
 
-async def finished[T](work: Awaitable[T]) -> T:
-    """Return the result of work that is not to be cut: where the caller is cancelled, it first runs to its end."""
+async def to_the_end[T](work: Awaitable[T]) -> T:
+    """Run `work` to its end and return its result; cancellations of the caller, however many, are raised after that."""
     task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
+    interrupted: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
         if not task.cancelled():
-            task.exception()  # retrieval, without which asyncio logs it
-        raise
+            task.exception()  # retrieved and discarded: the cancellation is raised instead
+        raise interrupted
+    return task.result()

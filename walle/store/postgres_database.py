@@ -20,7 +20,7 @@ from typing import Any, Self, cast
 from walle.base.backoff import Backoff
 from walle.base.clock import Clock, SystemClock
 from walle.base.extras import install_hint
-from walle.base.waiting import finished
+from walle.base.waiting import to_the_end
 from walle.store.errors import StateError
 from walle.store.lease import Grant, check_grant
 from walle.store.stored_texts import JsonTexts
@@ -195,7 +195,7 @@ class PostgresDatabase(JsonTexts):
             return await self._transaction(key, action, grant, limit_s, durable=durable)
 
         retry_s = self._retry_s if retry_s is None else retry_s
-        return await finished(self._retrying(attempt, retry_s, limit_s))
+        return await to_the_end(self._retrying(attempt, retry_s, limit_s))
 
     async def _transaction[T](
         self, key: uuid.UUID, action: Action[T], grant: Grant | None, limit_s: float, *, durable: bool

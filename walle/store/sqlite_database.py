@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from walle.base.waiting import finished
+from walle.base.waiting import to_the_end
 from walle.store.disk_space import free_bytes
 from walle.store.errors import StateError, state_errors
 from walle.store.file_connection import connect, file_query
@@ -94,7 +94,7 @@ class SqliteDatabase(PlainTexts):
         """Return what a call of the thread returns; one that has begun is finished where the caller is cancelled."""
         if self._thread is None:
             raise StateError(str(self.path), "is not open")
-        return await finished(asyncio.get_running_loop().run_in_executor(self._thread, self._called, call))
+        return await to_the_end(asyncio.get_running_loop().run_in_executor(self._thread, self._called, call))
 
     def _called[T](self, call: Callable[[], T]) -> T:
         with state_errors(self.path):

@@ -474,4 +474,4 @@ async def test_nothing_is_kept_in_memory_for_directives_that_are_done(tmp_path: 
         task = f"shop/t{number}"
         await device.do(cloud.publish(task, "v1", FILES["v3"]))
         await device.do(cloud.remove(task))
-    assert (dict(device.agent._locks), device.agent._newest, device.agent._active.postponed) == ({}, {}, {})
+    assert (dict(device.agent._locks), device.agent._newest, device.agent._active._postponed) == ({}, {}, {})

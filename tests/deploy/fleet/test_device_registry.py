@@ -1,5 +1,6 @@
 """The registry of devices: what profiles and reports leave in it, its bounds, and what hostile devices cannot do."""
 
+import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ import pytest_asyncio
 from tests.sim.postgres_server import PostgresServer
 from walle.base.clock import ManualClock
 from walle.client.admin_client import DeviceFailureJson, DeviceJson, DevicePageJson, DeviceTaskJson
-from walle.deploy.fleet.device_changes import MAX_DEVICE_FAILURES, MAX_DEVICE_TASKS
+from walle.deploy.fleet.device_changes import MAX_DEVICE_FAILURES, MAX_DEVICE_TASKS, Change
 from walle.deploy.fleet.registry import (
     DeviceFailure,
     DevicePage,
@@ -23,6 +24,7 @@ from walle.deploy.fleet.registry import (
     UnknownDeviceError,
 )
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile
+from walle.store.errors import StateError
 
 
 @pytest.fixture
@@ -302,3 +304,31 @@ def test_the_clients_types_have_the_fields_of_the_registrys() -> None:
     assert set(DeviceJson.__annotations__) == key | {field.name for field in dataclasses.fields(KnownDevice)}
     assert set(DevicePageJson.__annotations__) == page == {field.name for field in dataclasses.fields(DevicePage)}
     assert set(DeviceFailureJson.__annotations__) == failure
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [StateError("devices", "is full"), ValueError("a fault of the code")])
+async def test_a_flush_that_is_cancelled_ends_its_write_and_hides_no_fault_of_the_code(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def store(changes: list[Change], *, trims: bool) -> int:
+        begun.set()
+        await may_end.wait()
+        raise error
+
+    async with DeviceRegistry.in_file(tmp_path / "devices.db", clock) as registry:
+        monkeypatch.setattr(registry._tables, "store", store)
+        registry.note(header("d1"))
+        flush = asyncio.create_task(registry.flush())
+        await begun.wait()
+        for _ in range(2):
+            flush.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not flush.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError if isinstance(error, StateError) else type(error)):
+            await flush
+        assert registry.unlisted == 1

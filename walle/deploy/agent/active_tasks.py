@@ -6,8 +6,9 @@ before a version runs, so that a start after a crash continues from it.
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from walle.base.clock import Clock
@@ -66,8 +67,8 @@ class ActiveTasks:
         on_remove: OnEnd,
         forget: Callable[[str], None],
     ) -> None:
-        self.states: dict[str, TaskState] = {}
-        self.postponed: dict[str, Postponed] = {}  # by task
+        self._states: dict[str, TaskState] = {}
+        self._postponed: dict[str, Postponed] = {}  # by task
         self._installed = installed
         self._versions = versions
         self._outcomes = outcomes
@@ -82,12 +83,26 @@ class ActiveTasks:
 
     def state_of(self, task: str) -> TaskState:
         """Return the state of a task, an empty one where nothing is known of it."""
-        return self.states.get(task, TaskState(task=task))
+        return self._states.get(task, TaskState(task=task))
+
+    @property
+    def states(self) -> Mapping[str, TaskState]:
+        """The states of all known tasks, by task, to read only."""
+        return MappingProxyType(self._states)
+
+    def postponed_of(self, task: str) -> Postponed | None:
+        """Return the version of a task whose activation is postponed, if there is one."""
+        return self._postponed.get(task)
+
+    def enter_epoch(self, directive: Directive, era: str) -> TaskState:
+        """Put a directive's task into the directive's epoch of `era`, and return its state."""
+        state = self._states[directive.task] = self.state_of(directive.task).within(era, directive.epoch)
+        return state
 
     async def settle(self, state: TaskState) -> None:
         """Record a `state` that neither activates nor removes a version."""
         await on_disk(self._installed.write, state)
-        self.states[state.task] = state
+        self._states[state.task] = state
         if state.standing is Standing.DONE:
             self._add_outcome(state)
 
@@ -121,7 +136,7 @@ class ActiveTasks:
             await on_disk(self._installed.write, state)
         if self._prepare is not None and (may_postpone or before.active is None):
             await self._prepare(files, manifest)
-        self.states[state.task] = state
+        self._states[state.task] = state
         try:
             with self._traces.installing(state.task, "device.activate"):
                 await self._on_activate(state.task, files, manifest, may_postpone=may_postpone)
@@ -144,9 +159,9 @@ class ActiveTasks:
         """Return to the state before an activation, with its directive still to be carried out. The files stay."""
         open_again = before.begin(state.serial)
         await self._write_or_log(open_again)
-        self.states[state.task] = open_again
+        self._states[state.task] = open_again
         if state.active is not None:
-            self.postponed[state.task] = Postponed(state.active.manifest, is_checked=is_checked)
+            self._postponed[state.task] = Postponed(state.active.manifest, is_checked=is_checked)
 
     def _add_outcome(self, state: TaskState) -> None:
         if state.outcome is not None:
@@ -161,7 +176,7 @@ class ActiveTasks:
         is_reported = before.serial == serial and before.outcome == state.outcome
         await self._clean(before)
         await self._write_or_log(state)
-        self.states[state.task] = state
+        self._states[state.task] = state
         if state.outcome is not None and not is_reported:  # a full disk is reported once, not at every request
             self._outcomes.add(state.outcome, rejection.failure)
 
@@ -176,7 +191,7 @@ class ActiveTasks:
 
     async def fall_back(self, task: str, reason: str, what: FailureClass = FailureClass.VERSION) -> None:
         """Replace the active version by the previous one, or by none if that cannot be activated either."""
-        while (before := self.states[task]).active is not None:
+        while (before := self._states[task]).active is not None:
             manifest: Manifest | None = None
             if before.previous is not None and before.previous_good:
                 try:
@@ -186,7 +201,7 @@ class ActiveTasks:
                     before = before.without_previous()
             state = before.fall_back(reason, failure_class=what)
             await self._write_or_log(state)
-            self.states[task] = state
+            self._states[task] = state
             self._add_outcome(state)
             if state.active is None or manifest is None:
                 with self._logged(task):
@@ -199,7 +214,7 @@ class ActiveTasks:
             except Exception as error:  # noqa: BLE001 - after any error the device must not keep the version
                 _LOG.exception("%s: the previous version cannot be activated either", task)
                 reason, what = f"{type(error).__name__}: {error}", class_of(error)
-        await self._clean(self.states[task])
+        await self._clean(self._states[task])
 
     async def recover(self, task: str) -> None:
         """Verify and activate what is on the disk of a task after a start; see `Agent.start`.
@@ -225,7 +240,7 @@ class ActiveTasks:
             await self._write_or_log(recovered)
         else:
             self._add_outcome(state)
-        self.states[task] = recovered
+        self._states[task] = recovered
         await self._clean(recovered, partial_newer_than_s=self._clock.time() - _PARTIAL_KEEP_S)
         if recovered.active is not None and manifest is not None:
             files = self._installed.version_files(task, recovered.active)
@@ -252,7 +267,7 @@ class ActiveTasks:
             _LOG.exception("%s: its data could not be removed, the next start tries again", lost.task)
             return
         await self._write_or_log(lost)
-        self.states[lost.task] = lost
+        self._states[lost.task] = lost
         await self._clean(lost)
 
     # --- the disk ----------------------------------------------------------------------------------------------------
@@ -266,7 +281,7 @@ class ActiveTasks:
 
     async def _clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
         """Remove leftovers; those that cannot be removed now are removed at the next start."""
-        self.postponed.pop(state.task, None)
+        self._postponed.pop(state.task, None)
         if state.active is None and state.previous is None:
             self._forget(state.task)
         try:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from walle.base.clock import Clock
+from walle.base.waiting import to_the_end
 from walle.deploy.agent.active_tasks import ActiveTasks, Check, OnActivate, OnEnd
 from walle.deploy.agent.agent_errors import (
     CheckFailedError,
@@ -42,7 +43,7 @@ from walle.deploy.agent.installed import (
     verify_files,
 )
 from walle.deploy.agent.outcomes import OutcomeReport
-from walle.deploy.agent.pull import BundleRejectedError, Puller, on_disk, to_the_end
+from walle.deploy.agent.pull import BundleRejectedError, Puller, on_disk
 from walle.deploy.agent.pull_retries import PullRetries
 from walle.deploy.agent.pulls_under_way import PullsUnderWay
 from walle.deploy.agent.trace_log import TraceLog
@@ -356,7 +357,7 @@ class Agent:
         state = self._active.state_of(task)
         if self._trust.era == state.era and directive.epoch < state.epoch:
             raise DirectiveRefusedError(directive, f"epoch {state.epoch} was seen, an older one is a replay")
-        state = self._active.states[task] = state.within(self._trust.era, directive.epoch)
+        state = self._active.enter_epoch(directive, self._trust.era)
         if directive.serial < state.serial:
             raise DirectiveRefusedError(directive, f"serial {state.serial} was seen, an older one is a replay")
         if directive.serial == state.serial and state.standing is not Standing.OPEN:
@@ -412,7 +413,7 @@ class Agent:
 
         It is there if it is the previous version, or if its activation was postponed.
         """
-        postponed = self._active.postponed.get(directive.task)
+        postponed = self._active.postponed_of(directive.task)
         if postponed is not None and postponed.manifest != target.manifest:
             postponed = None
         if postponed is None and not state.is_previous(target.manifest):

@@ -11,10 +11,11 @@ import errno
 import hashlib
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from walle.base.file_coding import DCZ, XOR, ZSTD
+from walle.base.waiting import to_the_end
 from walle.deploy.agent.coded_file import Base, CodingError
 from walle.deploy.agent.fetch import Fetcher, FetchError, WrongLengthError
 from walle.deploy.agent.installed import InstalledTasks, Staging
@@ -60,22 +61,6 @@ class KeptFiles:
 
     by_sha256: Mapping[str, Sequence[Path]] = dataclasses.field(default_factory=dict)
     by_path: Mapping[str, Base] = dataclasses.field(default_factory=dict)
-
-
-async def to_the_end[T](work: Coroutine[object, object, T]) -> T:
-    """Run `work` to its end and return its result; a cancellation of the caller is raised after that."""
-    task = asyncio.ensure_future(work)
-    interrupted: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            interrupted = error
-    if interrupted is not None:
-        if not task.cancelled():
-            task.exception()  # retrieved and discarded: the cancellation is raised instead
-        raise interrupted
-    return task.result()
 
 
 async def on_disk[**P, T](function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -10,6 +10,7 @@ It is in a file, which may be lost, and is set aside where it is damaged, or in 
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from walle.base.clock import Clock
-from walle.base.waiting import finished
+from walle.base.waiting import to_the_end
 from walle.deploy.fleet.device_changes import Change, Report, Sighting
 from walle.deploy.fleet.device_group import TargetedGroups
 from walle.deploy.fleet.device_tables import MAX_PAGE, DeviceTables
@@ -326,7 +327,13 @@ class DeviceRegistry:
             changes, self._waiting, self._waiting_weight = self._waiting, [], 0
             if not changes:
                 return
-            await finished(self._store(changes))
+            storing = asyncio.ensure_future(self._store(changes))
+            try:
+                await to_the_end(storing)
+            except asyncio.CancelledError:
+                with contextlib.suppress(DeployError):  # a fault of the code replaces the cancellation
+                    storing.result()
+                raise
 
     async def _store(self, changes: list[Change]) -> None:
         """Write changes, those of `_PART_DEVICES` devices in one transaction: each has hundreds of tasks in memory."""
