@@ -25,7 +25,7 @@ _ASK_AGAIN_S = 0.1
 _REPEATABLE = frozenset(
     {
         *("all", "get", "history", "wait_change", "typed_policy", "signing", "exclusive_files", "settled"),
-        *("verdict", "restamp", "publish_again", "set_gates", "backlog"),
+        *("beta_found", "verdict", "restamp", "publish_again", "set_gates", "backlog"),
         *("publish", "recent_devices", "stats", "uploads", "ray_node"),
         *("take", "take_reports", "totals", "failures", "evidence", "alarms", "watch", "unwatch", "groups"),
         *("note_profiles", "reach", "devices", "device", "device_failures"),

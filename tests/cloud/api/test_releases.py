@@ -331,6 +331,29 @@ async def test_a_release_can_be_watched_to_its_end(gateway: Gateway) -> None:
     assert executions[-1] == 1007
 
 
+@pytest.mark.asyncio
+async def test_a_watched_release_shows_how_many_devices_its_beta_has_found(gateway: Gateway) -> None:
+    release_id = str((await gateway.post("/v1/releases", {**BODY, "beta": 2})).json()["id"])
+    await gateway.world.reached(release_id, "beta")
+    reasons = []
+    async with (
+        _served(gateway.app) as url,
+        httpx.AsyncClient(base_url=url, headers=gateway.as_anna) as client,
+        client.stream("GET", f"/v1/releases/{release_id}/stream", timeout=20) as response,
+    ):
+        async for line in response.aiter_lines():
+            if line.startswith("data:"):
+                shown = json.loads(line.removeprefix("data:"))
+                reasons.append(shown["reason"])
+                assert "beta_found" not in shown
+                if shown["request"]["beta"] == 2 and shown["beta_devices"]:
+                    break
+                await gateway.check_in(f"d{len(reasons)}")
+    assert [reason[reason.find("(") : reason.find(")")] for reason in reasons] == ["(0 of 2 found", "(1 of 2 found", ""]
+    listed = (await gateway.get("/v1/releases")).json()
+    assert [one["reason"] for one in listed] == [""]
+
+
 def test_errors_have_fitting_statuses() -> None:
     assert error_status(ConfigError("x")) == 422
     assert error_status(EngineError("x")) == 500

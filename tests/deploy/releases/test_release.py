@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import pickle
 
@@ -205,14 +206,22 @@ def test_a_request_of_an_older_journal_gets_the_defaults_of_new_fields() -> None
 
 def test_a_release_of_an_older_journal_gets_the_defaults_of_new_fields() -> None:
     plain = _after(_release(), *PATHS["gray 0.5"]).to_plain()
-    for name in ("cause", "overruled", "groups", "other_groups", "other_names", "created_by", "beta_found"):
+    for name in ("cause", "overruled", "groups", "other_groups", "other_names", "created_by"):
         del plain[name]
     for name in ("device_runs", "settle_s", "silence_s", "trial_runs"):
         del plain["request"]["gate"][name]
     release = Release.from_plain(json.loads(json.dumps(plain)))
     assert (release.cause, release.overruled, release.request.gate) == ("", (), Gate())
     assert (release.groups, release.other_groups, release.other_names) == ((), 0, ())
-    assert (release.created_by, release.beta_found) == ("", 0)
+    assert release.created_by == ""
+
+
+def test_a_release_of_a_newer_journal_is_read_without_its_new_fields() -> None:
+    release = _after(_release(), *PATHS["gray 0.5"])
+    release = dataclasses.replace(release, groups=(GroupResult("10.1", "ios", 7, 12, 0),))
+    plain = json.loads(json.dumps(release.to_plain()))
+    plain["groups"][0]["unknown"] = plain["unknown"] = 1
+    assert Release.from_plain(plain) == release
 
 
 def test_a_release_keeps_the_groups_that_it_was_simulated_for() -> None:

@@ -288,12 +288,15 @@ async def test_beta_devices_are_those_seen_of_the_policy(tmp_path: Path) -> None
         assert release.beta_devices == ()
         await clock.advance(1.0)
         found = await world.service.get(release.id)
-        assert found.waits_for.startswith("waiting for 1 more beta device to check in (1 of 2 found)")
+        count = (await world.service.beta_found([release.id]))[release.id]
+        assert found.waits_for(count).startswith("waiting for 1 more beta device to check in (1 of 2 found)")
+        assert "beta_found" not in found.to_plain()
         _answer(world, "second")
         watcher = asyncio.ensure_future(world.service.wait_change(release.id, release.revision, 1e9))
         while not watcher.done():
             await clock.advance(1.0)
         assert watcher.result().beta_devices == ("second", "first")
+        assert await world.service.beta_found([release.id]) == {}
         await world.service.settled()
         assert (_answer(world, "first"), _answer(world, "third")) == ("v1", "")
 
@@ -578,7 +581,7 @@ async def test_a_version_without_signatures_waits_says_why_and_continues_also_af
             ReleaseState.SIMULATING,
             "shop/ipv v1 waits for a signature: sign it with: walle sign",
         )
-        world.service.look_again()  # nothing came: it says so once
+        world.service.check_signatures()  # nothing came: it says so once
         await world.service.settled()
         assert [one.event for one in await world.service.history(release.id)] == ["Create", "SignatureAwaited"]
     async with _world(tmp_path) as world:  # the effect was journalled

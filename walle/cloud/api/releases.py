@@ -53,6 +53,7 @@ class Releases(Protocol):
     async def page(self, query: ReleaseQuery) -> ReleasePage: ...
     async def overview(self, limit: int) -> ReleaseOverview: ...
     async def history(self, release_id: str) -> list[Transition]: ...
+    async def beta_found(self, release_ids: Sequence[str]) -> dict[str, int]: ...
     async def start(self, release_id: str) -> Release: ...
     async def pause(self, release_id: str) -> Release: ...
     async def resume(self, release_id: str) -> Release: ...
@@ -122,11 +123,17 @@ class ReleaseAccess:
 
     async def shown(self, release: Release) -> dict[str, Any]:
         """Return a release with its totals as JSON, whose texts are printable and bounded."""
-        return _shown(release, await self._outcomes.totals(release.id))
+        found = await self._beta_found([release])
+        return _shown(release, await self._outcomes.totals(release.id), found.get(release.id, 0))
 
     async def all_shown(self, found: Sequence[Release]) -> list[dict[str, Any]]:
         totals = await self._outcomes.totals_of([one.id for one in found])
-        return [_shown(one, totals[one.id]) for one in found]
+        beta_found = await self._beta_found(found)
+        return [_shown(one, totals[one.id], beta_found.get(one.id, 0)) for one in found]
+
+    async def _beta_found(self, releases: Sequence[Release]) -> Mapping[str, int]:
+        waiting = [one.id for one in releases if one.awaits_beta]
+        return await self._releases.beta_found(waiting) if waiting else {}
 
     async def create(self, body: CreateBody, identity: Identity) -> Release:
         """Make a release for a caller with the role `releaser` in its scenario, and start it if the body says so.
@@ -181,8 +188,9 @@ class ReleaseAccess:
         return await methods[verb](release_id)
 
 
-def _shown(release: Release, totals: Totals) -> dict[str, Any]:
-    view = {"stage": release.stage, "reason": release.reason or release.waits_for, "totals": totals.to_plain()}
+def _shown(release: Release, totals: Totals, beta_found: int) -> dict[str, Any]:
+    reason = release.reason or release.waits_for(beta_found)
+    view = {"stage": release.stage, "reason": reason, "totals": totals.to_plain()}
     return safe_map({**release.to_plain(), **view})
 
 

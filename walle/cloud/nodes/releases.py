@@ -72,7 +72,7 @@ class ReleaseNode:
             await undo.enter_async_context(service)
 
             async def metadata_changed() -> None:
-                service.look_again()
+                service.check_signatures()
                 await service.restamp()
 
             watch = functools.partial(roles.watch, metadata_changed)

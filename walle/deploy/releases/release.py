@@ -21,6 +21,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from walle.base.plain_fields import known_fields
 from walle.deploy.fleet.device_group import GroupResult
 from walle.deploy.gate.step import Step
 from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, ReleaseRequestError
@@ -269,7 +270,6 @@ class Release:
     state: ReleaseState = ReleaseState.CREATED
     step: int = 0  # index into request.steps, once gray
     beta_devices: tuple[str, ...] = ()
-    beta_found: int = 0  # devices found for a beta that waits for more; counted again after a restart
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
@@ -301,15 +301,22 @@ class Release:
         return state is ReleaseState.GRAY or (state is ReleaseState.BETA and bool(self.beta_devices))
 
     @property
-    def waits_for(self) -> str:
-        """Return what has to come from outside before anything is judged, empty if nothing."""
-        if self.state is not ReleaseState.BETA or self.beta_devices:
+    def awaits_beta(self) -> bool:
+        """Return whether it is in beta, and enough devices for that are not found yet."""
+        return self.state is ReleaseState.BETA and not self.beta_devices
+
+    def waits_for(self, beta_found: int) -> str:
+        """Return what has to come from outside before anything is judged, empty if nothing.
+
+        `beta_found` is the number of devices that are found for a beta that waits for more.
+        """
+        if not self.awaits_beta:
             return ""
         count = self.request.beta_count or 0
-        missing = max(1, count - self.beta_found)
+        missing = max(1, count - beta_found)
         more = "1 more beta device" if missing == 1 else f"{missing} more beta devices"
         return (
-            f"waiting for {more} to check in ({self.beta_found} of {count} found), each one that this release is for"
+            f"waiting for {more} to check in ({beta_found} of {count} found), each one that this release is for"
             " and no more specific release is; to skip the beta or to name its devices, roll this release back and"
             " start it with --beta 0 or --beta-device ID"
         )
@@ -364,13 +371,13 @@ class Release:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        values = dict(plain)
+        values = known_fields(cls, plain)
         values["request"] = ReleaseRequest.from_plain(values["request"])
         values["state"] = ReleaseState(values["state"])
         values["resumes"] = ReleaseState(values["resumes"]) if values["resumes"] else None
         values["beta_devices"] = tuple(values["beta_devices"])
         values["reads"] = tuple(values.get("reads", ()))  # a journal of an older walle has none
-        values["groups"] = tuple(GroupResult(**one) for one in values.get("groups", ()))
+        values["groups"] = tuple(GroupResult(**known_fields(GroupResult, one)) for one in values.get("groups", ()))
         values["other_names"] = tuple(values.get("other_names", ()))
         values["overruled"] = tuple(values.get("overruled", ()))
         return cls(**values)

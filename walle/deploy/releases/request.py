@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from walle.base.names import NAME_RULE, is_name
+from walle.base.plain_fields import known_fields
 from walle.deploy.gate.gate import GATE_OPTIONS, Gate
 from walle.deploy.gate.option import parse_options
 from walle.errors import DeployError
@@ -180,7 +181,7 @@ class ReleaseRequest:
 
         readers: dict[str, Callable[[Any], Any]] = {"policy": Policy.from_plain, "gate": Gate.from_plain}
         # A journal of an older walle lacks the newer fields, which have their defaults.
-        known = {field.name: plain[field.name] for field in dataclasses.fields(cls) if field.name in plain}
+        known = known_fields(cls, plain)
         return cls(**{name: readers.get(name, _tuple)(one) for name, one in known.items()})
 
 

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self
 
 from walle.access.audit import Audit, NoAudit
@@ -99,6 +99,7 @@ class ReleaseService:
         self._changed = asyncio.Event()  # replaced at each transition
         self._tasks: dict[asyncio.Task[Any], bool] = {}  # running task → whether `settled` waits for it
         self._simulations = Simulations(effects, clock)
+        self._beta_found: dict[str, int] = {}  # devices found for a beta that waits for more, by id of the release
 
     # --- lifetime ---
 
@@ -176,6 +177,10 @@ class ReleaseService:
     async def overview(self, limit: int) -> ReleaseOverview:
         """Return the number of releases in each state, and the `limit` newest of those that are in use."""
         return ReleaseOverview.of(self._releases.values(), limit)
+
+    async def beta_found(self, release_ids: Sequence[str]) -> dict[str, int]:
+        """Return how many devices are found for the beta of each of these releases that waits for more, by its id."""
+        return {one: self._beta_found[one] for one in release_ids if one in self._beta_found}
 
     async def exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
         """Return the signed list of the exclusive files of a device's key (`walle.protocol.ExclusiveList`).
@@ -307,7 +312,7 @@ class ReleaseService:
         state = await self._effects.add_signatures(
             await self._effects.read_version(scenario, task, version), signatures
         )
-        self.look_again()
+        self.check_signatures()
         return state
 
     async def sign_again(self, scenario: str, task: str, version: str) -> list[str]:
@@ -333,9 +338,9 @@ class ReleaseService:
             changed.append(release.id)
         return changed
 
-    def look_again(self) -> None:
-        """Look again whether the versions that wait for a signature have one; call it when metadata changed too."""
-        self._simulations.look_again()
+    def check_signatures(self) -> None:
+        """Check again whether the versions that wait for a signature have one; call it when metadata changed too."""
+        self._simulations.check_signatures()
 
     # --- verdicts of the monitor ---
 
@@ -464,7 +469,9 @@ class ReleaseService:
     def _take(self, release: Release) -> None:
         self._releases[release.id] = release
         if release.state is not ReleaseState.SIMULATING:
-            self._simulations.end(release.id)
+            self._simulations.cancel(release.id)
+        if not release.awaits_beta:
+            self._beta_found.pop(release.id, None)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -536,7 +543,7 @@ class ReleaseService:
         while True:
             release = self._known(release_id)
             count = release.request.beta_count
-            if release.state is not ReleaseState.BETA or release.beta_devices or count is None:
+            if not release.awaits_beta or count is None:
                 return
             devices = await self._effects.recent_devices(
                 min(count, MAX_BETA_DEVICES), release.request.policy, release.request.name
@@ -545,7 +552,7 @@ class ReleaseService:
                 await self._apply_if_still(release, BetaResolved(self._clock.time(), tuple(devices[:count])))
                 return
             if release is self._known(release_id):  # no transition came meanwhile
-                self._releases[release_id] = dataclasses.replace(release, beta_found=len(devices))
+                self._beta_found[release_id] = len(devices)
             await self.wait_change(release_id, release.revision, 1.0)
 
     async def _set_gate(self, release_id: str) -> None:

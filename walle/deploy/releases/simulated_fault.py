@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import walle
+from walle.base.plain_fields import known_fields
 from walle.protocol import Attribute, Failure, Manifest, printable
 
 MAX_FAULTS = 10  # faults of a simulation, which ends after as many failures
@@ -118,7 +119,7 @@ class SimulatedFault:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
         """Return the fault that `dataclasses.asdict` described; what another version of walle adds is ignored."""
-        known = {field.name: plain[field.name] for field in dataclasses.fields(cls) if field.name in plain}
+        known = known_fields(cls, plain)
         return cls(**{**known, "devices": tuple(known.get("devices", ()))})
 
 

@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 
 type Bases = Callable[[ReleaseRequest], list[str]]
 """Returns the manifests of versions to which differences are made."""
-type Waits = Callable[[str], Awaitable[None]]
+type OnWait = Callable[[str], Awaitable[None]]
 """Is called with the reason why a version waits for signatures."""
 
 
@@ -29,9 +29,9 @@ class Simulations:
         self._clock = clock
         self._signed = asyncio.Event()  # replaced when a version is signed, or may now be
 
-    async def run(self, release: Release, bases: Bases, waits: Waits) -> ReleaseEvent:
-        """Simulate the version of a release, and return the event that ends it; it failed where `end` was called."""
-        simulation = self.running[release.id] = asyncio.create_task(self._outcome(release.request, bases, waits))
+    async def run(self, release: Release, bases: Bases, on_wait: OnWait) -> ReleaseEvent:
+        """Simulate the version of a release, and return the event that ends it; it failed where `cancel` was called."""
+        simulation = self.running[release.id] = asyncio.create_task(self._outcome(release.request, bases, on_wait))
         try:
             await asyncio.wait([simulation])
         finally:
@@ -42,20 +42,20 @@ class Simulations:
             return SimulationFailed(self._clock.time(), "the simulation was cancelled")
         return simulation.result()
 
-    def end(self, release_id: str) -> None:
+    def cancel(self, release_id: str) -> None:
         """Cancel the simulation of a release, if it runs."""
         if simulation := self.running.get(release_id):
             simulation.cancel()
 
-    def look_again(self) -> None:
-        """Look again whether the versions that wait for a signature have one."""
+    def check_signatures(self) -> None:
+        """Check again whether the versions that wait for a signature have one."""
         signed, self._signed = self._signed, asyncio.Event()
         signed.set()
 
-    async def _outcome(self, request: ReleaseRequest, bases: Bases, waits: Waits) -> ReleaseEvent:
+    async def _outcome(self, request: ReleaseRequest, bases: Bases, on_wait: OnWait) -> ReleaseEvent:
         try:
             version = await self._effects.read_version(request.scenario, request.task, request.version)
-            bundle = await self._build(version, waits)
+            bundle = await self._build(version, on_wait)
             result = await self._effects.simulate(
                 bundle, version.simulation_events, version.simulation_files, request.policy
             )
@@ -83,12 +83,12 @@ class Simulations:
             state_max_bytes=0 if state is None else state.max_bytes,
         )
 
-    async def _build(self, version: TaskVersion, waits: Waits) -> Bundle:
+    async def _build(self, version: TaskVersion, on_wait: OnWait) -> Bundle:
         """Return the signed bundle once enough keys have signed it."""
         while True:
             signed = self._signed  # taken before the look, so that a signature that comes meanwhile is not missed
             try:
                 return await self._effects.build(version)
             except SignatureAwaitedError as error:
-                await waits(str(error))
+                await on_wait(str(error))
                 await signed.wait()
