@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from walle.cli import app
 from walle.cli.access.sign import _build
+from walle.cli.task.modules import read_modules
 from walle.task.format.config import TaskConfigError
+from walle.task.format.module_set import ModuleSet
 
 CONFIG = """\
 [task]
@@ -137,3 +139,15 @@ def test_a_folder_of_modules_is_checked_as_its_push_is(tmp_path: Path) -> None:
     status, report = run("task", "check", folder)
     (finding,) = report["findings"]
     assert (status, finding["file"], finding["line"], finding["code"]) == (1, "boxes.py", 1, "bundle")
+
+
+def test_a_check_finds_each_set_once(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    def read(folder: Path, name: str, version: str = "v1") -> ModuleSet:
+        found.append(name)
+        return read_modules(folder, name, version)
+
+    monkeypatch.setattr("walle.cli.task.modules.read_modules", read)
+    status, report = run("task", "check", clone.parent / "small", "--modules", f"common={clone}")
+    assert (status, report["modules"], found) == (0, {"common": "v1"}, ["common"])

@@ -14,6 +14,7 @@ from walle.pipeline.events.event_log import EventLog
 from walle.task.check import Finding, check_task
 from walle.task.check.finding import MAX_FINDINGS, MEANINGS, Code
 from walle.task.format.config import TaskConfig
+from walle.task.format.module_set import ModuleSet
 
 CONFIG = '[task]\nname = "small"\n[trigger]\nsequence = ["page_exit"]\n'
 MAIN = "def execute(ctx, trigger):\n    return 1\n"
@@ -280,3 +281,25 @@ def test_batches_and_their_configuration_fit(tmp_path: Path, main: str, config: 
         assert findings == []
     else:
         assert found in str(findings[0]), shown(findings)
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "place"),
+    [
+        ("import numpy\n", "", "task.toml:6:1: error: common/v3/far.py:1: imports numpy, which a task may not"),
+        ("def f(ctx):\n    return ctx.store.query('a', task='b')\n", "", "task.toml:6:1: error: common/v3/far.py:2: reads topic 'b/a'"),
+        ("def f(ctx):\n    return ctx.store.query('a', task='b')\n", "[reads]\ntopics = ['b/c']\n", "task.toml:8:1: error: common/v3/far.py:2: reads topic 'b/a'"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_a_shared_module_is_at_the_section_of_task_toml_that_leads_to_it(
+    tmp_path: Path, module: str, config: str, place: str
+) -> None:
+    def find(name: str, version: str) -> ModuleSet:
+        return ModuleSet(name, version, "c" * 40, {"far.py": module.encode()})
+
+    files = {
+        "task.toml": f'{CONFIG}[modules]\ncommon = "v3"\n{config}'.encode(),
+        "main.py": f"import far\n{MAIN}".encode(),
+    }
+    (finding,) = check_task(files, tmp_path, find_modules=find)
+    assert (str(finding).startswith(place), finding.code) == (True, "bundle"), shown([finding])

@@ -41,10 +41,17 @@ class LocalModules:
                 )
             self._folders[name] = Path(place)
         self._unused = set(self._folders)
+        self._found: dict[tuple[str, str], ModuleSet] = {}  # by name and version: a check asks several times
 
     def __call__(self, name: str, version: str) -> "ModuleSet":
         """Return the set. Raises TaskFolderError, and DeployError where a repository has another tree by its tag."""
         self._unused.discard(name)
+        found = self._found.get((name, version))
+        if found is None:
+            found = self._found[name, version] = self._find(name, version)
+        return found
+
+    def _find(self, name: str, version: str) -> "ModuleSet":
         if name in self._folders:
             return read_modules(self._folders[name], name, version)
         try:

@@ -16,7 +16,7 @@ from walle.task.check.names import check_names
 from walle.task.check.phases import check_phases
 from walle.task.check.requests import check_requests
 from walle.task.format.bundle import CONFIG_FILE, MAIN_FILE, TaskVersion, compile_version, find_module_sets, is_source
-from walle.task.format.bundle_error import BundleError
+from walle.task.format.bundle_error import BundleError, UnlistedTopicError
 from walle.task.format.config import TaskConfig, TaskConfigError
 from walle.task.format.imports import module_names, refusal
 from walle.task.format.large_file import LargeFile
@@ -154,7 +154,21 @@ def _check_bundle(
     except TaskConfigError as error:
         yield config_finding(error, "config")
     except BundleError as error:
-        yield Finding(file=error.path, line=error.line, column=0, code="bundle", message=error.reason)
+        yield _bundle_finding(error, files)
+
+
+def _bundle_finding(error: BundleError, files: Mapping[str, bytes]) -> Finding:
+    """Return an error of the build at its place; one in a shared module, where task.toml causes it."""
+    config = TaskConfig.parse(files[CONFIG_FILE], CONFIG_FILE) if CONFIG_FILE in files else None
+    sets = {f"{name}/{version}/": name for name, version in config.modules.items()} if config is not None else {}
+    name = next((name for label, name in sets.items() if error.path.startswith(label)), "")
+    if error.path in files or not name:
+        return Finding(file=error.path, line=error.line, column=0, code="bundle", message=error.reason)
+    places = key_places(files[CONFIG_FILE].decode())
+    line, column = places.get(("modules", name), (0, 0))
+    if isinstance(error, UnlistedTopicError):
+        line, column = places.get(("reads", "topics"), (line, column))
+    return Finding(file=CONFIG_FILE, line=line, column=column, code="bundle", message=str(error))
 
 
 def version_of(

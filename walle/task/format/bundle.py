@@ -317,7 +317,7 @@ def find_module_sets(config: TaskConfig, sources: Iterable[str], find_modules: F
 
 
 def is_source(path: str) -> bool:
-    """Return whether a file of a task's tree is a module of its."""
+    """Return whether a file of a task's tree is a module of the task."""
     return path.endswith(".py") and not path.startswith(SIMULATION)
 
 

@@ -11,3 +11,7 @@ class BundleError(DeployError):
         self.path = path
         self.line = line
         self.reason = reason
+
+
+class UnlistedTopicError(BundleError):
+    """A module that queries a topic of another task, which is not under [reads] of task.toml."""

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError
-from walle.task.format.bundle_error import BundleError
+from walle.task.format.bundle_error import BundleError, UnlistedTopicError
 from walle.task.format.compilers import Compile, OtherPython
 from walle.task.format.imports import module_names, refusal
 from walle.task.format.module_set import ModuleSet, reached_units, root_names
@@ -105,4 +105,4 @@ def _check_facts(source: Source, facts: SourceFacts, own: Collection[str], reads
     for query in facts.queries:
         if query.topic not in reads:
             what = f"reads topic {query.topic!r} of another task; add it to topics under [reads] in {_CONFIG_FILE}"
-            raise BundleError(source.shown, what, query.line)
+            raise UnlistedTopicError(source.shown, what, query.line)
