@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from dulwich.objects import ObjectID
 from dulwich.refs import Ref
+from dulwich.repo import Repo
 
 from tests.sim.git_host import address, git, served
 from tests.sim.tasks import CONFIG, FILES
 from walle.access.access import Access, Role
 from walle.deploy.git import git_push
 from walle.deploy.git.git_http import git_app
-from walle.deploy.git.repo import RepoError, TaskRepos
+from walle.deploy.git.repo import Listing, RepoError, TaskRepos
 from walle.deploy.git.task_history import TaskHistory
 from walle.task.format.bundle import build_unsigned
 from walle.task.format.compilers import Compile
@@ -70,13 +71,13 @@ def test_a_set_is_pushed_listed_and_used_by_the_tasks_of_its_scenario(author: Au
     assert author.push("common/v1").returncode == 0
     author.tag("ipv/v1", TASK)
     assert author.push("ipv/v1").returncode == 0
-    assert (author.repos.tasks("shop"), author.repos.module_sets("shop")) == (["ipv"], {"common": ["v1"]})
+    assert author.repos.listing("shop") == Listing({"ipv": ["v1"]}, {"common": ["v1"]})
     manifest = build_unsigned(author.repos.read_version("shop", "ipv", "v1")).manifest
     assert [entry.path for entry in manifest.files] == ["boxes.pyc", "cells.pyc", "main.pyc"]
     assert [(one.name, one.version, one.commit) for one in manifest.modules] == [("common", "v1", commit)]
     with pytest.raises(RepoError, match=r"shop/common: is a set of shared modules, .* it is not released"):
         author.repos.check_version("shop", "common", "v1")
-    assert TaskHistory(author.repos).tasks("shop") == [("ipv", ["v1"])]
+    assert TaskHistory(author.repos).listing("shop").tasks == {"ipv": ["v1"]}
 
 
 def test_a_set_and_the_task_that_names_it_may_come_in_one_push(author: Author) -> None:
@@ -84,7 +85,7 @@ def test_a_set_and_the_task_that_names_it_may_come_in_one_push(author: Author) -
     author.tag("zed/v1", SET | {"modules.toml": b'[modules]\nname = "zed"\n'})
     author.tag("common/v1", SET)
     assert author.push("ipv/v1", "common/v1", "zed/v1").returncode == 0
-    assert author.repos.module_sets("shop") == {"common": ["v1"], "zed": ["v1"]}
+    assert author.repos.listing("shop").module_sets == {"common": ["v1"], "zed": ["v1"]}
     author.tag("more/v1", SET | {"modules.toml": b'[modules]\nname = "more"\n', "boxes.py": b"import os\n"})
     author.tag("ipv/v2", TASK | {"task.toml": CONFIG + b'[modules]\nmore = "v1"\n'})
     said = author.push("ipv/v2", "more/v1").stderr
@@ -137,7 +138,7 @@ def test_one_name_is_not_a_task_and_a_set(author: Author) -> None:
     author.tag("ipv/v2", SET | {"modules.toml": b'[modules]\nname = "ipv"\n'})
     assert author.push("ipv/v1").returncode == 0
     assert "ipv has versions as a task, and one name is never both" in author.push("ipv/v2").stderr
-    assert (author.repos.tasks("shop"), author.repos.module_sets("shop")) == (["ipv"], {"common": ["v1"]})
+    assert author.repos.listing("shop") == Listing({"ipv": ["v1"]}, {"common": ["v1"]})
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_set_that_no_task_could_use_is_refused(author: Author, files: dict[str
     author.tag("common/v1", SET | files)
     done = author.push("common/v1")
     assert message in done.stderr
-    assert author.repos.module_sets("shop") == {}
+    assert author.repos.listing("shop").module_sets == {}
 
 
 def test_a_set_of_another_scenario_is_not_found(author: Author) -> None:
@@ -187,7 +188,7 @@ def test_the_changes_of_a_version_have_those_of_its_shared_modules(author: Autho
     author.tag("ipv/v3", TASK | {"task.toml": TASK["task.toml"].replace(b"v1", b"v2")})
     assert author.push("common/v1", "common/v2", "ipv/v1", "ipv/v2", "ipv/v3").returncode == 0
     history = TaskHistory(author.repos)
-    assert history.module_sets("shop") == [("common", ["v2", "v1"])]
+    assert history.listing("shop").module_sets == {"common": ["v2", "v1"]}
     added = history.changes("shop", "ipv", "v1", "v2")
     shared = {f"shared modules common/{name}" for name in SET}
     assert {one.path: one.what for one in added} == {
@@ -196,3 +197,24 @@ def test_the_changes_of_a_version_have_those_of_its_shared_modules(author: Autho
     config, cells = sorted(history.changes("shop", "ipv", "v2", "v3"), key=lambda one: one.path, reverse=True)
     assert (config.path, cells.path) == ("task.toml", "shared modules common/cells.py")
     assert cells.lines[-2:] == ("-SIZE = 1", "+SIZE = 2")
+
+
+def test_tasks_and_sets_are_listed_from_one_scan(author: Author, monkeypatch: pytest.MonkeyPatch) -> None:
+    refs = []
+    for name, files in {"common": SET, "ipv": TASK, "cart": FILES}.items():
+        for version in ("v10", "v9"):
+            author.tag(f"{name}/{version}", files)
+            refs.append(f"{name}/{version}")
+    git(author.copy, "push", "-q", str(author.repos._path("shop")), *refs)
+    opened: list[str] = []
+    open_one = TaskRepos.open
+
+    def count(repos: TaskRepos, scenario: str) -> Repo:
+        opened.append(scenario)
+        return open_one(repos, scenario)
+
+    monkeypatch.setattr(TaskRepos, "open", count)
+    newest_first = ["v10", "v9"]
+    listing = TaskHistory(author.repos).listing("shop")
+    assert listing == Listing({"cart": newest_first, "ipv": newest_first}, {"common": newest_first})
+    assert opened == ["shop"]

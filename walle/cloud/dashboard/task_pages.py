@@ -26,11 +26,8 @@ def task_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
     async def list_page(request: Request) -> Response:
         session = shell.session(request)
         readable = await readable_scenarios(sources, session)
-        tasks = [
-            (one, await asyncio.to_thread(history.tasks, one), await asyncio.to_thread(history.module_sets, one))
-            for one in readable
-        ]
-        return shell.page("tasks.html", session, {"scenarios": tasks, "shown": _SHOWN, "here": "tasks"})
+        listings = {one: await asyncio.to_thread(history.listing, one) for one in readable}
+        return shell.page("tasks.html", session, {"scenarios": listings, "shown": _SHOWN, "here": "tasks"})
 
     @router.get("/tasks/{scenario}/{task}")
     async def task_page(request: Request, scenario: str, task: str, old: Version = "", new: Version = "") -> Response:

@@ -7,11 +7,12 @@ holder dies; the next writer removes leftovers of a killed one.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dulwich.errors import FileFormatException
@@ -48,6 +49,14 @@ def parse_tag(tag: str) -> tuple[str, str] | None:
     """Return the task and version of a tag's name such as `ipv/v1`, or None for any other tag."""
     task, _, version = tag.partition("/")
     return (task, version) if is_name(task) and is_version(version) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """The tasks and the sets of shared modules of a scenario, by name, with their versions."""
+
+    tasks: dict[str, list[str]]
+    module_sets: dict[str, list[str]]
 
 
 class TaskRepos:
@@ -90,18 +99,20 @@ class TaskRepos:
         names = (path.name.removesuffix(".git") for path in self._folder.glob("*.git"))
         return sorted(name for name in names if is_name(name))
 
+    def listing(self, scenario: str) -> Listing:
+        """Return the tasks and the sets of `scenario` that have a version; versions are oldest first."""
+        found = Listing({}, {})
+        with self.open(scenario) as repo:
+            tags = repo.refs.as_dict(Ref(TAG_PREFIX))
+            for name, versions in sorted(_versions(tags).items()):
+                sha = tags[Ref(f"{name}/{versions[0]}".encode())]
+                kind = found.module_sets if is_module_set(repo.object_store, sha) else found.tasks
+                kind[name] = versions
+        return found
+
     def tasks(self, scenario: str) -> list[str]:
         """Return the tasks of `scenario` that have a version."""
-        return list(self._tagged(scenario, of_sets=False))
-
-    def module_sets(self, scenario: str) -> dict[str, list[str]]:
-        """Return the sets of shared modules of `scenario` that have a version, with their versions, oldest first."""
-        return self._tagged(scenario, of_sets=True)
-
-    def _tagged(self, scenario: str, *, of_sets: bool) -> dict[str, list[str]]:
-        with self.open(scenario) as repo:
-            found = sorted(_versions(repo).items())
-            return {name: versions for name, versions in found if has_modules(repo, name, versions[0]) is of_sets}
+        return list(self.listing(scenario).tasks)
 
     def versions(self, scenario: str, task: str) -> list[str]:
         """Return the versions of a task, oldest number first.
@@ -110,7 +121,7 @@ class TaskRepos:
             RepoError: the scenario or task does not exist; others are not named, as who asks may not see them.
         """
         with self.open(scenario) as repo:
-            versions = _versions(repo)
+            versions = _versions(repo.refs.as_dict(Ref(TAG_PREFIX)))
             if task in versions and has_modules(repo, task, versions[task][0]):
                 what = "is a set of shared modules, which tasks name under [modules] of task.toml; it is not released"
                 raise RepoError(f"{scenario}/{task}", what)
@@ -205,10 +216,10 @@ class TaskRepos:
         return self._folder / f"{scenario}.git"
 
 
-def _versions(repo: Repo) -> dict[str, list[str]]:
-    """Return the versions of each task and set of modules, oldest number first."""
+def _versions(tags: Iterable[Ref]) -> dict[str, list[str]]:
+    """Return the versions of each task and set of modules by their tags, oldest number first."""
     found: dict[str, list[str]] = {}
-    for name in repo.refs.as_dict(Ref(TAG_PREFIX)):
+    for name in tags:
         parsed = parse_tag(name.decode("utf-8", "replace"))
         if parsed is not None:
             found.setdefault(parsed[0], []).append(parsed[1])

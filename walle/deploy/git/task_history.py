@@ -11,7 +11,7 @@ from dulwich.objects import Blob, Commit, ObjectID, Tree
 from dulwich.refs import Ref
 from dulwich.repo import Repo
 
-from walle.deploy.git.repo import TAG_PREFIX, RepoError, TaskRepos, peel
+from walle.deploy.git.repo import TAG_PREFIX, Listing, RepoError, TaskRepos, peel
 from walle.task.format.bundle import CONFIG_FILE
 from walle.task.format.config import TaskConfig, TaskConfigError
 from walle.task.format.tree import MAX_TREE_FILES
@@ -67,9 +67,10 @@ class TaskHistory:
     def scenarios(self) -> list[str]:
         return self._repos.scenarios()
 
-    def tasks(self, scenario: str) -> list[tuple[str, list[str]]]:
-        """Return each task of a scenario with its versions, the newest first."""
-        return [(task, self._repos.versions(scenario, task)[::-1]) for task in self._repos.tasks(scenario)]
+    def listing(self, scenario: str) -> Listing:
+        """Return the tasks and the sets of shared modules of a scenario; versions are newest first."""
+        found = self._repos.listing(scenario)
+        return Listing(_newest_first(found.tasks), _newest_first(found.module_sets))
 
     def versions(self, scenario: str, task: str) -> list[TaskCommit]:
         """Return the latest versions, newest first."""
@@ -88,10 +89,6 @@ class TaskHistory:
                     )
                 )
         return found
-
-    def module_sets(self, scenario: str) -> list[tuple[str, list[str]]]:
-        """Return each set of shared modules of a scenario with its versions, the newest first."""
-        return [(name, versions[::-1]) for name, versions in self._repos.module_sets(scenario).items()]
 
     def changes(self, scenario: str, task: str, old: str, new: str) -> list[FileChange]:
         """Return the files that differ between two versions, by path; of `old` "", all files of `new`.
@@ -121,6 +118,10 @@ class TaskHistory:
                     left -= len(made.lines)
                     found.append(made)
         return sorted(found, key=lambda one: one.path)
+
+
+def _newest_first(versions: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {name: oldest_first[::-1] for name, oldest_first in versions.items()}
 
 
 def _tree(repo: Repo, scenario: str, name: str, version: str) -> ObjectID | None:
