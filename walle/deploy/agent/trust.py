@@ -305,7 +305,7 @@ class TrustFile:
     def read(self, trust: DeviceTrust) -> None:
         """Restore `trust`, and remove what a killed writer left.
 
-        A file that cannot be read is left out: trust starts again from the join file at the pinned root.
+        A file that cannot be read is left out: trust starts again with the root of the join file.
         """
         remove_unfinished(self.path.parent)
         try:
@@ -314,7 +314,7 @@ class TrustFile:
             return
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             _LOG.error(
-                "%s is corrupted (%s): trust starts again from the join file with the root of the join file",
+                "%s is corrupted (%s): trust starts again with the root of the join file",
                 self.path,
                 error,
             )

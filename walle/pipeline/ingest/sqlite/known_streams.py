@@ -15,49 +15,67 @@ _MOST = 50_000  # streams kept in memory
 class KnownStreams:
     """The streams, and the devices that are `owned`: those that no other process than `owner` has claimed.
 
-    A transaction takes the streams that it changes out, so that none of a failed one stays.
+    A transaction removes the streams that it changes, so that a failed one leaves none.
     """
 
     def __init__(self, connection: SqliteConnection, owner: str) -> None:
-        self.streams: dict[StreamKey, StoredStream] = {}
-        self.owned: set[str] = set()
-        self.data_version = 0  # version of the file, as `schema.data_version` returns it
+        self._streams: dict[StreamKey, StoredStream] = {}
+        self._owned: set[str] = set()
+        self._data_version = 0
         self._connection = connection
         self._owner = owner
 
+    @property
+    def data_version(self) -> int:
+        """The version of the file that they are of, as `schema.data_version` returns it."""
+        return self._data_version
+
     def keep(self, streams: Mapping[StreamKey, StoredStream]) -> None:
         """Keep streams that a transaction has committed."""
-        if max(len(self.streams), len(self.owned)) > _MOST:
+        if max(len(self._streams), len(self._owned)) > _MOST:
             self.forget()
-        self.streams.update(streams)
+        self._streams.update(streams)
+
+    def find(self, key: StreamKey) -> StoredStream | None:
+        """Return a stream in memory whose uploads repeat no older ones, of a device that is known to be owned."""
+        stream = self._streams.get(key)
+        return None if stream is None or stream.moved or key[0] not in self._owned else stream
+
+    def remove(self, key: StreamKey) -> None:
+        """Remove a stream that a transaction changes."""
+        self._streams.pop(key, None)
+
+    def remove_all(self) -> None:
+        """Remove every stream: a transaction changes how they are related. Devices stay owned."""
+        self._streams.clear()
 
     def forget(self) -> None:
         """Forget all: the file was opened, or changed."""
-        self.streams.clear()
-        self.owned.clear()
+        self._streams.clear()
+        self._owned.clear()
 
     def forget_if_changed(self, database: sqlite3.Connection) -> bool:
         """Forget what is in memory if another connection has changed the file; return whether one has."""
         version = data_version(database)
-        if version == self.data_version:
+        if version == self._data_version:
             return False
         self._connection.check_not_migrated(database)
-        self.data_version = version
+        self._data_version = version
         self.forget()
         return True
 
     def is_owned(self, database: sqlite3.Connection, device_id: str) -> bool:
         """Return whether no other process has claimed a device."""
-        if device_id not in self.owned:
+        if device_id not in self._owned:
             row = database.execute("SELECT owner FROM owners WHERE device_id = ?", (device_id,)).fetchone()
             if row is not None and row[0] != self._owner:
                 return False
-            self.owned.add(device_id)
+            self._owned.add(device_id)
         return True
 
     def take(self, database: sqlite3.Connection, keys: Iterable[StreamKey]) -> dict[StreamKey, StoredStream]:
-        """Remove rows from those in memory and return them; read the others, or add new ones."""
-        streams = {key: self.streams.pop(key, None) for key in keys}
+        """Remove streams from memory and return them; read the others, or add new ones."""
+        streams = {key: self._streams.pop(key, None) for key in keys}
         if any(stream is None or stream.moved for stream in streams.values()):  # these are looked up in the index
             sqlite_index.catch_up(database)
         return {

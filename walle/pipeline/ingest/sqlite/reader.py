@@ -1,4 +1,4 @@
-"""Connection of queries to the SQLite store, in a thread of its kind: in WAL mode they delay no commit."""
+"""Connection of queries to the SQLite store, in a separate thread: in WAL mode they delay no commit."""
 
 import sqlite3
 from collections.abc import Callable

@@ -180,17 +180,16 @@ class SqliteUploadStore(UploadStore):
 
         That is if its devices' streams are not in memory, or if another process writes.
         """
-        database, opened, streams = self._connection.database, self._connection.opened, self._known.streams
+        database, opened = self._connection.database, self._connection.opened
         if database is None or opened is None or len(batch) > _LOOP_UPLOADS:
             return None
         lone: StoredStream | None = None
         size_bytes = 0
         for received in batch:
-            stream = streams.get(received[:2])
-            if stream is None or stream.moved or received.device_id not in self._known.owned:
+            lone = self._known.find(received[:2])
+            if lone is None:
                 return None
             size_bytes += len(received.packed or received.payload)
-            lone = stream
         if size_bytes > _LOOP_BYTES:
             return None
         try:
@@ -209,11 +208,11 @@ class SqliteUploadStore(UploadStore):
     def _accept_lone(self, database: sqlite3.Connection, stream: StoredStream, received: Received) -> Accepted | None:
         """Store the upload that comes next in `stream`; return None if another process has written."""
         key = received[:2]
-        del self._known.streams[key]  # nothing of a transaction that fails stays in memory
+        self._known.remove(key)  # nothing of a transaction that fails stays in memory
         with self._pace.timed():
             if not sqlite_lone.commit_next(database, stream, received, self._known.data_version):
                 return None
-        self._known.streams[key] = stream
+        self._known.keep({key: stream})
         return Accepted({key: received.seq}, [received])
 
     @override
@@ -526,7 +525,7 @@ class SqliteUploadStore(UploadStore):
         # A stream that another one named as its origin, after this file went back in time, has no links.
         is_linked = not origins or (stream is not None and sqlite_streams.has_links(database, stream.number))
         if stream is None or not is_linked or stream.highest < hello.acked or abandoned:
-            self._known.streams.pop(key, None)
+            self._known.remove(key)
             with transaction(database):
                 stream = sqlite_streams.find(database, key) or sqlite_streams.add(database, key)
                 if not is_linked:
@@ -560,7 +559,7 @@ class SqliteUploadStore(UploadStore):
                 moved = max(older.moved, origin.offset + origin.upto)
                 database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (moved, older.number))
         if origins:
-            self._known.streams.clear()  # others are related to this one now
+            self._known.remove_all()  # others are related to this one now
         database.execute("UPDATE streams SET moved = ? WHERE stream = ?", (stream.moved, stream.number))
 
     def _record_restore(
