@@ -88,6 +88,58 @@ def test_one_storage_is_not_copied_for_thousands_of_tensors() -> None:
         read_weights(checkpoint({"a": whole}, {str(number): turned for number in range(5_000)}))  # 20 GB
 
 
+def get(index: int) -> bytes:
+    return pickle.BINGET + bytes([index])
+
+
+def put(index: int) -> bytes:
+    return pickle.BINPUT + bytes([index])
+
+
+REBUILD = pickle.GLOBAL + b"torch._utils\n_rebuild_tensor_v2\n"
+LONG_TUPLE = pickle.MARK + 60_000 * pickle.NONE + pickle.TUPLE
+
+
+@pytest.mark.parametrize(
+    ("setup", "repeated", "message"),
+    [
+        (LONG_TUPLE + put(0), REBUILD + get(0) + pickle.REDUCE, "at most 7 arguments"),
+        (
+            LONG_TUPLE + put(1) + pickle.NONE + put(2) + pickle.MARK + 2 * get(2) + 2 * get(1) + pickle.TUPLE + put(0),
+            REBUILD + get(0) + pickle.REDUCE,
+            "not tuples of at most 8 numbers",
+        ),
+    ],
+)
+def test_a_long_tuple_is_refused_at_its_first_call(setup: bytes, repeated: bytes, message: str) -> None:
+    hostile = b"\x80\x02" + setup + repeated + pickle.STOP
+    with pytest.raises(ModelError, match=message):
+        read_weights(dumps(MAGIC) + dumps(PROTOCOL) + dumps(SIZES) + hostile)
+
+
+def test_a_long_text_that_is_compared_by_many_instructions_is_refused() -> None:
+    text = pickle.BINUNICODE + struct.pack("<I", 2_000) + 2_000 * b"a"
+    hostile = b"\x80\x02" + pickle.EMPTY_DICT + text + put(0) + pickle.NONE + pickle.SETITEM
+    hostile += text + put(1) + pickle.NONE + pickle.SETITEM + 20 * (get(1) + pickle.NONE + pickle.SETITEM) + pickle.STOP
+    with pytest.raises(ModelError, match="a text of more than 1000 characters"):
+        read_weights(dumps(MAGIC) + dumps(PROTOCOL) + dumps(SIZES) + hostile)
+
+
+def test_a_pickle_makes_no_more_objects_than_many_tensors_need() -> None:
+    hostile = b"\x80\x02" + 1_000_000 * pickle.EMPTY_DICT + pickle.STOP
+    with pytest.raises(ModelError, match="more than 1000000 instructions"):
+        read_weights(dumps(MAGIC) + dumps(PROTOCOL) + dumps(SIZES) + hostile)
+
+
+def test_a_checkpoint_for_which_there_is_no_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "frombuffer", fail)
+    with pytest.raises(ModelError, match="more memory than this process has"):
+        read_weights(checkpoint(ARRAYS))
+
+
 @pytest.mark.parametrize("ending", [pickle.SETITEM, pickle.SETITEMS])
 def test_a_key_that_takes_exponential_time_to_hash_is_refused(ending: bytes) -> None:
     key = pickle.EMPTY_TUPLE + pickle.BINPUT + b"\0"

@@ -23,13 +23,17 @@ _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 _STORAGES: Mapping[str, Any] = {"FloatStorage": np.float32, "LongStorage": np.int64}
 _MAX_AXES = 8
+_MAX_ARGUMENTS = 7  # of a call: a tuple is read once and used by any number of calls
+_MAX_INSTRUCTIONS = 100 * MAX_TENSORS  # of one pickle: an instruction of one byte makes an object of 64 bytes and more
+_MAX_TEXT_CHARS = 1_000  # two equal texts are compared whole, by any number of instructions
 _SHARING = 4  # tensors may share a storage; each is copied, if it is not contiguous there
-# Those that make objects or call their methods are not among them. Three are handled here, see _Reader.
+# Those that make objects or call their methods are not among them. Some are handled here, see _Reader.
 _INSTRUCTIONS = (
-    "PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE",
+    "PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1",
     "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_DICT", "GLOBAL",
-    "REDUCE", "BINPERSID", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
+    "BINPERSID", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET",
 )  # fmt: skip
+_read_text: Callable[..., None] = pickle._Unpickler.dispatch[pickle.BINUNICODE[0]]
 _DAMAGE = (
     pickle.UnpicklingError, struct.error, EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError,
     OverflowError, RecursionError,
@@ -57,18 +61,23 @@ def read_weights(data: bytes) -> dict[str, NDArray[Any]]:
     """
     file = io.BytesIO(data)
     try:
-        _check_head([_Reader(file).load() for _ in range(3)])
+        _check_head(file)
         tensors, keys = (_Reader(file).load() for _ in range(2))
         return _filled(tensors, keys, file)
     except ModelError:
         raise
+    except MemoryError as error:
+        raise ModelError("needs more memory than this process has") from error
     except _DAMAGE as error:  # the error's text may be as large as the file wants it
         raise ModelError(f"is a damaged PyTorch checkpoint ({type(error).__name__})") from error
 
 
-def _check_head(head: list[Any]) -> None:
-    if head[:2] != [_MAGIC, _PROTOCOL]:
-        raise ModelError("is not a PyTorch checkpoint of the format before 1.6: its mark is missing")
+def _check_head(file: io.BytesIO) -> None:
+    """Check the mark and the protocol's version, each before the next is read, and skip the sizes of types."""
+    for expected in (_MAGIC, _PROTOCOL):
+        if _Reader(file).load() != expected:
+            raise ModelError("is not a PyTorch checkpoint of the format before 1.6: its mark is missing")
+    _Reader(file).load()
 
 
 def _filled(tensors: Any, keys: Any, file: io.BytesIO) -> dict[str, NDArray[Any]]:
@@ -104,13 +113,18 @@ def _filled(tensors: Any, keys: Any, file: io.BytesIO) -> dict[str, NDArray[Any]
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
-    """Return a tensor's place; its further arguments are whether it has a gradient, and hooks."""
+    """Return a tensor's place; its further arguments are whether it has a gradient, and hooks.
+
+    Its cost is bounded, because a pickle may call it with the same long tuples any number of times.
+    """
+    if type(shape) is not tuple or type(strides) is not tuple or max(len(shape), len(strides)) > _MAX_AXES:
+        raise ModelError(f"a tensor's shape or strides are not tuples of at most {_MAX_AXES} numbers")
     numbers = [offset, *shape, *strides]
     if type(storage) is not _Storage or any(type(each) is not int or each < 0 for each in numbers):
         raise ModelError("a tensor's storage, offset, shape or strides are not numbers")
-    if len(shape) != len(strides) or len(shape) > _MAX_AXES:
-        raise ModelError(f"a tensor has {len(shape)} axes and {len(strides)} strides; at most {_MAX_AXES} may be")
-    return _Tensor(storage, offset, tuple(shape), tuple(strides))
+    if len(shape) != len(strides):
+        raise ModelError(f"a tensor has {len(shape)} axes and {len(strides)} strides")
+    return _Tensor(storage, offset, shape, strides)
 
 
 def _dictionary() -> dict[str, Any]:
@@ -124,11 +138,24 @@ _NAMES: Mapping[tuple[str, str], Any] = {
 }
 
 
+def _counted(instruction: Callable[..., None]) -> Callable[["_Reader"], None]:
+    """Return an instruction that fails once its reader has run _MAX_INSTRUCTIONS."""
+
+    def run(reader: "_Reader") -> None:
+        reader.instructions += 1
+        if reader.instructions > _MAX_INSTRUCTIONS:
+            raise ModelError(f"has a pickle of more than {_MAX_INSTRUCTIONS} instructions")
+        instruction(reader)
+
+    return run
+
+
 class _Reader(pickle._Unpickler):
     """A pickle reader with few instructions and names. Its memory is a dictionary, which no index makes large."""
 
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
+    instructions = 0
 
     def find_class(self, module: str, name: str) -> Any:
         found = _NAMES.get((module, name))
@@ -143,6 +170,19 @@ class _Reader(pickle._Unpickler):
         if mark != "storage" or kind not in _STORAGES or count < 0:
             raise ModelError(f"has a storage of kind {kind[:40]!r}; {', '.join(_STORAGES)} are supported")
         return _Storage(kind, key, count)
+
+    def text(self) -> None:
+        """Read a text, of which the length is bounded."""
+        _read_text(self)
+        if len(self.stack[-1]) > _MAX_TEXT_CHARS:
+            raise ModelError(f"has a text of more than {_MAX_TEXT_CHARS} characters")
+
+    def call(self) -> None:
+        """Call one of _NAMES with the tuple of arguments on the stack."""
+        arguments = self.stack.pop()
+        if type(arguments) is not tuple or len(arguments) > _MAX_ARGUMENTS:
+            raise ModelError(f"calls a name with what is not a tuple of at most {_MAX_ARGUMENTS} arguments")
+        self.stack[-1] = self.stack[-1](*arguments)
 
     def set_item(self) -> None:
         value, key = self.stack.pop(), self.stack.pop()
@@ -162,8 +202,13 @@ class _Reader(pickle._Unpickler):
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     dispatch: ClassVar[dict[int, Callable[..., None]]] = {
-        **{getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _INSTRUCTIONS},
-        pickle.SETITEM[0]: set_item,
-        pickle.SETITEMS[0]: set_items,
-        pickle.BUILD[0]: ignore_attributes,
+        **{
+            getattr(pickle, name)[0]: _counted(pickle._Unpickler.dispatch[getattr(pickle, name)[0]])
+            for name in _INSTRUCTIONS
+        },
+        pickle.BINUNICODE[0]: _counted(text),
+        pickle.REDUCE[0]: _counted(call),
+        pickle.SETITEM[0]: _counted(set_item),
+        pickle.SETITEMS[0]: _counted(set_items),
+        pickle.BUILD[0]: _counted(ignore_attributes),
     }
