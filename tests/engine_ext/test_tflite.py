@@ -1,5 +1,6 @@
 """TFLite models: each operator against NumPy and OpenCV, made files that are converted, damaged and hostile ones."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import walle
 from tests.sim.tflite_files import Operator, Tensor, tflite
 from walle.cli import app
 from walle.engine_ext.conversion import ConvertLimits
+from walle.engine_ext.conversion.job import Job
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.tflite_import import job
 from walle.engine_ext.tflite_import.graph import TfliteGraph
 from walle.engine_ext.tflite_import.read import TfliteModel, TfliteOperator, read_tflite
 
@@ -53,9 +56,9 @@ def test_prelu_has_a_slope_for_each_channel(tmp_path: Path) -> None:
 
 
 def test_pad_adds_channels_at_the_end(tmp_path: Path) -> None:
-    ends = np.asarray([[0, 0], [1, 0], [0, 2], [0, 3]], np.int32)
-    found = run(tmp_path, [one("Pad", (1, 7, 10, 7), CONSTANT)], ends)
-    np.testing.assert_array_equal(found, np.pad(IMAGE, ends))
+    paddings = np.asarray([[0, 0], [1, 0], [0, 2], [0, 3]], np.int32)
+    found = run(tmp_path, [one("Pad", (1, 7, 10, 7), CONSTANT)], paddings)
+    np.testing.assert_array_equal(found, np.pad(IMAGE, paddings))
 
 
 def test_max_pool_gives_the_maximum_of_each_window(tmp_path: Path) -> None:
@@ -96,6 +99,44 @@ def test_an_image_is_added_to_another_one(tmp_path: Path) -> None:
     total = TfliteOperator(kind="Add", inputs=(SOURCE, 1), result=2, result_shape=IMAGE.shape, activation="Relu")
     found = run(tmp_path, [slopes, total], np.zeros((1, 1, 4), np.float32))
     np.testing.assert_allclose(found, np.maximum(IMAGE + np.maximum(IMAGE, 0), 0), rtol=1e-6)
+
+
+def test_a_batch_of_images_is_refused(tmp_path: Path) -> None:
+    batch = np.zeros((4, 8, 8, 3), np.float32)
+    with pytest.raises(UnsupportedError, match=r"\[4, 8, 8, 3\] is a batch of 4 images.*export .* a batch of 1"):
+        run(tmp_path, [one("MaxPool", (4, 8, 8, 3))], image=batch)
+
+
+def test_thousands_of_operators_that_share_a_tensor_share_its_constant() -> None:
+    """A convolution and a convolution of each channel share their weights, which they transpose in different ways."""
+    count, weights = 20_000, np.asarray(RNG.standard_normal((1, 1, 1, 1)), np.float32)
+    kinds = ("Conv", "DepthwiseConv")
+    operators = [
+        TfliteOperator(kind=kinds[number % 2], inputs=(number, -3, -4), result=number + 1, result_shape=(1, 2, 2, 1))
+        for number in range(count)
+    ]
+    constants = {-3: weights, -4: np.zeros(1, np.float32)}
+    model = TfliteModel(
+        source=SOURCE, input_shape=(1, 2, 2, 1), operators=tuple(operators), constants=constants, results=(count,)
+    )
+    graph = GraphBuilder("made")
+    TfliteGraph(graph, model)
+    assert graph._data.size == 3 * 64  # weights of both kinds and the bias, aligned
+
+
+@pytest.mark.parametrize("kind", ["PRelu", "Pad"])
+def test_shared_slopes_and_paddings_are_one_constant(kind: str) -> None:
+    constant = np.zeros((1, 1, 4), np.float32) if kind == "PRelu" else np.zeros((4, 2), np.int32)
+    operators = [
+        TfliteOperator(kind=kind, inputs=(number, CONSTANT), result=number + 1, result_shape=IMAGE.shape)
+        for number in range(3)
+    ]
+    model = TfliteModel(
+        source=SOURCE, input_shape=IMAGE.shape, operators=tuple(operators), constants={CONSTANT: constant}, results=(3,)
+    )
+    graph = GraphBuilder("made")
+    TfliteGraph(graph, model)
+    assert graph._data.size == 64
 
 
 @pytest.mark.parametrize(
@@ -219,6 +260,12 @@ def test_options_that_are_not_supported_are_refused_and_never_ignored(changed: d
         ([Tensor("x", shape=(4,)), Tensor("y", shape=(4,))], [Operator(22, [0] * 300, [1])], "300 inputs"),
         ([Tensor("x", shape=(4,)), Tensor("y", shape=(4,))], [Operator(22, [0], [0])], "makes the tensors"),
         ([Tensor("x", shape=(4,)), Tensor("y", shape=(4,))], [Operator(22, [9], [1])], "tensor 9 of 2"),
+        ([Tensor("x", shape=(4,)), Tensor("half", np.zeros(4, np.float16))],
+         [Operator(6, [1], [-1])], "tensor -1 of 2"),
+        ([Tensor("x", shape=(4,)), Tensor("half", np.zeros(4, np.float16))],
+         [Operator(6, [1], [2])], "tensor 2 of 2"),
+        ([Tensor("x", shape=(4,)), Tensor("half", np.zeros(4, np.float16)), Tensor("y", shape=(2, 2))],
+         [Operator(6, [1], [2])], r"DEQUANTIZE of \[4\] makes tensor 2 of shape \[2, 2\]"),
         ([Tensor("x", shape=(4,)), Tensor("y", shape=(4,)), Tensor("z", shape=(2,), buffer=7)],
          [Operator(22, [0, 2], [1])], "buffer 7 of 1"),
         ([Tensor("x", shape=(4,)), Tensor("y", shape=(4,)), Tensor("z", np.zeros(4, np.float32), shape=(5,))],
@@ -256,16 +303,50 @@ FILE = network()
 
 
 def test_a_file_that_asks_for_too_much_ends_its_process_alone(tmp_path: Path) -> None:
-    (tmp_path / "m.tflite").write_bytes(FILE + bytes(32 << 20))
+    tensors = [
+        Tensor("x", shape=(1, 1, 1, 4)), Tensor("y", shape=(1, 4)),
+        Tensor("half", np.zeros(4 << 20, np.float16)), Tensor("whole", shape=(4 << 20,)),
+    ]  # fmt: skip
+    (tmp_path / "m.tflite").write_bytes(tflite(tensors, [Operator(6, [2], [3]), Operator(22, [0], [1])]))
     limits = ConvertLimits(memory_bytes=1 << 20, memory_factor=0)
     with pytest.raises(ModelError, match=r"m\.tflite: .*more memory than 1 MiB"):
         walle.convert(tmp_path / "m.tflite", tmp_path / "m.walle", limits=limits)
     assert not (tmp_path / "m.walle").exists()
     for data, message in (
-        (b"", "is an empty file|the mark TFL3 is missing"),
+        (b"", "is an empty file"),
         (FILE[:40], "damaged"),
         (b"x" * 99, "the mark TFL3 is missing"),
     ):
         (tmp_path / "m.tflite").write_bytes(data)
         with pytest.raises(ModelError, match=message):
             walle.convert(tmp_path / "m.tflite", tmp_path / "m.walle")
+
+
+def test_a_file_is_mapped_from_its_beginning_wherever_its_descriptor_is(tmp_path: Path) -> None:
+    (tmp_path / "m.tflite").write_bytes(FILE)
+    with (tmp_path / "m.tflite").open("rb") as source, (tmp_path / "m.walle").open("w+b") as out:
+        source.seek(0, 2)
+        job.run(
+            Job(folder="", limits=ConvertLimits()), source.fileno(), out.fileno(),
+            report=lambda *_: None, on_external=lambda _: None,
+        )  # fmt: skip
+    assert [each.name for each in walle.Session(tmp_path / "m.walle").inputs] == ["photo"]
+
+
+def test_a_limit_of_nodes_bounds_the_operators(tmp_path: Path) -> None:
+    (tmp_path / "m.tflite").write_bytes(FILE)
+    with pytest.raises(ModelError, match=r"m\.tflite: has 5 operators, more than 4"):
+        walle.convert(tmp_path / "m.tflite", tmp_path / "m.walle", limits=ConvertLimits(nodes=4))
+
+
+def test_the_ending_of_a_name_is_recognised_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "M.TFLite").write_bytes(FILE)
+    walle.convert(tmp_path / "M.TFLite", tmp_path / "m.walle")
+    assert [each.name for each in walle.Session(tmp_path / "m.walle").inputs] == ["photo"]
+
+
+def test_a_program_without_a_python_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.tflite").write_bytes(FILE)
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(ModelError, match=r"sys\.executable is not a Python interpreter; run `walle model convert`"):
+        walle.convert(tmp_path / "m.tflite", tmp_path / "m.walle")

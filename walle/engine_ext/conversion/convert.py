@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def convert(source_path: str | Path, out_path: str | Path, *, limits: ConvertLimits | None = None) -> None:
     """Write the `.walle` file of a model; a reader of `out_path` sees the old file or the new one, whole.
 
-    A file whose name ends in `.tflite` is a TFLite model (`walle.engine_ext.tflite_import` has what is supported),
-    every other one an ONNX model. The conversion runs in a process apart, within `limits`. The weights of an ONNX model
-    are not held in memory.
+    A file whose name ends in `.tflite`, in any case, is a TFLite model (`walle.engine_ext.tflite_import` has what is
+    supported), every other one an ONNX model. The conversion runs in a process apart, within `limits`. The weights of
+    an ONNX model are not held in memory.
 
     Raises:
         ModelError: the file is not a valid model of its format, or its conversion exceeds a limit.
@@ -89,7 +89,7 @@ def _opened(path: str | Path) -> Iterator[int]:
 
 
 def _kind(path: str | Path) -> str:
-    return "tflite" if Path(path).suffix == ".tflite" else "onnx"
+    return "tflite" if Path(path).suffix.lower() == ".tflite" else "onnx"
 
 
 def _check_package(what: object, name: str) -> None:

@@ -112,7 +112,7 @@ class _Process:
 
     def __init__(self, idle_s: float, kind: str) -> None:
         if not sys.executable or getattr(sys, "frozen", False):
-            raise ModelError("a model is converted by a Python, and this program is not one; use `walle model convert`")
+            raise ModelError("sys.executable is not a Python interpreter; run `walle model convert`")
         self._socket, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with the process
         missing = json.dumps([path or str(Path.cwd()) for path in sys.path])

@@ -14,8 +14,8 @@ class ConvertLimits:
     """Limits of one conversion, whose process is ended where it exceeds one.
 
     It has `memory_bytes` of memory, and `memory_factor` times the size of the model's file more; mapped files do not
-    count. `value_bytes` bounds each value of the graph whose shape is known, `nodes` the nodes of the graph and its
-    subgraphs after functions are inlined.
+    count. `value_bytes` bounds each value of the graph whose shape is known, `nodes` a TFLite model's operators, or the
+    nodes of the graph and its subgraphs after functions are inlined.
     """
 
     memory_bytes: int = 512 << 20

@@ -1,8 +1,8 @@
 """Graphs of the engine made of TFLite models.
 
-TFLite's images end with the channels, the engine's begin with them: values of four axes are turned, those of other
-ranks are unchanged, and Reshape turns an image back first. The shape that a file states for a result must be the one
-that the operator makes: later operators are padded by it.
+TFLite's images end with the channels, the engine's begin with them: values of four axes are transposed, those of other
+ranks are unchanged, and Reshape transposes an image back first. The shape that a file states for a result must be the
+one that the operator makes: later operators are padded by it.
 """
 
 import math
@@ -31,11 +31,14 @@ class TfliteGraph:
         """
         if len(model.input_shape) != _IMAGE_AXES:
             raise UnsupportedError(f"its input has {len(model.input_shape)} axes, must be an image")
-        _, height, width, channels = model.input_shape
+        count, height, width, channels = model.input_shape
+        if count != 1:
+            what = f"its input {list(model.input_shape)} is a batch of {count} images, one is supported"
+            raise UnsupportedError(f"{what}; export the model with a batch of 1")
         self.values: dict[int, Value] = {model.source: graph.input(name, (1, channels, height, width))}
         self._graph, self._model = graph, model
         self._shapes = {model.source: model.input_shape}
-        self._names: dict[str, Value] = {}
+        self._constants: dict[str, Value] = {}
         for operator in model.operators:
             made, shape = self._kinds[operator.kind](self, operator)
             if shape != operator.result_shape:
@@ -44,30 +47,34 @@ class TfliteGraph:
             self.values[operator.result] = self._activated(made, operator.activation)
             self._shapes[operator.result] = operator.result_shape
 
-    def _value(self, operator: TfliteOperator, place: int = 0) -> Value:
+    def _value(self, operator: TfliteOperator, index: int = 0) -> Value:
         """Return an input that is computed."""
-        number = operator.inputs[place] if place < len(operator.inputs) else -1
+        number = operator.inputs[index] if index < len(operator.inputs) else -1
         if number not in self.values:
-            raise UnsupportedError(f"{operator.kind} {operator.result}: input {place} is absent or a constant")
+            raise UnsupportedError(f"{operator.kind} {operator.result}: input {index} is absent or a constant")
         return self.values[number]
 
-    def _array(self, operator: TfliteOperator, place: int) -> NDArray[Any]:
-        number = operator.inputs[place] if place < len(operator.inputs) else -1
+    def _array(self, operator: TfliteOperator, index: int) -> NDArray[Any]:
+        number = operator.inputs[index] if index < len(operator.inputs) else -1
         if number not in self._model.constants:
-            raise UnsupportedError(f"{operator.kind} {operator.result}: input {place} is absent or not a constant")
+            raise UnsupportedError(f"{operator.kind} {operator.result}: input {index} is absent or not a constant")
         return self._model.constants[number]
 
-    def _floats(self, operator: TfliteOperator, place: int) -> NDArray[Any]:
-        found = self._array(operator, place)
+    def _floats(self, operator: TfliteOperator, index: int) -> NDArray[Any]:
+        found = self._array(operator, index)
         if found.dtype != np.float32:
-            raise UnsupportedError(f"{operator.kind} {operator.result}: input {place} is {found.dtype}, not float32")
+            raise UnsupportedError(f"{operator.kind} {operator.result}: input {index} is {found.dtype}, not float32")
         return found
 
-    def _constant(self, name: str, value: Any, dtype: str | None = None) -> Value:
-        """Return a constant; one of the same name is made once."""
-        if name not in self._names:
-            self._names[name] = self._graph.constant(name, value, dtype)
-        return self._names[name]
+    def _constant(self, name: str, make: Callable[[], Any]) -> Value:
+        """Return the constant of a name, with the value that `make` returns; one of the same name is made once."""
+        if name not in self._constants:
+            self._constants[name] = self._graph.constant(name, make())
+        return self._constants[name]
+
+    def _constant_input(self, operator: TfliteOperator, index: int, use: str, make: Callable[[], Any]) -> Value:
+        """Return the constant made of an input; operators that share the tensor for the same `use` share it too."""
+        return self._constant(f"{use}:{operator.inputs[index]}", make)
 
     def _image_shape(self, operator: TfliteOperator) -> tuple[int, ...]:
         shape = self._shape(operator)
@@ -75,14 +82,14 @@ class TfliteGraph:
             raise UnsupportedError(f"{operator.kind} {operator.result}: {list(shape)} is not an image")
         return shape
 
-    def _shape(self, operator: TfliteOperator, place: int = 0) -> tuple[int, ...]:
+    def _shape(self, operator: TfliteOperator, index: int = 0) -> tuple[int, ...]:
         """Return the shape of an input that is computed."""
-        self._value(operator, place)
-        return self._shapes[operator.inputs[place]]
+        self._value(operator, index)
+        return self._shapes[operator.inputs[index]]
 
     def _activated(self, value: Value, activation: str) -> Value:
         if activation == "Relu6":
-            bounds = [self._constant("low:", np.float32(0)), self._constant("high:", np.float32(6))]
+            bounds = [self._constant("low:", lambda: np.float32(0)), self._constant("high:", lambda: np.float32(6))]
             value = self._graph.op("Clip", [value, *bounds])
         elif activation:
             value = self._graph.op("Relu", [value])
@@ -94,12 +101,12 @@ class TfliteGraph:
         if weights.ndim != _IMAGE_AXES:
             raise ModelError(f"{operator.kind} {operator.result}: its weights have {weights.ndim} axes")
         if operator.kind == "DepthwiseConv":
-            turned, group, results = weights.transpose(3, 0, 1, 2), channels, weights.shape[3]  # [1, h, w, channels]
+            group, results, to_engine = channels, weights.shape[3], (3, 0, 1, 2)  # from [1, h, w, channels]
             if weights.shape[0] != 1 or results != channels:
                 what = f"weights {list(weights.shape)} for {channels} channels; one filter for each is supported"
                 raise UnsupportedError(f"{operator.kind} {operator.result}: {what}")
         else:
-            turned, group, results = weights.transpose(0, 3, 1, 2), 1, weights.shape[0]  # [results, h, w, channels]
+            group, results, to_engine = 1, weights.shape[0], (0, 3, 1, 2)  # from [results, h, w, channels]
             if weights.shape[3] != channels:
                 what = f"weights {list(weights.shape)} for {channels} channels; groups are not supported"
                 raise UnsupportedError(f"{operator.kind} {operator.result}: {what}")
@@ -107,8 +114,10 @@ class TfliteGraph:
             raise ModelError(f"{operator.kind} {operator.result}: a bias {list(bias.shape)} for {results} channels")
         inputs = [
             value,
-            self._graph.constant(f"w:{operator.result}", np.ascontiguousarray(turned)),
-            self._graph.constant(f"b:{operator.result}", bias),
+            self._constant_input(
+                operator, 1, operator.kind, lambda: np.ascontiguousarray(weights.transpose(to_engine))
+            ),
+            self._constant_input(operator, 2, "bias", lambda: bias),
         ]
         window = (int(weights.shape[1]), int(weights.shape[2]))
         made: Value = self._graph.op(
@@ -163,27 +172,27 @@ class TfliteGraph:
         shape, slopes = self._image_shape(operator), self._floats(operator, 1)
         if slopes.shape != (1, 1, shape[3]):
             raise UnsupportedError(f"PRelu {operator.result}: its slopes are not one for each channel")
-        slope = self._graph.constant(f"s:{operator.result}", slopes.reshape(shape[3], 1, 1))
+        slope = self._constant_input(operator, 1, "slopes", lambda: slopes.reshape(shape[3], 1, 1))
         made: Value = self._graph.op("PRelu", [self._value(operator), slope])
         return made, shape
 
     def _pad(self, operator: TfliteOperator) -> "_Made":
-        shape, ends = self._image_shape(operator), self._array(operator, 1)
-        if ends.shape != (_IMAGE_AXES, 2) or ends.dtype != np.int32 or ends.min() < 0:
+        shape, paddings = self._image_shape(operator), self._array(operator, 1)
+        if paddings.shape != (_IMAGE_AXES, 2) or paddings.dtype != np.int32 or paddings.min() < 0:
             raise UnsupportedError(f"Pad {operator.result}: its padding is not two numbers for each axis")
-        turned = ends[[0, 3, 1, 2]].T.reshape(-1).tolist()
-        made: Value = self._graph.op(
-            "Pad", [self._value(operator), self._graph.constant(f"p:{operator.result}", turned, "int64")]
+        pads = self._constant_input(
+            operator, 1, "paddings", lambda: paddings[[0, 3, 1, 2]].T.reshape(-1).astype(np.int64)
         )
-        added = ends.sum(axis=1, dtype=np.int64).tolist()
+        made: Value = self._graph.op("Pad", [self._value(operator), pads])
+        added = paddings.sum(axis=1, dtype=np.int64).tolist()
         return made, tuple(size + more for size, more in zip(shape, added, strict=True))
 
     def _resize(self, operator: TfliteOperator) -> "_Made":
         count, _, _, channels = self._image_shape(operator)
-        wanted = self._array(operator, 1)
-        if wanted.shape != (2,) or wanted.dtype != np.int32:
+        size_hw = self._array(operator, 1)
+        if size_hw.shape != (2,) or size_hw.dtype != np.int32:
             raise UnsupportedError(f"ResizeBilinear {operator.result}: its size is not a height and a width")
-        height, width = wanted.tolist()
+        height, width = size_hw.tolist()
         sizes = self._graph.constant(f"z:{operator.result}", [count, channels, height, width], "int64")
         inputs = [self._value(operator), None, None, sizes]
         made: Value = self._graph.op("Resize", inputs, mode="linear", coordinate_transformation_mode="half_pixel")
@@ -205,8 +214,8 @@ class TfliteGraph:
     def _concat(self, operator: TfliteOperator) -> "_Made":
         if len(operator.result_shape) == _IMAGE_AXES:
             raise UnsupportedError(f"Concat {operator.result} of images is not supported")
-        values = [self._value(operator, place) for place in range(len(operator.inputs))]
-        shapes = [self._shape(operator, place) for place in range(len(operator.inputs))]
+        values = [self._value(operator, index) for index in range(len(operator.inputs))]
+        shapes = [self._shape(operator, index) for index in range(len(operator.inputs))]
         rank = len(operator.result_shape)
         axis = operator.axis + rank if operator.axis < 0 else operator.axis
         others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == rank}

@@ -1,5 +1,7 @@
 """One conversion from TFLite to `.walle`, in the process that runs it: from an open file to an open file."""
 
+import mmap
+import os
 from collections.abc import Callable
 
 from walle.engine_ext.conversion.job import READING, WRITING, Job
@@ -26,8 +28,11 @@ def run(
         EngineError: the model is not valid or has what is not supported; names the operator.
     """
     report(READING, "", 0)
-    with open(source, "rb", closefd=False) as file:
-        model = read_tflite(file.read(), value_bytes=job.limits.value_bytes)
+    if os.fstat(source).st_size == 0:
+        raise ModelError("is an empty file")
+    # Not closed: constants refer to it until the process ends.
+    data = memoryview(mmap.mmap(source, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
+    model = read_tflite(data, value_bytes=job.limits.value_bytes, operators=job.limits.nodes)
     names = [name for _, name in sorted(model.names.items())]
     if not all(names) or len(set(names)) != len(names):
         raise ModelError("its input and outputs do not have a name each")

@@ -71,7 +71,7 @@ class TfliteOperator:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TfliteModel:
-    """Operators in order, with one input; `constants`, `shapes` and `names` are by the tensors' numbers."""
+    """Operators in order, with one input; `constants` and `names` are by the tensors' numbers."""
 
     source: int
     input_shape: tuple[int, ...]
@@ -81,10 +81,10 @@ class TfliteModel:
     names: Mapping[int, str] = dataclasses.field(default_factory=dict)  # names of the input and the results
 
 
-def read_tflite(data: bytes | memoryview, *, value_bytes: int = 16 << 30) -> TfliteModel:
+def read_tflite(data: bytes | memoryview, *, value_bytes: int = 16 << 30, operators: int = 200_000) -> TfliteModel:
     """Return the model in the bytes of a .tflite file. Constants of float32 refer to `data`.
 
-    No value that an operator makes is larger than `value_bytes`.
+    No value that an operator makes is larger than `value_bytes`; at most `operators` are read.
 
     Raises:
         ModelError: it is damaged, or asks for more than it may.
@@ -93,7 +93,7 @@ def read_tflite(data: bytes | memoryview, *, value_bytes: int = 16 << 30) -> Tfl
     view = memoryview(data)
     if bytes(view[4:8]) != b"TFL3":
         raise ModelError("is not a TFLite file: the mark TFL3 is missing")
-    return _Reader(Table.root(view), _CONSTANTS_FACTOR * len(view), value_bytes).model()
+    return _Reader(Table.root(view), _CONSTANTS_FACTOR * len(view), value_bytes).model(operators)
 
 
 class _Reader:
@@ -111,7 +111,7 @@ class _Reader:
         self._value_bytes = value_bytes
         self._constants: dict[int, NDArray[Any]] = {}
 
-    def model(self) -> TfliteModel:
+    def model(self, max_operators: int) -> TfliteModel:
         sources, results = self._graph.numbers(1), self._graph.numbers(2)
         if len(sources) != 1:
             raise UnsupportedError(f"has {len(sources)} inputs; one is supported")
@@ -119,7 +119,10 @@ class _Reader:
         known = {source}
         input_shape = self._computed_shape(source)
         operators: list[TfliteOperator] = []
-        for table in self._graph.tables(3):
+        tables = self._graph.tables(3)
+        if len(tables) > max_operators:
+            raise ModelError(f"has {len(tables)} operators, more than {max_operators}")
+        for table in tables:
             kind = self._kind(table)
             inputs, made = table.numbers(1), table.numbers(2)
             if len(inputs) > MAX_INPUTS:
@@ -130,7 +133,7 @@ class _Reader:
                 if number not in known and number not in self._constants and number != -1:
                     self._constants[number] = self._constant(number)
             if kind == _DEQUANTIZE:
-                self._constants[made[0]] = self._dequantized(inputs)
+                self._constants[made[0]] = self._dequantized(inputs, made[0])
                 continue
             known.add(made[0])
             operators.append(_operator(kind, table, inputs, made[0], self._computed_shape(made[0])))
@@ -170,7 +173,7 @@ class _Reader:
         return shape
 
     def _computed_shape(self, number: int) -> tuple[int, ...]:
-        """Return the shape of the input or of what an operator makes, which must be float32."""
+        """Return the shape of the input or of an operator's result, which must be float32."""
         kind = self._tensor(number).number(1, "b")
         if kind != _FLOAT32:
             raise UnsupportedError(f"tensor {number} is {_type_name(kind)}; the model must be float32")
@@ -196,12 +199,17 @@ class _Reader:
         self._take(len(data))
         return np.frombuffer(data, dtype).reshape(shape)
 
-    def _dequantized(self, inputs: tuple[int, ...]) -> NDArray[Any]:
+    def _dequantized(self, inputs: tuple[int, ...], result: int) -> NDArray[Any]:
         if len(inputs) != 1 or inputs[0] not in self._constants:
             raise UnsupportedError("DEQUANTIZE of a computed tensor is not supported; the model must be float32")
         source = self._constants[inputs[0]]
         if source.dtype != np.float16:
             raise UnsupportedError(f"DEQUANTIZE of {source.dtype} is not supported; float16 is")
+        shape = self._computed_shape(result)
+        if shape != source.shape:
+            raise ModelError(
+                f"is damaged: DEQUANTIZE of {list(source.shape)} makes tensor {result} of shape {list(shape)}"
+            )
         self._take(2 * source.nbytes)
         return source.astype(np.float32)
 
