@@ -48,12 +48,24 @@ def test_another_thread_cancels_the_runs_in_progress_and_no_later_one(kind: str)
     endless, session = opened(kind)
     session.cancel()  # no run in progress
     check_usable(session, endless)
-    began = time.thread_time()
-    timer = threading.Timer(0.2, session.cancel)
-    timer.start()
-    with pytest.raises(RunCancelled, match="cancelled"):
-        session.run(endless.long)
-    timer.join()
+    began, is_ended = time.thread_time(), threading.Event()
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+
+    def cancel_once_it_runs() -> None:
+        """Cancel after 0.2 s of CPU time of the thread that runs: on a busy machine a run may begin late."""
+        while time.clock_gettime(clock) - began < 0.2:
+            if is_ended.wait(0.01):
+                return
+        session.cancel()
+
+    other = threading.Thread(target=cancel_once_it_runs)
+    other.start()
+    try:
+        with pytest.raises(RunCancelled, match="cancelled"):
+            session.run(endless.long)
+    finally:
+        is_ended.set()
+        other.join()
     assert time.thread_time() - began - 0.2 < STOPPED_WITHIN_S
     check_usable(session, endless)
 
