@@ -177,11 +177,25 @@ void test_rasters(std::mt19937_64& random) {
   CHECK(raster_gradient(windows, 1, 100, 576).layers == 0);
 }
 
+// One element of a large source, repeated: layers of any size could be asked for.
+void test_rasters_of_too_many_layers() {
+  const std::int64_t size[] = {1 << 20}, from[] = {0}, to[] = {1};
+  for (const std::int64_t extent : {std::int64_t{1} << 13, std::int64_t{1} << 41, std::int64_t{1} << 62}) {
+    const Region one = Region::make(0, size, from, 0, to, 0, extent, 1 << 21),
+                 other = Region::make(0, size, from, 0, to, 1 << 20, extent, 1 << 21);
+    const Region both[] = {one, other};
+    CHECK_ERROR(raster_gradient(both, 0, extent, 1 << 21), shape);
+  }
+  const Region largest[] = {Region::make(0, size, from, 0, to, 0, 1 << 12, 1 << 20)};
+  CHECK(raster_gradient(largest, 0, 1 << 12, 1 << 20).layers == 1 << 20);
+}
+
 }  // namespace
 
 int main() {
   std::mt19937_64 random(35);
   test_operators(random);
   test_rasters(random);
+  test_rasters_of_too_many_layers();
   return check::failures != 0;
 }

@@ -11,8 +11,8 @@ using Ref = Emitter::Ref;
 // Return the gradients of both operands, given them in the shape of the result.
 std::vector<Ref> of_operands(const GradientCall& call, Ref a, Ref b) {
   std::vector<Ref> gradients;
-  for (const auto& [whole, input] : {std::pair{a, call.inputs[0]}, std::pair{b, call.inputs[1]}})
-    gradients.push_back(summed_to(call.emitter, whole, call.emitter.operand(input).shape));
+  for (const auto& [result_gradient, input] : {std::pair{a, call.inputs[0]}, std::pair{b, call.inputs[1]}})
+    gradients.push_back(summed_to(call.emitter, result_gradient, call.emitter.operand(input).shape));
   return gradients;
 }
 
@@ -25,7 +25,6 @@ Ref summed_to(Emitter& emitter, Ref gradient, const Dims& shape) {
   Dims axes;
   for (std::size_t axis = 0; axis < from.size(); ++axis)
     if (axis < added || shape[axis - added] != from[axis]) axes.push_back(static_cast<std::int64_t>(axis));
-  if (axes.empty()) return gradient;
   const auto count = static_cast<std::int64_t>(axes.size());
   const Ref sums = emitter.one("ReduceSum", {gradient, whole(emitter, axes, {count})}, {{"keepdims", std::int64_t{0}}});
   return reshape(emitter, sums, shape);
@@ -44,8 +43,8 @@ std::vector<Ref> of_mul(const GradientCall& call) {
 
 // a / b has the derivatives 1 / b and -(a / b) / b.
 std::vector<Ref> of_div(const GradientCall& call) {
-  const Ref share = call.emitter.one("Div", {call.gradient, call.inputs[1]});
-  return of_operands(call, share, call.emitter.one("Neg", {call.emitter.one("Mul", {share, call.result})}));
+  const Ref quotient = call.emitter.one("Div", {call.gradient, call.inputs[1]});
+  return of_operands(call, quotient, call.emitter.one("Neg", {call.emitter.one("Mul", {quotient, call.result})}));
 }
 
 std::vector<Ref> of_neg(const GradientCall& call) { return {call.emitter.one("Neg", {call.gradient})}; }

@@ -2,10 +2,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <limits>
+#include <string>
 
 namespace walle {
 
 namespace {
+
+// Most elements of all layers together: 16 GiB of float32. Few regions, each small, can ask for any number.
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 32;
 
 // Axes of a view, by number.
 using Axes = std::vector<std::size_t>;
@@ -22,18 +28,18 @@ bool reads_once(const Region& region, Axes axes) {
   return true;
 }
 
-// Return the axes along which the region reads elements again: few and short ones, so that there are few layers.
-Axes repeating_axes(const Region& region) {
-  Axes by_size, once, again;
+// Return the axes along which the region repeats elements: few and short ones, so that there are few layers.
+Axes repeated_axes_of(const Region& region) {
+  Axes by_size, unique_axes, repeated_axes;
   for (std::size_t axis = 0; axis < static_cast<std::size_t>(region.axes); ++axis) by_size.push_back(axis);
   std::ranges::stable_sort(by_size, std::greater(), [&](std::size_t axis) { return region.size[axis]; });
   for (const std::size_t axis : by_size) {
-    once.push_back(axis);
-    if (region.src.stride[axis] != 0 && reads_once(region, once)) continue;
-    once.pop_back();
-    again.push_back(axis);
+    unique_axes.push_back(axis);
+    if (region.src.stride[axis] != 0 && reads_once(region, unique_axes)) continue;
+    unique_axes.pop_back();
+    repeated_axes.push_back(axis);
   }
-  return again;
+  return repeated_axes;
 }
 
 // The layers [first, last) that a region writes, and the elements of the source that it reads there.
@@ -42,6 +48,15 @@ struct Part {
 };
 
 bool overlap(const Part& a, const Part& b) { return a.first < b.last && b.first < a.last && a.low <= b.high && b.low <= a.high; }
+
+// Throw Error (shape) where layers of `source_extent` elements each are too large.
+void check_layers(std::int64_t layers, std::int64_t source_extent) {
+  std::int64_t elements;
+  if (__builtin_mul_overflow(layers, source_extent, &elements) || elements > kMaxElements)
+    throw Error(ErrorKind::shape, "the gradient of a raster needs " + std::to_string(layers) + " layers of " +
+                                      std::to_string(source_extent) + " elements; at most " + std::to_string(kMaxElements) +
+                                      " elements are supported: copy the part that is read many times before it is repeated");
+}
 
 }  // namespace
 
@@ -59,9 +74,10 @@ RasterGradient raster_gradient(std::span<const Region> regions, int source, std:
     if (region.source != source || region.count() == 0) continue;
     Swapped one{&region};
     std::int64_t layers = 1;
-    for (const std::size_t axis : repeating_axes(region)) {
+    for (const std::size_t axis : repeated_axes_of(region)) {
       one.layer_step[axis] = layers;
-      layers *= region.size[axis];
+      if (__builtin_mul_overflow(layers, region.size[axis], &layers)) layers = std::numeric_limits<std::int64_t>::max();
+      check_layers(layers, source_extent);
     }
     const auto [low, high] = region.bounds(region.src);
     Part part{0, layers, low, high};
@@ -71,6 +87,7 @@ RasterGradient raster_gradient(std::span<const Region> regions, int source, std:
         if (!overlap(part, other)) continue;
         part.first = other.last;
         part.last = part.first + layers;
+        check_layers(part.last, source_extent);
         moved = true;
       }
     }
