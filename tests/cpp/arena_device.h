@@ -53,7 +53,6 @@ class ArenaDevice final : public Device {
  public:
   explicit ArenaDevice(std::size_t capacity) : Device(false), capacity_(capacity) {}
 
-  std::string_view name() const noexcept override { return "arena"; }
   std::size_t alignment() const noexcept override { return 256; }
   Buffer allocate(std::size_t size_bytes) const override {
     const std::lock_guard lock(mutex_);

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "core/step.h"
@@ -67,7 +66,6 @@ class Queue {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string_view name() const noexcept = 0;
   // Alignment of values within a buffer, in bytes.
   virtual std::size_t alignment() const noexcept = 0;
   // Throws OutOfMemory.

@@ -26,8 +26,9 @@ struct KernelSets {
   }
 };
 
+// Not destroyed when the process exits: a thread that Python does not wait for may still run then.
 const KernelSets& kernel_sets_of_cpu() {
-  static const KernelSets sets;
+  static const KernelSets& sets = *new KernelSets;
   return sets;
 }
 
@@ -35,7 +36,6 @@ class HostDevice final : public Device {
  public:
   HostDevice() noexcept : Device(true) {}
 
-  std::string_view name() const noexcept override { return "cpu"; }
   std::size_t alignment() const noexcept override { return Storage::kAlignment; }
   Buffer allocate(std::size_t size_bytes) const override {
     auto storage = Storage::allocate(size_bytes);
@@ -59,7 +59,7 @@ class HostDevice final : public Device {
 }  // namespace
 
 const Device& host_device() noexcept {
-  static const HostDevice device;
+  static const HostDevice& device = *new HostDevice;  // not destroyed at exit, as the kernel sets
   return device;
 }
 

@@ -1,5 +1,7 @@
 // The host as a device: its memory, which steps use in place, and a kernel set for each instruction set of its CPU.
 #pragma once
+#include <string_view>
+
 #include "core/device.h"
 
 namespace walle {

@@ -5,7 +5,7 @@
 namespace walle {
 
 struct Target {
-  const KernelSet* kernels;
+  const KernelSet* kernels = nullptr;
   bool searched = false;  // each plan may take the kernel set of the device on which it costs least (eq. 2)
   int threads = 1;
   Forced forced = {};
