@@ -110,6 +110,7 @@ LONG_TUPLE = pickle.MARK + 60_000 * pickle.NONE + pickle.TUPLE
             "not tuples of at most 8 numbers",
         ),
     ],
+    ids=["arguments", "shape"],
 )
 def test_a_long_tuple_is_refused_at_its_first_call(setup: bytes, repeated: bytes, message: str) -> None:
     hostile = b"\x80\x02" + setup + repeated + pickle.STOP

@@ -27,7 +27,7 @@ struct Plan {
   const KernelSet* kernels = nullptr;
   CommandList commands;
   std::vector<PlannedOp> ops;                  // description of each command
-  std::vector<Buffer> constants;               // kept alive; on a device that copies, the plan has its own
+  std::vector<Buffer> constants;               // kept alive; a device that copies has them once for each plan
   std::vector<BufferHandle> buffers;           // arena, inputs, outputs (each run has its own), constants
   std::size_t arena_bytes = 0;                 // memory of a run, scratch included
   std::size_t largest = 0, largest_bytes = 0;  // op with the largest result in the arena, and its bytes

@@ -10,7 +10,7 @@ namespace walle {
 
 namespace {
 
-// Most elements of all layers together: 16 GiB of float32. Few regions, each small, can ask for any number.
+// Most elements of several layers together: 16 GiB of float32. Few regions, each small, can ask for any number.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 32;
 
 // Axes of a view, by number.
@@ -47,10 +47,11 @@ struct Part {
   std::int64_t first, last, low, high;
 };
 
-bool overlap(const Part& a, const Part& b) { return a.first < b.last && b.first < a.last && a.low <= b.high && b.low <= a.high; }
+bool share_elements(const Part& a, const Part& b) { return a.low <= b.high && b.low <= a.high; }
 
-// Throw Error (shape) where layers of `source_extent` elements each are too large.
+// Throw Error (shape) where several layers of `source_extent` elements each are too large. One is as large as the source.
 void check_layers(std::int64_t layers, std::int64_t source_extent) {
+  if (layers == 1) return;
   std::int64_t elements;
   if (__builtin_mul_overflow(layers, source_extent, &elements) || elements > kMaxElements)
     throw Error(ErrorKind::shape, "the gradient of a raster needs " + std::to_string(layers) + " layers of " +
@@ -81,19 +82,16 @@ RasterGradient raster_gradient(std::span<const Region> regions, int source, std:
     }
     const auto [low, high] = region.bounds(region.src);
     Part part{0, layers, low, high};
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (const Part& other : parts) {
-        if (!overlap(part, other)) continue;
-        part.first = other.last;
-        part.last = part.first + layers;
-        check_layers(part.last, source_extent);
-        moved = true;
-      }
+    // The first layers that fit: parts are in the order of their first layer, so that one pass finds them.
+    for (const Part& other : parts) {
+      if (other.first >= part.first + layers) break;
+      if (share_elements(part, other)) part.first = std::max(part.first, other.last);
     }
+    part.last = part.first + layers;
+    check_layers(part.last, source_extent);
     one.first_layer = part.first;
     gradient.layers = std::max(gradient.layers, part.last);
-    parts.push_back(part);
+    parts.insert(std::ranges::upper_bound(parts, part.first, {}, &Part::first), part);
     swapped.push_back(one);
   }
   for (const Swapped& one : swapped) {

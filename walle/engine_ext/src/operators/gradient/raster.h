@@ -15,7 +15,7 @@ struct RasterGradient {
 };
 
 // Return the gradient for one source of a raster, which its regions count as `source`. Extents are numbers of elements. Throws
-// Error (shape) where the layers together have more than 2^32 elements.
+// Error (shape) where several layers together have more than 2^32 elements.
 RasterGradient raster_gradient(std::span<const Region> regions, int source, std::int64_t source_extent,
                                std::int64_t result_extent);
 
