@@ -23,8 +23,8 @@ _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 _STORAGES: Mapping[str, Any] = {"FloatStorage": np.float32, "LongStorage": np.int64}
 _MAX_AXES = 8
-_MAX_ARGUMENTS = 7  # of a call: a tuple is read once and used by any number of calls
-_MAX_INSTRUCTIONS = 100 * MAX_TENSORS  # of one pickle: an instruction of one byte makes an object of 64 bytes and more
+_MAX_ARGUMENTS = 7  # arguments of a call; a tuple is read once and used by any number of calls
+_MAX_INSTRUCTIONS = 100 * MAX_TENSORS  # instructions of a pickle; one byte of it makes an object of 64 bytes or more
 _MAX_TEXT_CHARS = 1_000  # two equal texts are compared whole, by any number of instructions
 _SHARING = 4  # tensors may share a storage; each is copied, if it is not contiguous there
 # Those that make objects or call their methods are not among them. Some are handled here, see _Reader.

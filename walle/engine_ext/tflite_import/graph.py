@@ -101,12 +101,12 @@ class TfliteGraph:
         if weights.ndim != _IMAGE_AXES:
             raise ModelError(f"{operator.kind} {operator.result}: its weights have {weights.ndim} axes")
         if operator.kind == "DepthwiseConv":
-            group, results, to_engine = channels, weights.shape[3], (3, 0, 1, 2)  # from [1, h, w, channels]
+            group, results, to_engine = channels, weights.shape[3], (3, 0, 1, 2)  # permutes [1, h, w, channels]
             if weights.shape[0] != 1 or results != channels:
                 what = f"weights {list(weights.shape)} for {channels} channels; one filter for each is supported"
                 raise UnsupportedError(f"{operator.kind} {operator.result}: {what}")
         else:
-            group, results, to_engine = 1, weights.shape[0], (0, 3, 1, 2)  # from [results, h, w, channels]
+            group, results, to_engine = 1, weights.shape[0], (0, 3, 1, 2)  # permutes [results, h, w, channels]
             if weights.shape[3] != channels:
                 what = f"weights {list(weights.shape)} for {channels} channels; groups are not supported"
                 raise UnsupportedError(f"{operator.kind} {operator.result}: {what}")
