@@ -200,15 +200,17 @@ void test_instruction_sets_belong_to_the_host() {
 }
 
 // Runs after the destructors of static objects that the tests were the first to use: a thread may still compute then.
-void test_the_host_is_there_when_the_process_exits() {
+void test_the_host_plans_and_runs_when_the_process_exits() {
   test_instruction_sets_belong_to_the_host();
+  const Tensor x = tensor_of({2, 3}, 1);
+  CHECK(Session(small_graph(2), find_target("auto", 1)).run({&x, 1}).size() == 3);
   if (check::failures != 0) std::_Exit(1);
 }
 
 }  // namespace
 
 int main() {
-  CHECK(std::atexit(test_the_host_is_there_when_the_process_exits) == 0);
+  CHECK(std::atexit(test_the_host_plans_and_runs_when_the_process_exits) == 0);
   test_copies(host_device());
   {
     const ArenaDevice device(kCapacity);
@@ -218,6 +220,10 @@ int main() {
   test_a_plan_runs_as_on_the_host();
   test_a_module_computes_data_dependent_nodes_on_the_host();
   test_errors();
+  {
+    const Tensor x = tensor_of({2, 3}, 1);
+    CHECK(Session(small_graph(2), find_target("auto", 1)).run({&x, 1}).size() == 3);
+  }
   test_instruction_sets_belong_to_the_host();
   return check::failures != 0;
 }

@@ -171,13 +171,13 @@ class Unaccounted {
   std::shared_ptr<WorkContext> saved_;
 };
 
-// The rates of each instruction set that was asked for.
+// The rates of each instruction set that was asked for. Never destroyed: threads may plan while the process exits.
 struct Known {
   ForkMutex mutex;
   std::map<std::string_view, Rates> rates;
 };
 Known& known() {
-  static Known all;
+  static Known& all = *new Known;
   return all;
 }
 

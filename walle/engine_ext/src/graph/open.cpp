@@ -24,8 +24,9 @@ FileId file_id(const struct stat& status) {
 }  // namespace
 
 std::shared_ptr<const Graph> open_graph(const std::string& path) {
-  static ForkMutex mutex;
-  static std::map<FileId, std::weak_ptr<const Graph>> open;
+  // Never destroyed: threads may load models while the process exits.
+  static ForkMutex& mutex = *new ForkMutex;
+  static auto& open = *new std::map<FileId, std::weak_ptr<const Graph>>;
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return load_graph(path);  // load_graph says why it cannot be read
   const FileId id = file_id(status);

@@ -59,7 +59,7 @@ class HostDevice final : public Device {
 }  // namespace
 
 const Device& host_device() noexcept {
-  static const HostDevice& device = *new HostDevice;  // is not destroyed at exit, like the kernel sets
+  static const HostDevice& device = *new HostDevice;  // never destroyed, like the kernel sets
   return device;
 }
 
