@@ -60,7 +60,8 @@ std::vector<OpDef> all() {
 }
 
 const std::vector<OpDef>& table() {
-  static const std::vector<OpDef> defs = all();
+  // Never destroyed: threads may plan while the process exits.
+  static const auto& defs = *new std::vector<OpDef>(all());
   return defs;
 }
 
