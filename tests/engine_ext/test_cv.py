@@ -43,7 +43,8 @@ def check(got: Any, want: Any, case: Case) -> None:
         assert differences.max(initial=0) <= case.levels + (case.single > 0)
         assert (differences > case.levels).sum() <= case.single
     else:
-        numpy.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=case.close)
+        rounding = 1e-6 * numpy.abs(theirs).max(initial=0)  # float32 sums of large terms that cancel
+        numpy.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=max(case.close, rounding))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -146,7 +147,7 @@ class _Edges:
         self.processes: dict[str, Any] = {}
 
     async def start(self, name: str) -> None:
-        sockets = self._folder / f"sockets-{name}"
+        sockets = self._folder / name
         sockets.mkdir(mode=0o700, exist_ok=True)
         ready = self._context.Event()
         config = CloudConfig(
@@ -228,13 +229,14 @@ async def _two_nodes(folder: Path, ports: dict[str, int]) -> AsyncIterator[tuple
         trusted_proxies=("127.0.0.1",),
     )
     async with Cloud(config) as cloud:
-        edges = _Edges(cloud, folder, ports)
-        try:
-            for name in ("node-1", "node-2"):
-                await edges.start(name)
-            yield cloud, edges
-        finally:
-            edges.kill()
+        with tempfile.TemporaryDirectory(prefix="walle-") as sockets:  # a short path: sockets take 107 bytes
+            edges = _Edges(cloud, Path(sockets), ports)
+            try:
+                for name in ("node-1", "node-2"):
+                    await edges.start(name)
+                yield cloud, edges
+            finally:
+                edges.kill()
 
 
 def _ports() -> dict[str, int]:

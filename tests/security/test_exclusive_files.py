@@ -281,7 +281,7 @@ async def test_a_file_that_cannot_be_stored_is_refused_with_the_reason(tmp_path:
                 db.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         db.close()
         status, error = await refusal("mine")
-        assert (status, "as many as it may; remove one" in error) == (409, True)
+        assert (status, "remove one: walle device-file remove" in error) == (409, True)
         shop.cloud.gateway._space._reserve_bytes = 1 << 62
         status, error = await refusal("mine")
         assert (status, "the cloud's disk is full" in error) == (507, True)

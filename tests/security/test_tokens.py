@@ -80,7 +80,7 @@ def test_an_unreadable_file_leaves_the_earlier_tokens_in_force_with_an_error(pat
         assert access.identify(token) is not None
         health = access.health()
         assert not health["ok"]
-        assert "tokens of before are in force" in health["error"]
+        assert "previous tokens stay in force" in health["error"]
         path.write_bytes(good)
         asyncio.run(clock.advance(1))
         assert access.health() == {"ok": True, "tokens": 2, "error": ""}

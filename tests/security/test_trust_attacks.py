@@ -181,7 +181,7 @@ async def test_mix_and_match_answers_of_another_fleet_epoch_or_metadata_are_refu
     await scene.device.clock.advance(1)
     sha256 = "0" * 64
     mixed = scene.stamp(scenarios=2, scenarios_sha256=sha256)
-    assert "not those that the timestamp names" in await scene.refused(stamp=mixed)
+    assert "not the one that the timestamp names" in await scene.refused(stamp=mixed)
     assert await scene.answer(publish(cloud, "v2")) == []
 
 

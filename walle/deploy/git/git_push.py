@@ -138,7 +138,8 @@ def receive_push(
             undo.enter_context(pushing(repository))
             readable = adding if unpacked == "ok" else []  # what was refused may be larger than memory
             modules = _Modules(repo, quarantine.store, request.scenario, readable)
-            commands.sort(key=lambda command: not modules.is_set(command))  # before the tasks that may name them
+            # Sets come before the tasks that may name them.
+            commands.sort(key=lambda command: not modules.is_set(command))
             adding.sort(key=lambda command: not modules.is_set(command))
             for command in adding:
                 refusals[command.ref] = (
