@@ -35,7 +35,7 @@ def test_only_computing_counts(tmp_path: Path, text: str, status: int) -> None:
 
 
 def test_workers_report_to_the_one_that_prints(tmp_path: Path) -> None:
-    assert run(tmp_path, BUSY, "--cpu-limit=0.2", "--cpu-alone", "-n", "1").returncode == 1
+    assert run(tmp_path, BUSY, "--cpu-limit=0.1", "--cpu-alone", "-n", "1").returncode == 1
 
 
 CHILD_OF_BEFORE = """
