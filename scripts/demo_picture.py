@@ -5,6 +5,7 @@ usage: demo_picture.py [FILE]
 Runs the demo (half a minute on two idle cores) with an empty home and writes FILE, docs/demo.svg by default.
 """
 
+import argparse
 import io
 import os
 import pty
@@ -90,7 +91,9 @@ def draw(lines: list[str], path: Path) -> None:
 
 def main() -> int:
     """Draw the picture; return the demo's exit status."""
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/demo.svg"
+    parser = argparse.ArgumentParser(description="Run the demo and draw a picture of its terminal.")
+    parser.add_argument("path", nargs="?", type=Path, default=ROOT / "docs/demo.svg", help="the SVG file to write")
+    path: Path = parser.parse_args().path
     with tempfile.TemporaryDirectory() as folder:
         walle = str(Path(sys.executable).with_name("walle"))
         status, written = record([walle, "demo"], Path(folder))
