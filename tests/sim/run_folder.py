@@ -29,7 +29,7 @@ _END_S: Final = 5.0  # time that a process has to end by itself
 
 @functools.cache
 def run_folder() -> Path:
-    """Return the folder of this run; of this process and its children where there is no run of several workers."""
+    """Return the folder that all workers of this test run share; without workers, this process and its children."""
     name = PREFIX + (os.environ.get(_RUN) or secrets.token_hex(8))[:16]
     folder = _parent(name) / name
     while not _join(folder):

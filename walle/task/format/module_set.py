@@ -90,8 +90,8 @@ def root_names(paths: Iterable[str]) -> frozenset[str]:
 
 
 def no_modules(name: str, version: str) -> ModuleSet:
-    """Refuse to find a set, where there is no repository to look in."""
-    raise BundleError(f"{name}/{version}", "there is no repository here to find shared modules in")
+    """Raise BundleError: the finder of a caller that has no repository, so tasks with shared modules are refused."""
+    raise BundleError(f"{name}/{version}", "shared modules cannot be read here: there is no repository")
 
 
 def check_module_set(modules: ModuleSet, compile_sources: Compile = compile_here) -> None:
