@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.sim.offline_device import offline_config
+from tests.sim.traced_memory import traced_memory
 from walle.base.clock import ManualClock, SystemClock
 from walle.base.durable_file import write_all
 from walle.device.event_intake import EventIntake
@@ -363,12 +364,9 @@ async def test_a_batch_costs_no_copy_of_the_latest_events(tmp_path: Path) -> Non
             await device.intake.take_all_live(clicks(*range(number, number + 2048)))
         await device.stream.settle()
         last = LivePolicy.MAX_DUPLICATES
-        tracemalloc.start()
-        try:
+        with traced_memory():
             await device.intake.take_all_live(clicks(last, last + 1))
             _, peak_bytes = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
         assert peak_bytes < 1 << 20  # the digests of 65,536 events take several MiB
         assert (await device.settled())[-2:] == [(last, last), (last + 1, last + 1)]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugins.cpu_seconds import verdict
+
 ROOT = Path(__file__).parents[2]
 BUSY = "import time\ndef test_busy():\n    end = time.thread_time() + 0.5\n    while time.thread_time() < end: pass\n"
 WAITING = "import time\ndef test_waiting():\n    time.sleep(0.5)\n"
@@ -28,10 +30,15 @@ def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.parametrize(("text", "status"), [(BUSY, 1), (CHILD, 1), (WAITING, 0)], ids=["busy", "child", "waiting"])
 def test_only_computing_counts(tmp_path: Path, text: str, status: int) -> None:
-    done = run(tmp_path, text, "--cpu-limit=0.2", "--cpu-alone", f"--cpu-report={tmp_path}/report.json")
+    done = run(tmp_path, text, "--cpu-limit=0.1", "--cpu-alone", f"--cpu-report={tmp_path}/report.json")
     assert done.returncode == status, done.stdout
-    assert ("CPU seconds, 0.2 are the limit" in done.stdout) is bool(status)
+    assert ("CPU seconds of 0.1 allowed" in done.stdout) is bool(status)
     assert (max(json.loads((tmp_path / "report.json").read_text()).values()) > 0.2) is bool(status)
+
+
+@pytest.mark.parametrize(("spent_s", "expected"), [(2.9, ""), (3.1, "SLOW"), (5.9, "SLOW"), (6.1, "FAILED")])
+def test_twice_the_limit_fails_and_less_above_it_is_named(spent_s: float, expected: str) -> None:
+    assert verdict(spent_s, 3.0) == expected
 
 
 def test_workers_report_to_the_one_that_prints(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.sim.mqtt_broker import PROGRAM, MqttBroker
 from tests.sim.program import Program, Programs
+from tests.sim.traced_memory import traced_memory
 from walle.base.address import parse_address
 from walle.cli.device.mqtt_source import MqttSource
 from walle.errors import ConfigError
@@ -121,12 +122,9 @@ async def test_a_burst_waits_at_the_broker_and_arrives_whole(broker: MqttBroker,
         await asyncio.sleep(0.5)
         await asyncio.to_thread(publisher.send, event(1))
         await first
-        tracemalloc.start()
-        try:
+        with traced_memory():
             await asyncio.to_thread(burst)  # the device is busy with the first
             held_bytes, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
         assert held_bytes < 2 << 20  # a part of 23 MiB
         found: dict[str, list[int]] = {"0": [], "1": []}
         while min(map(len, found.values())) < count:

@@ -19,6 +19,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sim.traced_memory import traced_memory
 from walle.base.file_coding import (
     DCZ,
     XOR,
@@ -133,8 +134,7 @@ def test_forms_are_made_and_decoded_with_memory_that_does_not_grow_with_the_file
     store = FolderStore(tmp_path / "files")
     entries = [FileEntry("model", store.put_file(path), size_bytes) for path in (old, new)]
     coded = CodedFiles(tmp_path / "coded", store, max_compared_bytes=1 << 20)
-    tracemalloc.start()
-    try:
+    with traced_memory():
         coded.make(entries[1:], [entries[:1]])
         form = coded.find(entries[1].sha256, frozenset({XOR}), entries[0].sha256)
         assert form is not None
@@ -142,8 +142,6 @@ def test_forms_are_made_and_decoded_with_memory_that_does_not_grow_with_the_file
             base = Base(entries[0].sha256, old, size_bytes)
             decode(Path(form.file.name), XOR, tmp_path / "out", size_bytes=size_bytes, base=base)
         peak_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     assert peak_bytes < size_bytes // 3
     with (tmp_path / "out").open("rb") as file:
         assert hashlib.file_digest(file, "sha256").hexdigest() == entries[1].sha256

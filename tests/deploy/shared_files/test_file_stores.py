@@ -19,6 +19,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.sim.traced_memory import traced_memory
 from walle.base.clock import ManualClock
 from walle.base.durable_file import UNFINISHED
 from walle.deploy.git.large_file_store import LargeFileError, LargeFileStore
@@ -111,13 +112,10 @@ class FileStoreContract:
         assert not list(store._local.glob(f".*{UNFINISHED}"))
 
     def test_a_large_file_is_put_and_read_by_pieces(self, store: FileStore, tmp_path: Path) -> None:
-        tracemalloc.start()
-        try:
+        with traced_memory():
             name = put_large(store, 40)
             assert store.verify(name)
             assert tracemalloc.get_traced_memory()[1] < 8 << 20
-        finally:
-            tracemalloc.stop()
         path = tmp_path / "large.bin"
         path.write_bytes(b"".join(store.chunks(name)))
         assert (store.stat(name).size_bytes, store.put_file(path)) == (40 << 20, name)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from tests.pipeline.ingest.upload_samples import as_read, came_compressed, moved, received, stored
+from tests.sim.traced_memory import traced_memory
 from walle.pipeline.features.checksums import first_link
 from walle.pipeline.features.losses import Loss, LossCause
 from walle.pipeline.ingest.store import receipt
@@ -61,12 +62,9 @@ class EpochsContract:
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 0, 0, 40)])))
         repeated = [received(seq, epoch="f") for seq in range(1, 21)]
         repeated += [received(seq, epoch="f", payload=b"1" * (1 << 20)) for seq in range(21, 41)]
-        tracemalloc.start()
-        try:
+        with traced_memory():
             assert (await store.accept(repeated)).fresh == repeated
             peak_bytes = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
         assert peak_bytes < 10 << 20  # beside the batch, which was made before
 
     @pytest.mark.asyncio

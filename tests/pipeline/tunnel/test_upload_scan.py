@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import zstandard
 
+from tests.sim.traced_memory import traced_memory
 from walle.base import plain
 from walle.engine_ext import _core
 from walle.pipeline.features.checksums import CHAIN_MODULUS, next_link, row_checksum
@@ -206,14 +207,11 @@ def test_a_waiting_decoder_releases_its_decompressed_bytes() -> None:
     frame = Encoder().encode(Upload(1, "t", bytes(4 << 20), 0))
     decoder = Decoder()
     decoder.add(frame)
-    tracemalloc.start()
-    try:
+    with traced_memory():
         assert decoder.records(Received, _VALUES, (2, 2), 10, 1 << 20) == ([], 0)
         assert tracemalloc.get_traced_memory()[1] > 4 << 20
         assert decoder.trim() == len(frame)
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
-    finally:
-        tracemalloc.stop()
     assert [fields[0] for fields in decoder.uploads(10, 1 << 20)] == [1]
 
 

@@ -11,6 +11,7 @@ from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import NextHost, VmHost, VmSettings
 from walle.engine_ext.vm.loop_calls import LoopCalls, forget_loop_calls
+from walle.engine_ext.vm.memory_tracing import check_untraced, guard_tracemalloc
 from walle.engine_ext.vm.sources import TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
 
@@ -33,7 +34,8 @@ class VM:
 
     Raises:
         BytecodeError: a file of the task does not compile, or is bytecode of another Python.
-        VMError: too many abandoned VMs are still busy, or a resource cannot be opened for the host.
+        VMError: too many abandoned VMs are still busy, a resource cannot be opened for the host, or tracemalloc traces
+            this process and there is no host.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class VM:
     ) -> None:
         if alone and host is None:
             raise ConfigError("a VM runs alone in a VM host only; give `host` too")
+        if host is None:
+            check_untraced()
         files = task_files(task, name, fresh=True)
         self.name = files.name
         self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
@@ -160,6 +164,7 @@ class VM:
 
 
 boot.set_up()
+guard_tracemalloc()
 if boot.counts_memory():
     _core.vm_count_memory()
 os.register_at_fork(after_in_child=forget_loop_calls)
