@@ -102,6 +102,14 @@ def fine():
 
 
 @pytest.mark.asyncio
+async def test_a_call_that_is_stopped_while_its_error_is_described_names_the_line_of_the_error(tmp_path: Path) -> None:
+    main = "def raise_large():\n    raise ValueError([0] * 5_000_000)\n"
+    async with in_interpreter(write_task(tmp_path, main), grace_s=5.0) as vm:
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:2 in raise_large"):
+            await vm.call("raise_large", deadline=0.05)
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("function", ["product", "products", "convolution", "filter"])
 async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> None:
     async with in_interpreter(write_task(tmp_path, LONG_OPERATORS), limits={"memory_mb": 1024}, grace_s=2.5) as vm:

@@ -211,7 +211,7 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   std::int64_t leaked_bytes_ = 0;
   bool is_out_of_memory_ = false;     // true if the last attempt to reset was
   bool has_lowest_priority_ = false;  // true once its thread's is lowered
-  std::string stopped_at_;            // the task's line that the error of a stopped call came through
+  std::string failed_at_;             // the task's line that the call's error came through, under the VM's GIL
   bool is_parked_ = false;
   int collections_requested_ = 0;
   int last_request_seen_ = 0;               // value of collections_requested_ at the last requested collection

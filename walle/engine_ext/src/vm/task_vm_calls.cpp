@@ -14,7 +14,7 @@ namespace walle::vm {
 void TaskVm::make_current(const std::shared_ptr<Call>& call) {
   current_ = call;
   has_exceeded_memory_ = false;
-  stopped_at_.clear();
+  failed_at_.clear();
   heap_->stopping = false;
   if (call->deadline) set_deadline(call, Watchdog::Clock::now() + *call->deadline);
 }
@@ -68,7 +68,7 @@ Reply TaskVm::describe_failure(std::uint64_t call_id) {
     Py_DECREF(error);
     return reply;
   }
-  if (heap_->stopping) stopped_at_ = place_of(error);
+  failed_at_ = place_of(error);  // the place: the description may be stopped
   PyObject* description = PyObject_CallFunctionObjArgs(interpreter_->describe, error, nullptr);
   if (description != nullptr) {
     try {
@@ -108,7 +108,7 @@ void TaskVm::finish(Call& call, Reply reply) {
       changed_.notify_all();
       changed_.wait(lock, [&] { return !has_stopper_; });
       if (reply.outcome == Outcome::limit && !reply.text.empty()) call.place = reply.text;
-      if (call.place.empty()) call.place = stopped_at_;  // the call ended before the stopper could look
+      if (call.place.empty()) call.place = failed_at_;  // the call ended before the stopper could look
       reply = stopped_reply(call);
     }
     heap_->stopping = false;

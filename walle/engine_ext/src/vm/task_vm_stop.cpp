@@ -143,7 +143,7 @@ void TaskVm::run_stopper(const std::shared_ptr<Call>& call) {
       if (is_importing_) was_stopped_in_import_ = heap_->stopping = true;
       // The GIL keeps the VM's thread from running. The mutex is not held, because current_place() calls Python's allocator.
       lock.unlock();
-      std::string found = current_place();
+      std::string found = failed_at_.empty() ? current_place() : failed_at_;
       PyThreadState_SetAsyncExc(interpreter_->thread_id, interpreter_->stopped);
       lock.lock();
       if (call->place.empty()) call->place = std::move(found);
