@@ -9,11 +9,9 @@
 #include <mutex>
 #include <thread>
 
-#include "atomic/rates.h"
 #include "check.h"
 #include "core/fork_mutex.h"
 #include "graph/packed_weights.h"
-#include "kernels/table.h"
 
 namespace {
 
@@ -55,17 +53,6 @@ void packed_weights_are_whole() {
     child_can([&] { packed.get(constant, "slow", [&] { return stay(), make(); }); }, [&] { packed.get(constant, key, make); });
 }
 
-void rates_are_whole() {
-  static Table slow = kernels("scalar");
-  static const PanelFn panel = slow.panel;
-  slow.name = "slow";
-  slow.panel = [](const PanelArgs& args) noexcept {
-    if (!inside) stay();
-    panel(args);
-  };
-  child_can([] { rates(slow); }, [] { rates(kernels("scalar")); });
-}
-
 // A thread that holds one may wait for the other, in either order.
 void a_fork_never_blocks_on_one_while_it_holds_another() {
   ForkMutex one, other;
@@ -102,7 +89,6 @@ void other_locks_come_after() {
 
 int main() {
   packed_weights_are_whole();
-  rates_are_whole();
   a_fork_never_blocks_on_one_while_it_holds_another();
   other_locks_come_after();
   return check::failures == 0 ? 0 : 1;

@@ -1,4 +1,4 @@
-"""Rates of the machine: measured, set, saved as a whole; broken files and other machines' rates are ignored."""
+"""Rates: the same in every process, set, saved as a whole; broken files and other machines' rates are ignored."""
 
 import json
 import logging
@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import walle
@@ -43,12 +45,10 @@ def saved(value: float) -> rates.Rates:
 
 
 def test_every_rate_of_every_backend_is_measured_and_none_is_set() -> None:
-    found = rates.measure(AVAILABLE, 0)
-    assert set(found) == set(AVAILABLE)
-    assert all(set(one) == NAMES and min(one.values()) > 0 for one in found.values())
-    before = _core.rates("scalar")
-    rates.measure(["scalar"], 0)
-    assert _core.rates("scalar") == before  # measuring sets nothing
+    before = {name: _core.rates(name) for name in AVAILABLE}
+    found = [_core.measure_rates(name, 0) for name in AVAILABLE]
+    assert all(set(one) == NAMES and min(one.values()) > 0 for one in found)
+    assert {name: _core.rates(name) for name in AVAILABLE} == before
 
 
 def test_the_peak_is_no_less_than_what_the_tile_kernel_reaches() -> None:
@@ -72,34 +72,92 @@ def test_sessions_use_saved_rates_and_write_nothing(cache: Path) -> None:
     assert [path.name for path in cache.parent.iterdir()] == ["rates.json"]
 
 
-def left_to_measure(statement: str, task: Path) -> list[str]:
-    """Return the backends that have no rates after this statement, in a new process."""
-    program = f"""
+PLAN = """
 import json, sys
-from walle.engine_ext import _core, rates
-from walle.vm import VM, VMPool
-{statement}
-print(json.dumps(_core.prime_rates()))
+import walle
+plan = walle.Session(sys.argv[1]).plan()
+print(json.dumps([plan.backend, plan.source, plan.costs, [(op.predicted_us, op.candidates) for op in plan.ops]]))
 """
-    command = [sys.executable, "-c", program, str(task)]
+IN_VM = """
+import asyncio, json, sys
+from pathlib import Path
+host = VmHost() if sys.argv[3] == "host" else None
+vm = VM(sys.argv[2], host=host)
+print(json.dumps(asyncio.run(vm.call("run", Path(sys.argv[1]).read_bytes()))))
+vm.close()
+if host:
+    host.close()
+"""
+TASK = """
+import json
+
+load = json.dumps.__globals__["__builtins__"]["__import__"]
+session = load("walle.engine_ext.session", None, None, ["Session"])  # which a task reaches by ctx.session
+
+def run(model):
+    plan = session.Session(model).plan()
+    return [plan.backend, plan.source, plan.costs, [(op.predicted_us, op.candidates) for op in plan.ops]]
+"""
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    """Return a model in which search has a choice of algorithms and of backends."""
+    graph = GraphBuilder("g")
+    x = graph.input("x", (1, 24, 14, 14))
+    for step, (columns, size) in enumerate([(48, 1), (48, 3), (24, 1)]):
+        rows = 48 if step else 24
+        weights = graph.constant(f"w{step}", np.ones((columns, rows, size, size), "float32"))
+        x = graph.op("Relu", [graph.op("Conv", [x, weights], pads=[size // 2] * 4)])
+    graph.output("y", x)
+    graph.save(tmp_path / "network.walle")
+    return tmp_path / "network.walle"
+
+
+def plan_of_new_process(*arguments: object, program: str = PLAN) -> list[Any]:
+    """Return backend, source, costs and operators of the plan that a new process makes."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ), timeout=60)
-    names: list[str] = json.loads(result.stdout)
-    return names
+    plan: list[Any] = json.loads(result.stdout)
+    return plan
 
 
-@pytest.mark.parametrize("statement", ["pool = VMPool(1)", "vm = VM(sys.argv[1])"])
-def test_a_vm_or_a_pool_leaves_no_rate_for_a_task_to_measure(statement: str, tmp_path: Path) -> None:
-    task = write_task(tmp_path / "task", "def run():\n    return 1\n")
-    assert left_to_measure("pass", task) == AVAILABLE
-    assert left_to_measure(statement, task) == []
+def family() -> str:
+    """Return the source of rates on this CPU, by what the system reports of it."""
+    found = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
+    info = {key.strip(): value.strip() for key, value in found.items()}
+    if info.get("vendor_id") != "AuthenticAMD" or info["cpu family"] != "25":
+        return "formula"
+    return "shipped: AMD Zen 4" if int(info["model"]) >> 4 in {1, 6, 7, 10} else "formula"
 
 
-def test_saved_rates_are_not_measured_again(cache: Path, tmp_path: Path) -> None:
-    rates.save({"scalar": dict.fromkeys(NAMES, 123.0)}, cache)
-    assert left_to_measure("rates.use_saved()", tmp_path) == [name for name in AVAILABLE if name != "scalar"]
-    rates.prime()
-    assert _core.rates("scalar") == dict.fromkeys(NAMES, 123.0)
-    assert _core.prime_rates() == []
+def test_every_process_makes_the_same_plan(network: Path) -> None:
+    first, *others = [plan_of_new_process(network) for _ in range(4)]  # rates that each measured would differ
+    assert others == [first] * 3
+    assert first[1] == family()
+    assert all(us > 0 for us in first[2].values())
+
+
+def test_calibrated_backends_are_named_and_the_others_are_not(cache: Path, network: Path) -> None:
+    _, source, costs, _ = plan_of_new_process(network)
+    chosen = min(costs, key=costs.__getitem__)
+    other = next(name for name in AVAILABLE if name != chosen)
+    rates.save({other: dict.fromkeys(NAMES, 0.001)}, cache)
+    backend, now, _, _ = plan_of_new_process(network)
+    assert (backend, now) == (chosen, source)
+    rates.save({chosen: dict.fromkeys(NAMES, 1e9)}, cache)
+    backend, now, _, _ = plan_of_new_process(network)
+    assert (backend, now) == (chosen, "calibrated")
+
+
+@pytest.mark.parametrize("place", ["process", pytest.param("host", marks=pytest.mark.vm_host)])
+def test_a_task_makes_the_plan_of_its_device(place: str, cache: Path, network: Path, tmp_path: Path) -> None:
+    task = write_task(tmp_path / "task", TASK)
+    assert plan_of_new_process(network, task, place, program=IN_VM) == plan_of_new_process(network)
+    rates.save({name: dict.fromkeys(NAMES, 123.0) for name in AVAILABLE[1:]}, cache)
+    found = plan_of_new_process(network, task, place, program=IN_VM)
+    assert found == plan_of_new_process(network)
+    assert found[1] == ("calibrated" if found[0] in AVAILABLE[1:] else family())
 
 
 def test_other_cpus_are_kept_and_other_versions_dropped(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

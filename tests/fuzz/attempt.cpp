@@ -4,7 +4,6 @@
 #include <cstring>
 #include <new>
 
-#include "atomic/rates.h"
 #include "core/small_float.h"
 #include "graph/load.h"
 #include "run/module.h"
@@ -94,13 +93,6 @@ Outcome plan_and_run(Make&& make) {
 }  // namespace
 
 Outcome attempt(std::span<const std::uint8_t> file) {
-  // Before the memory limit is set: search measures each instruction set once.
-  static const bool measured = [] {
-    for (const InstructionSet& set : instruction_sets())
-      if (set.available) rates(kernels(set.name));
-    return true;
-  }();
-  (void)measured;
   set_storage_limit(kStorageBytes);
   std::shared_ptr<const Graph> graph;
   try {

@@ -1,14 +1,13 @@
-"""Measured rates of this machine's backends (P of eq. 3, §4.1), kept in a file in the user's cache folder.
+"""Calibrated rates of this machine's backends (P of eq. 3, §4.1), kept in a file in the user's cache folder.
 
-Sessions use the file's rates for this CPU, backend and engine version. The engine measures other rates quickly when it
-first needs them, or when a task VM or a pool of them is created (`prime`). Only `save` writes the file, and only
+Sessions use the file's rates for this CPU, backend and engine version. For other backends the engine has rates that are
+shipped for the CPU's family, or computed by a formula; it never measures by itself. Only `save` writes the file, and only
 `walle model calibrate` calls it.
 """
 
 import functools
 import logging
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +52,9 @@ def _version() -> str:
     return __version__
 
 
-def measure(backends: Iterable[str], seconds: float) -> Rates:
-    """Return the rates of backends that this CPU has, measured for `seconds` each; sets and writes nothing."""
-    return {name: _core.measure_rates(name, seconds) for name in backends}
+def identity() -> dict[str, str]:
+    """Return what rates are valid for: the CPU's model name and the engine's version."""
+    return {"cpu": cpu_model(), "engine": _version()}
 
 
 def read(path: Path) -> Rates:
@@ -67,8 +66,30 @@ def read(path: Path) -> Rates:
     return next((entry["rates"] for entry in _entries(path) if _mine(entry)), {})
 
 
+def read_portable(path: Path, *, any_cpu: bool) -> Rates:
+    """Return the rates in a file of another machine whose CPU has this one's name, or any name with `any_cpu`.
+
+    Raises:
+        ValueError: the file cannot be read, or has no rates for this CPU and engine version.
+    """
+    entries = _entries(path)
+    fitting = [entry for entry in entries if entry["engine"] == _version()]
+    if not fitting:
+        found = ", ".join(sorted({entry["engine"] for entry in entries})) or "none"
+        raise ValueError(
+            f"it has no rates for version {_version()} of the engine, but for: {found}; measure them again"
+        )
+    chosen = [entry for entry in fitting if _mine(entry)] or (fitting if any_cpu else [])
+    if not chosen:
+        raise ValueError(f"its rates are for {', '.join(entry['cpu'] for entry in fitting)}, and this is {cpu_model()}")
+    rates: Rates = chosen[0]["rates"]
+    if any(one.keys() != _core.rates("scalar").keys() for one in rates.values()):
+        raise ValueError("its rates do not have this engine's names; measure them again")
+    return rates
+
+
 def _mine(entry: dict[str, Any]) -> bool:
-    return bool(entry["cpu"] == cpu_model() and entry["engine"] == _version())
+    return all(entry[key] == value for key, value in identity().items())
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
@@ -119,8 +140,7 @@ def save(rates: Rates, path: Path) -> None:
         _LOG.warning("%s is replaced, with the rates of other CPUs in it: %s", path, error)
         known = []
     others = [entry for entry in known if entry["engine"] == _version() and not _mine(entry)]
-    mine = {"cpu": cpu_model(), "engine": _version(), "rates": rates}
-    content = {"format": _FORMAT, "cpus": [mine, *others][:_MOST_CPUS]}
+    content = {"format": _FORMAT, "cpus": [identity() | {"rates": rates}, *others][:_MOST_CPUS]}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, json.dumps(content, indent=1))
 
@@ -142,12 +162,3 @@ def use_saved() -> None:
                 _core.set_rates(backend, rates)
     except (ValueError, BackendError) as error:
         _LOG.warning("%s is ignored: %s; write a new one with: walle model calibrate", path, error)
-
-
-def prime() -> None:
-    """Set the saved rates and measure those of the other backends, so that no task's call has to.
-
-    Takes up to 0.2 s the first time, where a new process gets its memory slowly, and microseconds from then on.
-    """
-    use_saved()
-    _core.prime_rates()

@@ -59,13 +59,17 @@ class PlannedOp(NamedTuple):
 class Plan(NamedTuple):
     """Steps of a session for one set of input shapes; `str(plan)` is a table.
 
-    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper); `search_ms` is
-    the time spent in weighing them and the algorithms, `plan_ms` in all of planning, packing of weights included.
+    `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper), and `source` is
+    where the rates of the chosen one come from: "calibrated" (`walle model calibrate` measured this machine),
+    "shipped: AMD Zen 4" (measured for this CPU's family) or "formula" (a CPU of a family that nobody measured).
+    `search_ms` is the time spent in weighing backends and algorithms, `plan_ms` in all of planning, packing of weights
+    included.
     """
 
     backend: str
     search_ms: float
     costs: dict[str, float]
+    source: str
     ops: tuple[PlannedOp, ...]
     rasters_made: int
     rasters_left: int
@@ -77,7 +81,7 @@ class Plan(NamedTuple):
         lines = [f"{op.name:{width}}  {_described(op)}" for op in self.ops]
         costs = ", ".join(f"{name} {_shown(us)}" for name, us in self.costs.items())
         lines.append(
-            f"backend {self.backend} (predicted: {costs}), {len(self.ops)} steps, rasters {self.rasters_made} before "
+            f"backend {self.backend} (predicted: {costs}; source of costs: {self.source}), {len(self.ops)} steps, rasters {self.rasters_made} before "
             f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
             f"of which search {self.search_ms:.2f} ms"
         )

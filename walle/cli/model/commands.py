@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli.model import calibrate, measure
 from walle.cli.model import files as model_files
-from walle.cli.model import measure
 from walle.cli.model.shapes import parse_shapes
 from walle.cli.output import JsonFlag, emit, emit_rows, working
 from walle.errors import ConfigError
@@ -255,6 +255,6 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle model get face_yunet --models-dir ../models")(model_files.get)
     group.command(epilog="Example: walle model plan encoder.walle")(plan)
     group.command(epilog="Example: walle model bench encoder.walle --threads 2 --profile")(measure.bench)
-    group.command(epilog="Example: walle model calibrate")(measure.calibrate)
+    group.command(epilog="Example: walle model calibrate --minutes 5 --output rates.json")(calibrate.calibrate)
     app.add_typer(group, name="model")
     app.command(epilog="Example: walle operators --json")(operators)

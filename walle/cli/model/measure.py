@@ -1,4 +1,4 @@
-"""`walle model bench` and `walle model calibrate`: the times of a model, and the rates of this machine."""
+"""`walle model bench`: the times of a model."""
 
 import random
 import statistics
@@ -14,10 +14,7 @@ from walle.cli.model.shapes import parse_shapes
 from walle.cli.output import JsonFlag, emit, emit_rows, interruptible, progress_console
 from walle.errors import ConfigError
 
-_RATE_SECONDS = 0.25  # per rate; five rates on each backend take far less than ten seconds
 _MOST_RANDOM = 1 << 16  # random values per input; a larger input repeats them
-# of 10^3 per microsecond
-_UNITS = {"panel": "GFLOP/s", "pairs": "GFLOP/s", "lanes": "GFLOP/s", "streamed": "GB/s", "moved": "GB/s"}
 
 
 def _progress(*, as_json: bool) -> Progress:
@@ -142,32 +139,3 @@ def bench(
             f" {load}; {first}"
         ),
     )
-
-
-def calibrate(as_json: JsonFlag = False) -> None:
-    """Measure this machine's rates precisely and save them for later sessions; takes a few seconds.
-
-    The file is walle/rates.json in the user's cache folder. Without it, sessions measure quickly when they need a rate.
-    """
-    from walle.engine_ext import rates
-    from walle.engine_ext.session import backends
-
-    found: rates.Rates = {}
-    path = rates.cache_path()
-    with _progress(as_json=as_json) as progress:
-        here = [backend.name for backend in backends() if backend.available]
-        for name in progress.track(here, description="measuring"):
-            found |= rates.measure([name], _RATE_SECONDS)
-    try:
-        rates.save(found, path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    if as_json:
-        emit({"file": str(path), "cpu": rates.cpu_model(), "rates": found}, as_json=True)
-        return
-    rows = [
-        {"backend": name} | {f"{rate}, {_UNITS[rate]}": f"{value / 1e3:.1f}" for rate, value in one.items()}
-        for name, one in found.items()
-    ]
-    emit_rows(rows, as_json=False, title=rates.cpu_model())
-    emit(None, as_json=False, text=escape(f"saved in {path}"))

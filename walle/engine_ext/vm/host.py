@@ -76,8 +76,8 @@ if config["count_memory"]:
 core.vm_set_empty_site(config["site"])
 core.vm_set_boot(config["boot"], config["paths"])
 core.vm_register_modules(config["modules"])
-for backend, measured in config["rates"].items():
-    core.set_rates(backend, measured)
+for backend, calibrated in config["rates"].items():
+    core.set_rates(backend, calibrated)
 limit, record = config["max_memory_bytes"], [server.trace_fd] if server.trace_fd >= 0 else []
 layers = core.enter_sandbox(config["readable"], server.descriptors, limit, record) if config["readable"] else {}
 server.send_hello({"layers": layers})
@@ -394,14 +394,14 @@ def _log_output(output: io.BufferedReader, pid: int) -> None:
 
 
 def _config() -> dict[str, Any]:
-    rates.prime()
-    backends = [name for name, has, _ in _core.backends() if has]
+    rates.use_saved()
+    calibrated = [name for name, has, _ in _core.backends() if has and _core.rates_source(name) == "calibrated"]
     return {
         **boot.contents(),
         "modules": boot.modules(),
         "count_memory": boot.counts_memory(),
         "readable": _readable(),
-        "rates": {name: _core.rates(name) for name in backends},
+        "rates": {name: _core.rates(name) for name in calibrated},
     }
 
 

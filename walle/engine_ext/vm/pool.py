@@ -183,7 +183,7 @@ class VMPool:
     def __init__(self, size: int, *, host: VmHost | None = None) -> None:
         if size < 1:
             raise ConfigError(f"a pool of {size} VMs cannot run a task; give 1 or more")
-        rates.prime()  # here, not in the first call
+        rates.use_saved()  # a VM cannot read the file
         self._size = size
         self._host = host
         self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity

@@ -56,7 +56,7 @@ class VM:
         self.name = files.name
         self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
         sources = read_sources(files)
-        rates.prime()
+        rates.use_saved()
         config = {
             "name": files.name,
             "folder": str(files.folder or ""),

@@ -1,4 +1,4 @@
-// Algorithms of an operator, each as one record, and their search: the cheapest by the measured rates is taken (semi-auto search,
+// Algorithms of an operator, each as one record, and their search: the cheapest by the rates is taken (semi-auto search,
 // §4.1). A problem is all that decides which algorithms apply and what they cost: shapes, layouts and backend.
 #pragma once
 #include <algorithm>

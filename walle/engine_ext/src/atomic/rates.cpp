@@ -7,11 +7,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <utility>
 
+#include "atomic/default_rates.h"
 #include "core/fork_mutex.h"
 #include "core/tensor.h"
-#include "core/work_context.h"
 #include "kernels/bfloat16.h"
 
 #if defined(__x86_64__)
@@ -93,8 +92,8 @@ double measure_copy(std::int64_t bytes, double seconds) {
          least_us(seconds, [&] { std::memcpy(to.raw(), from.raw(), static_cast<std::size_t>(bytes)); });
 }
 
-// Flushes a tensor from every cache, so that a few megabytes are read like a large array: a new process, whose memory the system
-// must first find and clear, then need not touch a large one. False where the CPU has no instruction for it.
+// Flushes a tensor from every cache, so that a few megabytes are read like a large array. False where the CPU has no instruction
+// for it.
 bool flush(const Tensor& tensor) noexcept {
 #if defined(__x86_64__) || defined(__aarch64__)
   constexpr std::int64_t kLine = 64;
@@ -159,41 +158,32 @@ Rates measure(const Table& table, const MemoryRates& memory, double seconds) {
   return {panel, pairs, measure_lanes(table, seconds), memory.streamed, memory.moved};
 }
 
-// Counts the memory of a measurement as the process's, not as that of the task whose session needs the rate first.
-class Unaccounted {
- public:
-  Unaccounted() : saved_(std::exchange(current_work_context(), nullptr)) {}
-  ~Unaccounted() { current_work_context() = std::move(saved_); }
-  Unaccounted(const Unaccounted&) = delete;
-  Unaccounted& operator=(const Unaccounted&) = delete;
-
- private:
-  std::shared_ptr<WorkContext> saved_;
+struct Sourced {
+  Rates rates;
+  std::string source;
 };
+
+Sourced uncalibrated(std::string_view set) {
+  if (const ShippedRates* shipped = shipped_rates(this_cpu(), set))
+    return {shipped->rates, "shipped: " + std::string(shipped->family)};
+  return {formula_rates(set), "formula"};
+}
 
 // The rates of each instruction set that was asked for. Never destroyed: threads may plan while the process exits.
 struct Known {
   ForkMutex mutex;
-  std::map<std::string_view, Rates> rates;
+  std::map<std::string_view, Sourced> rates;
 };
 Known& known() {
   static Known& all = *new Known;
   return all;
 }
 
-struct Found {
-  Rates rates;
-  bool measured;
-};
-
-// Return an instruction set's known rates, or measure them.
-Found find_or_measure(const Table& table) {
-  const std::lock_guard lock(known().mutex);
+// The caller holds the mutex.
+const Sourced& sourced(const Table& table) {
   const auto found = known().rates.find(table.name);
-  if (found != known().rates.end()) return {found->second, false};
-  const Unaccounted here;
-  static const MemoryRates memory(0);
-  return {known().rates.emplace(table.name, measure(table, memory, 0)).first->second, true};
+  if (found != known().rates.end()) return found->second;
+  return known().rates.emplace(table.name, uncalibrated(table.name)).first->second;
 }
 
 }  // namespace
@@ -212,13 +202,14 @@ std::span<const RateName> rate_names() noexcept {
   return names;
 }
 
-Rates rates(const Table& table) { return find_or_measure(table).rates; }
+Rates rates(const Table& table) {
+  const std::lock_guard lock(known().mutex);
+  return sourced(table).rates;
+}
 
-std::vector<std::string_view> prime_rates() {
-  std::vector<std::string_view> measured;
-  for (const InstructionSet& set : instruction_sets())
-    if (set.available && find_or_measure(kernels(set.name)).measured) measured.push_back(set.name);
-  return measured;
+std::string rates_source(const Table& table) {
+  const std::lock_guard lock(known().mutex);
+  return sourced(table).source;
 }
 
 void set_rates(const Table& table, const Rates& rates) {
@@ -227,7 +218,7 @@ void set_rates(const Table& table, const Rates& rates) {
       throw Error(ErrorKind::backend, "rate '" + std::string(one.name) + "' of " + std::string(table.name) + " is " +
                                           std::to_string(rates.*one.rate) + ", it must be finite and above 0");
   const std::lock_guard lock(known().mutex);
-  known().rates.insert_or_assign(table.name, rates);
+  known().rates.insert_or_assign(table.name, Sourced{rates, "calibrated"});
 }
 
 Rates measure_rates(const Table& table, double seconds) { return measure(table, MemoryRates(seconds), seconds); }

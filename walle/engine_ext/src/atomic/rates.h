@@ -1,7 +1,9 @@
 // Cost model of search (§4.1, eq. 3): Q, the work that an algorithm counts, and P, the rates at which an instruction set does
-// each kind of work on this machine, measured and never guessed from a clock frequency.
+// each kind of work. Rates are data: those set for this machine, else those shipped for the CPU's family, else a formula's.
+// Nothing is measured unless measure_rates() is called, so that all processes of a machine make the same plans.
 #pragma once
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,13 +38,14 @@ struct RateName {
 };
 std::span<const RateName> rate_names() noexcept;
 
-// Return this instruction set's rates: as set, or measured at the first call in a few milliseconds. Thread-safe.
+// Return this instruction set's rates: as set, else shipped for this CPU's family (atomic/default_rates.h), else by the formula.
+// Thread-safe.
 Rates rates(const Table& table);
-// Measure the rates of each available instruction set that has none, so that no later call of rates() does; return their names.
-std::vector<std::string_view> prime_rates();
+// Return where those rates come from: "calibrated" (they were set), "shipped: FAMILY" or "formula".
+std::string rates_source(const Table& table);
 // Sets what rates() returns for this instruction set. Throws Error (backend) for rates that are not finite and above 0.
 void set_rates(const Table& table, const Rates& rates);
-// Measure the rates again, `seconds` for each, without setting them. A longer measurement is less disturbed by other work.
+// Measure the rates, `seconds` for each, without setting them. A longer measurement is less disturbed by other work.
 Rates measure_rates(const Table& table, double seconds);
 
 // Return the most that one core does with this set's instructions, in 10^9 floating-point operations a second (a multiply-add

@@ -1,5 +1,7 @@
-// Bindings of sessions, modules, backends and their measured rates.
+// Bindings of sessions, modules, backends and their rates.
 #include <pybind11/stl.h>
+
+#include <set>
 
 #include "atomic/rates.h"
 #include "bindings/bind.h"
@@ -156,6 +158,7 @@ class BoundSession {
     result["backend"] = std::string(plan->kernels->name());
     result["search_ms"] = plan->search_ms;
     result["costs"] = costs_of(*plan);
+    result["source"] = plan->source;
     result["ops"] = ops;
     result["rasters_made"] = plan->rasters_made;
     result["rasters_left"] = plan->rasters_left;
@@ -232,12 +235,14 @@ class BoundModule {
     std::size_t arena = 0;
     double ms = 0, search_ms = 0;
     std::map<std::string, double> costs;
+    std::set<std::string> sources;  // pieces may have different backends
     module_->visit([&](const std::shared_ptr<const Plan>& plan, const Node* node) {
       if (node != nullptr) ops.append(py::make_tuple(node->name, std::string(node->op->name), "", 0, 0.0, 0, py::list()));
       if (plan == nullptr) return;
       add_ops(ops, *plan);
       search_ms += plan->search_ms;
       for (const auto& [backend, us] : plan->costs) costs[std::string(backend)] += us;
+      sources.insert(plan->source);
       made += plan->rasters_made;
       left += plan->rasters_left;
       arena += plan->arena_bytes;
@@ -247,6 +252,10 @@ class BoundModule {
     result["backend"] = std::string(module_->kernels().name());
     result["search_ms"] = search_ms;
     result["costs"] = costs;
+    if (sources.empty()) sources.insert(rates_source(module_->kernels().host_table()));
+    std::string source;
+    for (const std::string& one : sources) source += (source.empty() ? "" : ", ") + one;
+    result["source"] = source;
     result["ops"] = ops;
     result["rasters_made"] = made;
     result["rasters_left"] = left;
@@ -269,10 +278,7 @@ py::dict rates_dict(const Rates& rates) {
 // Binds the rates of backends; they cross as dicts that hold every rate by name.
 void bind_rates(py::module_& module) {
   module.def("rates", [](const std::string& backend) { return rates_dict(rates(kernels(backend))); }, py::arg("backend"));
-  module.def("prime_rates", [] {
-    const py::gil_scoped_release released;
-    return prime_rates();
-  });
+  module.def("rates_source", [](const std::string& backend) { return rates_source(kernels(backend)); }, py::arg("backend"));
   module.def(
       "measure_rates",
       [](const std::string& backend, double seconds) {

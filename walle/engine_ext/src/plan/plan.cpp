@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "atomic/rates.h"
 #include "core/stop.h"
 
 namespace walle {
@@ -65,6 +66,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   for (const auto& [kernels, us] : weighed) plan->costs.emplace_back(kernels->name(), us);
   const KernelSet& kernels = cheapest(weighed);
   plan->kernels = &kernels;
+  plan->source = rates_source(kernels.host_table());
   plan->search_ms = since(searching) + kernels.choose(program, *graph.packed, target.forced);
   if (merging) merge(program);
   for (const ProgramOp& op : program.ops) {

@@ -1,0 +1,106 @@
+"""`walle model calibrate`: the rates of this machine, measured, saved for later sessions, and taken to other machines."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from walle.cli.output import JsonFlag, emit, emit_rows, interruptible, progress_console
+from walle.errors import ConfigError
+
+_QUICK_S = 5.0
+_MOST_MINUTES = 60.0  # more slices do not change a median any more
+_SLICES = "calibration.json"  # an interrupted run's, beside the file of rates
+# of 10^3 per microsecond
+_UNITS = {"panel": "GFLOP/s", "pairs": "GFLOP/s", "lanes": "GFLOP/s", "streamed": "GB/s", "moved": "GB/s"}
+
+
+def calibrate(
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, max=_MOST_MINUTES, help="How long to measure; by default a few seconds. Ctrl-C loses nothing."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the rates to this file too, for other machines with the same CPU.")
+    ] = None,
+    use: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="Measure nothing; save the rates of a file that --output wrote."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --use: the file may be of another CPU model.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure this machine's rates and save them for later sessions; an interrupted run is continued by the next one.
+
+    The file is walle/rates.json in the user's cache folder. Without it, sessions have rates that are shipped for this
+    CPU's family, or a formula's; `walle model plan` shows which.
+    """
+    from walle.engine_ext import rates
+
+    if use is not None and (minutes is not None or output is not None):
+        raise typer.BadParameter("measures nothing, so that --minutes and --output have no meaning", param_hint="--use")
+    if force and use is None:
+        raise typer.BadParameter("needs --use FILE", param_hint="--force")
+    path = rates.cache_path()
+    report: dict[str, Any] = {"file": str(path), "cpu": rates.cpu_model()}
+    if use is not None:
+        try:
+            found = rates.read_portable(use, any_cpu=force)
+        except ValueError as error:
+            advice = (
+                "" if force else "; measure this machine: walle model calibrate, or use the file all the same: --force"
+            )
+            raise ConfigError(f"{use}: {error}{advice}") from error
+        _save(found, path)
+    else:
+        found, seconds = _measure(path, _QUICK_S if minutes is None else 60 * minutes, as_json=as_json)
+        report["measured_s"] = seconds
+    if output is not None:
+        _save(found, output)
+    if as_json:
+        emit(report | {"rates": found}, as_json=True)
+        return
+    rows = [
+        {"backend": name} | {f"{rate}, {_UNITS[rate]}": f"{value / 1e3:.1f}" for rate, value in one.items()}
+        for name, one in found.items()
+    ]
+    emit_rows(rows, as_json=False, title=rates.cpu_model())
+    emit(None, as_json=False, text=escape(f"saved in {path}" + (f" and {output}" if output is not None else "")))
+
+
+def _measure(path: Path, total_s: float, *, as_json: bool) -> tuple[Any, float]:
+    """Return the rates of this machine, which are then in the file, and the seconds of measuring, earlier runs' too."""
+    from walle.engine_ext.calibration import Calibration
+    from walle.engine_ext.session import backends
+
+    slices = path.with_name(_SLICES)
+    calibration = Calibration(slices, [backend.name for backend in backends() if backend.available])
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    progress = Progress(
+        *columns, console=progress_console, transient=True, disable=as_json or not progress_console.is_terminal
+    )
+    with interruptible("measuring; the next calibration continues from here"), progress:
+        bar = progress.add_task("measuring", total=total_s, completed=calibration.measured_s)
+        try:
+            calibration.measure(total_s, lambda measured_s: progress.update(bar, completed=measured_s))
+        except OSError as error:
+            raise ConfigError(f"{slices}: {error.strerror or error}") from error
+    found = calibration.rates()
+    _save(found, path)
+    calibration.remove()
+    return found, calibration.measured_s
+
+
+def _save(found: Any, path: Path) -> None:
+    from walle.engine_ext import rates
+
+    try:
+        rates.save(found, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
