@@ -81,6 +81,7 @@ print(json.dumps([plan.backend, plan.source, plan.costs, [(op.predicted_us, op.c
 IN_VM = """
 import asyncio, json, sys
 from pathlib import Path
+from walle.vm import VM, VmHost
 host = VmHost() if sys.argv[3] == "host" else None
 vm = VM(sys.argv[2], host=host)
 print(json.dumps(asyncio.run(vm.call("run", Path(sys.argv[1]).read_bytes()))))

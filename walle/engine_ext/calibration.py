@@ -1,7 +1,7 @@
-"""Calibration of this machine: its rates (P of eq. 3, §4.1) measured in short slices, which an interruption does not lose.
+"""Calibration of this machine: its rates (P of eq. 3, §4.1), measured in short slices that an interruption leaves.
 
-Slices of the backends take turns, so that other work on the machine disturbs all of them alike, and a rate is the median
-of its slices.
+Slices of the backends take turns, so that other work on the machine disturbs all of them alike, and a rate is the
+median of its slices.
 """
 
 import json
@@ -18,8 +18,8 @@ from walle.engine_ext.rates import Rates, identity
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
-_SLICE_S = 0.05  # for each rate of a backend
-_KEEP_S = 10.0  # between two writes of the slices
+_SLICE_S = 0.05  # seconds of measuring each rate of a backend
+_KEEP_S = 10.0  # seconds between two writes of the slices
 _MEMORY = ("streamed", "moved")  # rates of the machine's memory, the same for all backends
 
 type Slices = dict[str, dict[str, list[float]]]  # backend → rate → one number for each slice

@@ -1,8 +1,8 @@
 """Calibrated rates of this machine's backends (P of eq. 3, §4.1), kept in a file in the user's cache folder.
 
-Sessions use the file's rates for this CPU, backend and engine version. For other backends the engine has rates that are
-shipped for the CPU's family, or computed by a formula; it never measures by itself. Only `save` writes the file, and only
-`walle model calibrate` calls it.
+Sessions use the file's rates for this CPU, backend and engine version. For other backends the engine has rates that
+are shipped for the CPU's family, or computed by a formula; it never measures by itself. Only `save` writes the file,
+and only `walle model calibrate` calls it.
 """
 
 import functools
@@ -75,13 +75,15 @@ def read_portable(path: Path, *, any_cpu: bool) -> Rates:
     entries = _entries(path)
     fitting = [entry for entry in entries if entry["engine"] == _version()]
     if not fitting:
-        found = ", ".join(sorted({entry["engine"] for entry in entries})) or "none"
-        raise ValueError(
-            f"it has no rates for version {_version()} of the engine, but for: {found}; measure them again"
-        )
+        versions = ", ".join(sorted({entry["engine"] for entry in entries})) or "none"
+        raise ValueError(f"its rates are for engine version {versions}, and this is {_version()}: measure them again")
     chosen = [entry for entry in fitting if _mine(entry)] or (fitting if any_cpu else [])
     if not chosen:
-        raise ValueError(f"its rates are for {', '.join(entry['cpu'] for entry in fitting)}, and this is {cpu_model()}")
+        cpus = ", ".join(entry["cpu"] for entry in fitting)
+        raise ValueError(
+            f"its rates are for {cpus}, and this is {cpu_model()}: measure here with walle model calibrate, or use them"
+            " anyway with --force"
+        )
     rates: Rates = chosen[0]["rates"]
     if any(one.keys() != _core.rates("scalar").keys() for one in rates.values()):
         raise ValueError("its rates do not have this engine's names; measure them again")

@@ -81,9 +81,9 @@ class Plan(NamedTuple):
         lines = [f"{op.name:{width}}  {_described(op)}" for op in self.ops]
         costs = ", ".join(f"{name} {_shown(us)}" for name, us in self.costs.items())
         lines.append(
-            f"backend {self.backend} (predicted: {costs}; source of costs: {self.source}), {len(self.ops)} steps, rasters {self.rasters_made} before "
-            f"merging and {self.rasters_left} after, arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, "
-            f"of which search {self.search_ms:.2f} ms"
+            f"backend {self.backend} (predicted: {costs}; source of costs: {self.source}), {len(self.ops)} steps, "
+            f"rasters {self.rasters_made} before merging and {self.rasters_left} after, "
+            f"arena {self.arena_bytes} bytes, planned in {self.plan_ms:.2f} ms, of which search {self.search_ms:.2f} ms"
         )
         return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""`walle model calibrate`: rates measured, interrupted and continued, written to a file, and used on another machine."""
+"""`walle model calibrate`: rates measured, interrupted and continued, and used on another machine."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 import walle
 from walle.cli import app
-from walle.engine_ext import calibration, rates
+from walle.engine_ext import _core, calibration, rates
 from walle.engine_ext.calibration import Calibration
 from walle.errors import ConfigError
 
 AVAILABLE = [backend.name for backend in walle.backends() if backend.available]
-SHORT = ("--minutes", "0.01")
+SHORT = ("--minutes", "0.002")
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_the_rates_that_sessions_use_are_saved(cache: Path, tmp_path: Path, monk
     assert found["file"] == str(cache)
     assert rates.read(cache) == found["rates"]
     assert list(found["rates"]) == AVAILABLE
-    assert found["measured_s"] >= 0.6
+    assert found["measured_s"] >= 0.12
     assert [path.name for path in cache.parent.iterdir()] == ["rates.json"]
     text = CliRunner().invoke(app, ["model", "calibrate", *SHORT]).stdout
     assert "GFLOP/s" in text
@@ -60,40 +60,29 @@ def test_rates_have_three_digits_and_memory_has_one_rate(cache: Path) -> None:
     assert len({(one["streamed"], one["moved"]) for one in found.values()}) == 1
 
 
-def interrupted() -> tuple[int, str]:
-    """Return the exit status and the output of a run of five minutes that Ctrl-C ends once it measures."""
+def test_an_interrupted_run_is_continued_by_the_next(cache: Path) -> None:
+    slices = cache.with_name("calibration.json")
     program = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from walle.cli import main; main()"
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nimport walle.cli; walle.cli.main()"
     )
     command = [sys.executable, "-c", program, "model", "calibrate", "--minutes", "5"]
-    slices = rates.cache_path().with_name("calibration.json")
-    before = slices.read_bytes() if slices.exists() else b""
     with subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True) as child:
         try:
             until = time.monotonic() + 60
-            while not slices.exists() or slices.read_bytes() == before:
+            while not slices.exists():
                 assert time.monotonic() < until
                 time.sleep(0.02)
             child.send_signal(signal.SIGINT)
             _, text = child.communicate(timeout=60)
         finally:
             child.kill()
-    return child.returncode, text
-
-
-def test_an_interrupted_run_is_continued_by_the_next(cache: Path) -> None:
-    slices = cache.with_name("calibration.json")
-    measured_s = [0.0]
-    for _ in range(2):
-        status, text = interrupted()
-        assert (status, text) == (130, "walle: stopped while measuring; the next calibration continues from here\n")
-        measured_s.append(json.loads(slices.read_bytes())["measured_s"])
-    assert sorted(set(measured_s)) == measured_s
+    message = "walle: stopped while measuring; the next calibration continues from here\n"
+    assert (child.returncode, text) == (130, message)
     assert not cache.exists()
-    kept = json.loads(slices.read_bytes())["slices"]
-    found = run("--minutes", (measured_s[-1] + 0.1) / 60)
-    assert measured_s[-1] + 0.1 <= found["measured_s"] < 2 * measured_s[-1] + 5
-    assert kept[AVAILABLE[0]]["panel"]
+    measured_s: float = json.loads(slices.read_bytes())["measured_s"]
+    assert measured_s > 0.15  # at least a slice of 0.05 s for each rate of a backend
+    found = run("--minutes", 0)
+    assert measured_s < found["measured_s"] < measured_s + 10
     assert [path.name for path in cache.parent.iterdir()] == ["rates.json"]
 
 
@@ -119,7 +108,7 @@ def test_the_median_of_slices_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     Calibration(path, ["scalar"]).measure(0)
     content = json.loads(path.read_bytes())
-    content["slices"]["scalar"] = dict.fromkeys(content["slices"]["scalar"], [1.0, 100.0, 12.3456, 2.0, 1e6])
+    content["slices"]["scalar"] = {rate: [1.0, 100.0, 12.3456, 2.0, 1e6] for rate in _core.rates("scalar")}
     path.write_text(json.dumps(content))
     assert set(Calibration(path, ["scalar"]).rates()["scalar"].values()) == {12.3}
 
@@ -183,7 +172,7 @@ def test_a_file_of_another_version_or_no_file_of_rates_is_refused(
         there.setattr(walle, "__version__", "0.0.0")
         run(*SHORT, "--output", file)
         cache.unlink()
-    with pytest.raises(ConfigError, match=r"for version .*, but for: 0\.0\.0"):
+    with pytest.raises(ConfigError, match=r"for engine version 0\.0\.0, and this is"):
         run("--use", file, "--force")
     rates.save({"scalar": {"panel": 1.0}}, file)
     with pytest.raises(ConfigError, match="do not have this engine's names"):

@@ -1,4 +1,4 @@
-"""`walle model calibrate`: the rates of this machine, measured, saved for later sessions, and taken to other machines."""
+"""`walle model calibrate`: the rates of this machine, measured and saved, or taken from a machine of its kind."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ def calibrate(
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.01, max=_MOST_MINUTES, help="How long to measure; by default a few seconds. Ctrl-C loses nothing."
+            min=0, max=_MOST_MINUTES, help="How long to measure; by default a few seconds. Ctrl-C loses nothing."
         ),
     ] = None,
     output: Annotated[
@@ -29,9 +29,7 @@ def calibrate(
     ] = None,
     use: Annotated[
         Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="Measure nothing; save the rates of a file that --output wrote."
-        ),
+        typer.Option(exists=True, dir_okay=False, help="Measure nothing; save the rates of an --output file."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="With --use: the file may be of another CPU model.")] = False,
     as_json: JsonFlag = False,
@@ -53,10 +51,7 @@ def calibrate(
         try:
             found = rates.read_portable(use, any_cpu=force)
         except ValueError as error:
-            advice = (
-                "" if force else "; measure this machine: walle model calibrate, or use the file all the same: --force"
-            )
-            raise ConfigError(f"{use}: {error}{advice}") from error
+            raise ConfigError(f"{use}: {error}") from error
         _save(found, path)
     else:
         found, seconds = _measure(path, _QUICK_S if minutes is None else 60 * minutes, as_json=as_json)
@@ -86,7 +81,8 @@ def _measure(path: Path, total_s: float, *, as_json: bool) -> tuple[Any, float]:
         *columns, console=progress_console, transient=True, disable=as_json or not progress_console.is_terminal
     )
     with interruptible("measuring; the next calibration continues from here"), progress:
-        bar = progress.add_task("measuring", total=total_s, completed=calibration.measured_s)
+        bar = progress.add_task("measuring", total=total_s)
+        progress.update(bar, completed=calibration.measured_s)
         try:
             calibration.measure(total_s, lambda measured_s: progress.update(bar, completed=measured_s))
         except OSError as error:

@@ -12,15 +12,15 @@ struct Cpu {
 Cpu this_cpu();
 
 struct ShippedRates {
-  std::string_view family;  // of CPUs, such as "AMD Zen 4"
-  std::string_view set;     // instruction set
+  std::string_view family;  // name of a CPU family, such as "AMD Zen 4"
+  std::string_view set;     // name of an instruction set
   Rates rates;
 };
 // Return what was measured for the CPU's family and an instruction set; null where nothing was.
 const ShippedRates* shipped_rates(const Cpu& cpu, std::string_view set) noexcept;
 
 // Return the rates of an instruction set by the widths of its vectors and a nominal clock; an unknown set has those of scalar.
-// Between two kinds of work or two sets they are about right, in microseconds they may be wrong by a factor of 3.
+// They are for comparisons of algorithms and sets; as times they may be far off.
 Rates formula_rates(std::string_view set) noexcept;
 
 }  // namespace walle
