@@ -22,7 +22,7 @@ _SLICE_S = 0.05  # seconds of measuring each rate of a backend
 _KEEP_S = 10.0  # seconds between two writes of the slices
 _MEMORY = ("streamed", "moved")  # rates of the machine's memory, the same for all backends
 
-type Slices = dict[str, dict[str, list[float]]]  # backend → rate → one number for each slice
+type Slices = dict[str, list[dict[str, float]]]  # backend → the rates of each slice
 
 
 class Calibration:
@@ -30,7 +30,7 @@ class Calibration:
 
     def __init__(self, path: Path, backends: Sequence[str]) -> None:
         self._path = path
-        self._slices: Slices = {name: {rate: [] for rate in _core.rates(name)} for name in backends}
+        self._slices: Slices = {name: [] for name in backends}
         self.measured_s = 0.0
         self._load()
 
@@ -45,11 +45,10 @@ class Calibration:
         """
         kept_s = -_KEEP_S  # the first slice is written, so that a folder that cannot be written is an error at once
         try:
-            while self.measured_s < total_s or not all(map(self._count, self._slices)):
-                backend = min(self._slices, key=self._count)
+            while self.measured_s < total_s or not all(self._slices.values()):
+                backend = min(self._slices, key=lambda name: len(self._slices[name]))
                 begin = time.perf_counter()
-                for rate, value in _core.measure_rates(backend, _SLICE_S).items():
-                    self._slices[backend][rate].append(value)
+                self._slices[backend].append(_core.measure_rates(backend, _SLICE_S))
                 self.measured_s += time.perf_counter() - begin
                 on_progress(self.measured_s)
                 if self.measured_s - kept_s >= _KEEP_S:
@@ -60,20 +59,15 @@ class Calibration:
 
     def rates(self) -> Rates:
         """Return the median of each rate to three significant digits, of all backends' slices for those of memory."""
-        found: Rates = {}
-        for name, slices in self._slices.items():
-            found[name] = {}
-            for rate, values in slices.items():
-                same = [value for one in self._slices.values() for value in one[rate]] if rate in _MEMORY else values
-                found[name][rate] = float(f"{statistics.median(same):.3g}")
-        return found
+        every = [slice_ for slices in self._slices.values() for slice_ in slices]
+        return {
+            name: {rate: _median([one[rate] for one in (every if rate in _MEMORY else slices)]) for rate in slices[0]}
+            for name, slices in self._slices.items()
+        }
 
     def remove(self) -> None:
         """Remove the file, so that the next calibration begins with nothing."""
         self._path.unlink(missing_ok=True)
-
-    def _count(self, backend: str) -> int:
-        return min(map(len, self._slices[backend].values()))
 
     def _keep(self) -> None:
         if self.measured_s == 0:
@@ -93,25 +87,26 @@ class Calibration:
             return
         if any(content.get(key) != value for key, value in identity().items()):
             return  # another machine's, in a home folder that several share, or another version's
-        if any(content["slices"].get(name, {}).keys() != rates.keys() for name, rates in self._slices.items()):
-            return  # other backends
-        self._slices = {name: content["slices"][name] for name in self._slices}
+        self._slices = {name: content["slices"].get(name, []) for name in self._slices}
         self.measured_s = float(content["measured_s"])
+
+
+def _median(values: list[float]) -> float:
+    return float(f"{statistics.median(values):.3g}")
 
 
 def _check(content: Any) -> None:
     fits = isinstance(content, dict) and content.get("format") == _FORMAT and _is_positive(content.get("measured_s"))
     slices = content.get("slices") if fits else None
-    if not isinstance(slices, dict) or not all(map(_are_slices, slices.values())):
+    if not isinstance(slices, dict) or not all(
+        isinstance(some, list) and all(map(_is_slice, some)) for some in slices.values()
+    ):
         raise ValueError(f"it is not a calibration's slices in format {_FORMAT}")
 
 
-def _are_slices(rates: Any) -> bool:
-    if not isinstance(rates, dict) or not all(isinstance(values, list) for values in rates.values()):
-        return False
-    return len({len(values) for values in rates.values()}) == 1 and all(
-        _is_positive(value) for values in rates.values() for value in values
-    )
+def _is_slice(rates: Any) -> bool:
+    names = _core.rates("scalar").keys()
+    return isinstance(rates, dict) and rates.keys() == names and all(map(_is_positive, rates.values()))
 
 
 def _is_positive(value: Any) -> bool:

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 import walle
 from walle.cli import app
-from walle.engine_ext import _core, calibration, rates
+from walle.engine_ext import calibration, rates
 from walle.engine_ext.calibration import Calibration
 from walle.errors import ConfigError
 
 AVAILABLE = [backend.name for backend in walle.backends() if backend.available]
+WHOLE = dict.fromkeys(("panel", "pairs", "lanes", "streamed", "moved"), 1.0)
 SHORT = ("--minutes", "0.002")
 
 
@@ -98,7 +99,7 @@ def test_each_backend_has_a_slice_of_each_rate_and_they_take_turns(tmp_path: Pat
     assert len(done) == len(AVAILABLE)  # nothing is left to measure
     again.measure(again.measured_s + 1e-6, done.append)
     assert len(done) == len(AVAILABLE) + 1
-    counts = {name: len(one["panel"]) for name, one in json.loads(path.read_bytes())["slices"].items()}
+    counts = {name: len(slices) for name, slices in json.loads(path.read_bytes())["slices"].items()}
     assert counts == dict.fromkeys(AVAILABLE, 1) | {AVAILABLE[0]: 2}
     again.remove()
     assert Calibration(path, AVAILABLE).measured_s == 0
@@ -108,7 +109,8 @@ def test_the_median_of_slices_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     Calibration(path, ["scalar"]).measure(0)
     content = json.loads(path.read_bytes())
-    content["slices"]["scalar"] = {rate: [1.0, 100.0, 12.3456, 2.0, 1e6] for rate in _core.rates("scalar")}
+    values = (1.0, 100.0, 12.3456, 2.0, 1e6)
+    content["slices"]["scalar"] = [dict.fromkeys(content["slices"]["scalar"][0], value) for value in values]
     path.write_text(json.dumps(content))
     assert set(Calibration(path, ["scalar"]).rates()["scalar"].values()) == {12.3}
 
@@ -125,9 +127,9 @@ def test_slices_of_another_machine_or_version_are_not_continued(key: str, tmp_pa
 @pytest.mark.parametrize(
     "broken",
     [
-        {"format": 2}, {"measured_s": -1}, {"measured_s": "1"}, {"slices": []}, {"slices": {"scalar": []}},
-        {"slices": {"scalar": {"panel": [1.0], "pairs": []}}}, {"slices": {"scalar": {"panel": ["fast"]}}},
-        {"slices": {"scalar": {"panel": [float("nan")]}}},
+        {"format": 2}, {"measured_s": -1}, {"measured_s": "1"}, {"slices": []}, {"slices": {"scalar": {}}},
+        {"slices": {"scalar": [{"panel": 1.0}]}}, {"slices": {"scalar": [WHOLE | {"panel": "fast"}]}},
+        {"slices": {"scalar": [WHOLE | {"panel": float("nan")}]}}, {"slices": {"scalar": [WHOLE, 1]}},
     ],
 )  # fmt: skip
 def test_broken_slices_are_ignored_with_a_warning(

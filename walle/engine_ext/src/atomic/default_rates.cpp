@@ -21,7 +21,7 @@ constexpr Family kFamilies[] = {{"AMD Zen 4", "AuthenticAMD", 25, {0x1, 0x6, 0x7
 // In operations and bytes per microsecond: panel, pairs, lanes, streamed, moved. Only what was measured is here.
 constexpr ShippedRates kShipped[] = {
     // EPYC (family 25, model 17), one core of a virtual machine: medians of 385 slices, measured as `walle model calibrate` does,
-    // in three runs of six minutes in all, while other work took both cores. Medians of the runs differ by at most 2.3 %.
+    // three runs in six minutes, while other work took both cores. Medians of the runs differ by at most 2.3 %.
     {"AMD Zen 4", "scalar", {4860, 4860, 2970, 39100, 101000}},
     {"AMD Zen 4", "avx2", {111000, 111000, 60300, 39100, 101000}},
     {"AMD Zen 4", "avx512", {117000, 117000, 74400, 39100, 101000}},
