@@ -19,10 +19,11 @@ _ATOMIC = (*_GEOMETRY, "kernels", "atomic")
 _OPERATORS = (*_ATOMIC, "geometry/composite", "atomic/products", "atomic/image", "atomic/linalg", "operators")
 # A plan is for any device: it reaches kernels through core/device.h and plan/kernel_set.h. `host` has those of the CPU.
 _PLAN = ("core", "geometry", "atomic", "operators", "graph", "plan")
-_HOST = (*_OPERATORS, "graph", "plan", "host")
+_HOST = (*_OPERATORS, "graph", "plan", "search", "host")
 _ROWS: dict[str, tuple[str, ...]] = {
     "core": (),
     "files": ("core",),
+    "search": ("core",),
     "geometry": ("core",),
     "geometry/transform": ("core", "geometry"),
     "geometry/composite": _GEOMETRY,

@@ -27,7 +27,7 @@ _MODULE_OF = {
     "convert": "walle.engine_ext.conversion",
     "operators": "walle.engine_ext.operators",
 }
-_SUBMODULES = frozenset({"cv", "np", "onnx_backend", "vm"})
+_SUBMODULES = frozenset({"cv", "np", "onnx_backend", "search", "vm"})
 
 __all__ = [
     "BackendInfo",
@@ -44,6 +44,7 @@ __all__ = [
     "np",
     "onnx_backend",
     "operators",
+    "search",
     "vm",
 ]
 

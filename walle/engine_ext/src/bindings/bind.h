@@ -14,6 +14,7 @@ void bind_files(pybind11::module_& module);
 void bind_fourier(pybind11::module_& module);
 void bind_ndarray(pybind11::module_& module);
 void bind_operators(pybind11::module_& module);
+void bind_search(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_tensor(pybind11::module_& module);
 void bind_ufunc(pybind11::module_& module);

@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_operators(module);
   walle::bind_array_functions(module);
   walle::bind_ufunc(module);
+  walle::bind_search(module);
   walle::bind_session(module);
   walle::bind_files(module);
   walle::bind_fourier(module);

@@ -1,0 +1,135 @@
+#include "search/core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/error.h"
+#include "search/branch_and_bound.h"
+#include "search/core_tables.h"
+#include "search/local_search.h"
+#include "search/message_passing.h"
+
+namespace walle::pbqp {
+
+namespace {
+
+constexpr int kMaxPasses = 64, kPassesEach = 4;
+constexpr double kLeastRise = 0.01;  // of the gap, by which further passes are worth their time
+constexpr double kLeastRemoved = 0.05;
+constexpr double kTolerance = 1e-12;
+constexpr std::int64_t kPerturbation = 20'000'000;  // elements
+
+int choice_count(const CostGraph& graph, const std::vector<int>& nodes) {
+  int count = 0;
+  for (const int node : nodes) count += graph.node(node).count();
+  return count;
+}
+
+bool all_remain(const CostGraph& graph, const std::vector<int>& nodes) {
+  return std::all_of(nodes.begin(), nodes.end(), [&](int node) { return graph.node(node).exists; });
+}
+
+}  // namespace
+
+// Normalises edges, and removes dominated choices until none is; returns whether that eliminated a node.
+bool CoreSolver::prune(const std::vector<int>& nodes) {
+  for (const int node : nodes) {
+    const std::vector<int> edges = graph_.node(node).edges;  // a copy, because edges are removed
+    for (const int e : edges)
+      if (graph_.edge(e).ends[0] == node) graph_.normalise(e);
+  }
+  for (bool any = true; any;) {
+    any = false;
+    for (const int node : nodes) any = graph_.prune_dominated(node) || any;
+    graph_.reduce();
+    if (!all_remain(graph_, nodes)) return true;
+  }
+  return false;
+}
+
+std::vector<int> CoreSolver::known_positions(const std::vector<int>& nodes) const {
+  std::vector<int> positions;
+  for (const int node : nodes) {
+    const std::vector<int>& choices = graph_.node(node).choices;
+    const auto found = std::lower_bound(choices.begin(), choices.end(), known_[node]);
+    if (found == choices.end() || *found != known_[node]) return {};
+    positions.push_back(static_cast<int>(found - choices.begin()));
+  }
+  return positions;
+}
+
+void CoreSolver::remember(const std::vector<int>& nodes, const std::vector<int>& positions) {
+  for (std::size_t k = 0; k < nodes.size(); ++k) known_[nodes[k]] = graph_.node(nodes[k]).choices[positions[k]];
+}
+
+void CoreSolver::fix(const std::vector<int>& nodes) {
+  for (const int node : nodes) {
+    const std::vector<int>& choices = graph_.node(node).choices;
+    graph_.fix(node, static_cast<int>(std::lower_bound(choices.begin(), choices.end(), known_[node]) - choices.begin()));
+  }
+}
+
+void CoreSolver::advance(const std::vector<int>& nodes) {
+  if (prune(nodes)) return;
+  const int count_before = choice_count(graph_, nodes);
+  MessagePassing messages(graph_, nodes);
+  double cost = kInfinity;
+  const auto consider = [&](const CoreTables& tables, const std::vector<int>& positions) {
+    if (positions.empty()) return;
+    const double sum = messages.bound() + tables.cost(positions);
+    if (sum >= cost) return;
+    cost = sum;
+    remember(nodes, positions);
+  };
+  const auto tolerance = [&] {
+    magnitude_ = std::max({magnitude_, messages.magnitude(), std::abs(messages.bound())});
+    return kTolerance * magnitude_;
+  };
+
+  double last = -kInfinity;
+  for (int pass = 0; pass < kMaxPasses; pass += kPassesEach) {
+    for (int k = 0; k < kPassesEach; ++k) messages.pass();
+    messages.settle();
+    const CoreTables tables(graph_, nodes);
+    if (pass == 0) consider(tables, known_positions(nodes));
+    LocalSearch search(tables, graph_);
+    std::vector<int> positions = search.greedy();
+    search.descend(positions);
+    consider(tables, positions);
+    if (cost - messages.bound() <= tolerance()) return fix(nodes);
+    if (messages.bound() - last < kLeastRise * (cost - messages.bound())) break;
+    last = messages.bound();
+  }
+
+  const auto forbid = [&] {
+    if (cost == kInfinity) return false;
+    messages.forbid_above(cost - messages.bound() + tolerance());
+    graph_.reduce();
+    return !all_remain(graph_, nodes) || choice_count(graph_, nodes) < (1 - kLeastRemoved) * count_before;
+  };
+  if (forbid()) return;
+  messages.settle();
+  {
+    const CoreTables tables(graph_, nodes);
+    std::vector<int> positions = known_positions(nodes);
+    LocalSearch search(tables, graph_);
+    if (positions.empty()) positions = search.greedy();
+    search.perturb(positions, kPerturbation);
+    consider(tables, positions);
+  }
+  if (forbid()) return;
+  messages.settle();
+  const CoreTables tables(graph_, nodes);
+  const BranchAndBoundResult found = branch_and_bound(tables, graph_, cost - messages.bound(), tolerance(), steps_);
+  consider(tables, found.positions);
+  if (cost == kInfinity)
+    throw Error(ErrorKind::model,
+                found.is_complete ? "every assignment costs infinity: the choices of node " + std::to_string(nodes[0]) +
+                                        " and of the nodes connected to it cannot be combined"
+                                  : "no assignment of finite cost was found within the limit of steps; raise max_steps");
+  is_exact_ = is_exact_ && found.is_complete;
+  fix(nodes);
+}
+
+}  // namespace walle::pbqp

@@ -1,0 +1,326 @@
+#include "search/cost_graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <unordered_map>
+
+#include "core/error.h"
+
+namespace walle::pbqp {
+
+namespace {
+
+[[noreturn]] void refuse(const CostMatrix& matrix, const std::string& place, bool is_node) {
+  for (int i = 0; i < matrix.rows; ++i)
+    for (int j = 0; j < matrix.columns; ++j) {
+      if (matrix.at(i, j) > -kInfinity) continue;
+      const std::string choice = is_node ? std::to_string(j) : "(" + std::to_string(i) + ", " + std::to_string(j) + ")";
+      throw Error(ErrorKind::model, place + ": the cost of choice " + choice + " is " +
+                                        (matrix.at(i, j) < 0 ? "-infinity" : "NaN") +
+                                        "; costs are finite, or +infinity for what is forbidden");
+    }
+  throw Error(ErrorKind::model, place + ": the costs are too large: the largest of each node and edge may be 1e300 in sum");
+}
+
+[[noreturn]] void refuse_all_choices(std::size_t node) {
+  throw Error(ErrorKind::model, "every assignment costs infinity: no choice of node " + std::to_string(node) +
+                                    " is compatible with those of other nodes");
+}
+
+void accumulate(std::vector<double>& sum, const std::vector<double>& costs) noexcept {
+  for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += costs[c];
+}
+
+void subtract_finite(CostMatrix& matrix, const std::vector<double>& minima, bool rows) {
+  std::vector<double> shift(minima.size());
+  bool any = false;
+  for (std::size_t i = 0; i < minima.size(); ++i) {
+    shift[i] = minima[i] < kInfinity ? -minima[i] : 0;
+    any = any || shift[i] != 0;
+  }
+  if (!any) return;
+  if (rows)
+    add_to_rows(matrix, shift.data());
+  else
+    add_to_columns(matrix, shift.data());
+}
+
+// Returns whether nothing but rounding remains of a matrix from which these sums were subtracted.
+bool is_zero(const CostMatrix& matrix, const std::vector<double>& rows, const std::vector<double>& columns) noexcept {
+  constexpr double kRounding = 4 * std::numeric_limits<double>::epsilon();
+  for (int i = 0; i < matrix.rows; ++i) {
+    if (rows[i] == kInfinity) continue;
+    const double* cost = matrix.row(i);
+    for (int j = 0; j < matrix.columns; ++j)
+      if (cost[j] > 0 && columns[j] < kInfinity && cost[j] > kRounding * (std::abs(rows[i]) + std::abs(columns[j]))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+CostGraph::CostGraph(const PbqpProblem& problem) {
+  add_nodes(problem);
+  std::unordered_map<std::uint64_t, int> edge_of;
+  for (const PbqpEdge& given : problem.edges) {
+    const auto [low, high] = std::minmax(given.u, given.v);
+    const std::uint64_t key = static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high);
+    const auto [found, is_new] = edge_of.try_emplace(key, static_cast<int>(edges_.size()));
+    CostMatrix matrix = selected(given.costs, nodes_[given.u].choices, nodes_[given.v].choices);
+    proceed(matrix.work());
+    if (!is_new) {
+      Edge& edge = edges_[found->second];
+      add_to(edge.costs, edge.ends[0] == given.u ? matrix : transposed(matrix));
+      continue;
+    }
+    for (const int end : {given.u, given.v}) nodes_[end].edges.push_back(static_cast<int>(edges_.size()));
+    edges_.push_back({{given.u, given.v}, std::move(matrix)});
+  }
+  for (int e = 0; e < static_cast<int>(edges_.size()); ++e)
+    if (edges_[e].exists && is_separable(edges_[e].costs)) normalise(e);
+  for (int i = 0; i < node_count(); ++i) touch(i);
+}
+
+// Adds the nodes without those choices whose least cost is above the highest cost of another one: most, in a network.
+void CostGraph::add_nodes(const PbqpProblem& problem) {
+  double total = 0;
+  const auto check = [&](const CostMatrix& costs, const std::string& place, bool is_node) {
+    const Extremes extremes = extremes_of(costs);
+    if (!extremes.is_valid) refuse(costs, place, is_node);
+    for (const double x : extremes.row_maxima)
+      if (x == kInfinity) {
+        total += largest_finite(costs);
+        break;
+      }
+    double largest = 0;
+    for (const std::vector<double>* costs_of : {&extremes.row_minima, &extremes.row_maxima})
+      for (const double x : *costs_of)
+        if (x < kInfinity) largest = std::max(largest, std::abs(x));
+    total += largest;
+    if (total > PbqpProblem::kMaxCost) refuse(costs, place, is_node);
+    return extremes;
+  };
+  for (std::size_t i = 0; i < problem.costs.size(); ++i) {
+    const std::vector<double>& costs = problem.costs[i];
+    const std::string place = "node " + std::to_string(i);
+    if (costs.empty()) throw Error(ErrorKind::model, place + " has no choices; each node needs one or more costs");
+    check(CostMatrix::view(1, static_cast<int>(costs.size()), costs.data()), place, true);
+  }
+  std::vector<std::vector<double>> lowest = problem.costs, highest = problem.costs;
+  for (const PbqpEdge& edge : problem.edges) {
+    proceed(4 * edge.costs.work());
+    const Extremes extremes = check(edge.costs, "edge (" + std::to_string(edge.u) + ", " + std::to_string(edge.v) + ")", false);
+    accumulate(lowest[edge.u], extremes.row_minima);
+    accumulate(highest[edge.u], extremes.row_maxima);
+    accumulate(lowest[edge.v], extremes.column_minima);
+    accumulate(highest[edge.v], extremes.column_maxima);
+  }
+  nodes_.resize(problem.costs.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const double limit = *std::min_element(highest[i].begin(), highest[i].end());
+    for (std::size_t c = 0; c < lowest[i].size(); ++c) {
+      if (lowest[i][c] > limit || lowest[i][c] == kInfinity) continue;
+      nodes_[i].choices.push_back(static_cast<int>(c));
+      nodes_[i].costs.push_back(problem.costs[i][c]);
+    }
+    if (nodes_[i].choices.empty()) refuse_all_choices(i);
+  }
+}
+
+void CostGraph::touch(int node) {
+  const Node& at = nodes_[node];
+  if (!at.exists) return;
+  if (at.edges.size() <= 1 || at.count() == 1)
+    ready_.push_back(node);
+  else if (at.edges.size() == 2)
+    paths_.push_back(node);
+}
+
+int CostGraph::edge_between(int u, int v) const noexcept {
+  const bool fewer = nodes_[u].edges.size() <= nodes_[v].edges.size();
+  const int from = fewer ? u : v, to = fewer ? v : u;
+  for (const int e : nodes_[from].edges)
+    if (edges_[e].other(from) == to) return e;
+  return -1;
+}
+
+void CostGraph::detach(int edge, int node) {
+  std::vector<int>& edges = nodes_[node].edges;
+  edges.erase(std::find(edges.begin(), edges.end(), edge));
+  touch(node);
+}
+
+void CostGraph::add_edge(int u, int v, CostMatrix costs) {
+  int e = edge_between(u, v);
+  if (e < 0) {
+    e = static_cast<int>(edges_.size());
+    edges_.push_back({{u, v}, std::move(costs)});
+    for (const int end : {u, v}) {
+      nodes_[end].edges.push_back(e);
+      touch(end);
+    }
+  } else {
+    const CostMatrix added = edges_[e].ends[0] == u ? std::move(costs) : transposed(costs);
+    add_to(edges_[e].costs, added);
+    touch(u);
+    touch(v);
+  }
+  if (is_separable(edges_[e].costs)) normalise(e);
+}
+
+void CostGraph::normalise(int edge) {
+  Edge& at = edges_[edge];
+  if (!at.exists) return;
+  proceed(4 * at.costs.work());
+  const std::vector<double> rows = row_minima(at.costs);
+  subtract_finite(at.costs, rows, true);
+  const std::vector<double> columns = column_minima(at.costs);
+  subtract_finite(at.costs, columns, false);
+  const auto [u, v] = at.ends;
+  if (is_zero(at.costs, rows, columns)) {
+    at.exists = false;
+    at.costs = {};
+    detach(edge, u);
+    detach(edge, v);
+  }
+  add_costs(u, rows);
+  add_costs(v, columns);
+}
+
+void CostGraph::add_costs(int node, const std::vector<double>& costs) {
+  Node& at = nodes_[node];
+  bool forbids = false;
+  for (int c = 0; c < at.count(); ++c) {
+    at.costs[c] += costs[c];
+    forbids = forbids || at.costs[c] == kInfinity;
+  }
+  if (!forbids) return;
+  std::vector<char> removed(at.costs.size());
+  for (int c = 0; c < at.count(); ++c) removed[c] = at.costs[c] == kInfinity;
+  remove_choices(node, removed);
+}
+
+void CostGraph::remove_choices(int node, const std::vector<char>& removed) {
+  Node& at = nodes_[node];
+  std::vector<int> kept;
+  for (int c = 0; c < at.count(); ++c)
+    if (!removed[c]) kept.push_back(c);
+  if (static_cast<int>(kept.size()) == at.count()) return;
+  if (kept.empty()) refuse_all_choices(static_cast<std::size_t>(node));
+  for (const int e : at.edges) {
+    Edge& edge = edges_[e];
+    std::vector<int> all(nodes_[edge.other(node)].choices.size());
+    for (std::size_t j = 0; j < all.size(); ++j) all[j] = static_cast<int>(j);
+    edge.costs = edge.side(node) == 0 ? selected(edge.costs, kept, all) : selected(edge.costs, all, kept);
+    proceed(edge.costs.work());
+  }
+  for (std::size_t c = 0; c < kept.size(); ++c) {
+    at.costs[c] = at.costs[kept[c]];
+    at.choices[c] = at.choices[kept[c]];
+  }
+  at.costs.resize(kept.size());
+  at.choices.resize(kept.size());
+  touch(node);
+}
+
+void CostGraph::fix(int node, int position) {
+  std::vector<char> removed(nodes_[node].choices.size(), 1);
+  removed[position] = 0;
+  remove_choices(node, removed);
+  fold_single(node);
+}
+
+void CostGraph::fold_single(int node) {
+  Node& at = nodes_[node];
+  at.exists = false;
+  const std::vector<int> edges = std::move(at.edges);
+  at.edges.clear();
+  for (const int e : edges) {
+    Edge& edge = edges_[e];
+    const int neighbour = edge.other(node);
+    edge.exists = false;
+    const std::vector<double> costs(edge.costs.data(), edge.costs.data() + edge.costs.size());  // one row or one column
+    detach(e, neighbour);
+    add_costs(neighbour, costs);
+  }
+  eliminated_.push_back({node, {0.0}, at.choices, {}});
+}
+
+void CostGraph::eliminate(int node) {
+  Node& at = nodes_[node];
+  Elimination elimination{node, at.costs, at.choices, {}};
+  at.exists = false;
+  const std::vector<int> edges = std::move(at.edges);
+  at.edges.clear();
+  CostMatrix ways[2];  // from the neighbours through the node: [neighbour, node] with the node's cost, and [node, neighbour]
+  for (std::size_t k = 0; k < edges.size(); ++k) {
+    Edge& edge = edges_[edges[k]];
+    const int neighbour = edge.other(node);
+    edge.exists = false;
+    proceed(edge.costs.work());
+    const bool node_is_row = edge.side(node) == 0;
+    ways[k] = node_is_row == (k == 0) ? transposed(edge.costs) : edge.costs;
+    elimination.links.push_back({neighbour, nodes_[neighbour].choices, std::move(edge)});
+    edge.costs = {};
+    detach(edges[k], neighbour);
+  }
+  if (!edges.empty()) add_to_columns(ways[0], elimination.costs.data());
+  std::vector<int> neighbours;
+  for (const Elimination::Link& link : elimination.links) neighbours.push_back(link.neighbour);
+  eliminated_.push_back(std::move(elimination));
+  if (edges.size() == 1) {
+    add_costs(neighbours[0], row_minima(ways[0]));
+  } else if (edges.size() == 2) {
+    proceed(ways[0].work() * ways[1].columns);
+    add_edge(neighbours[0], neighbours[1], min_plus(ways[0], ways[1]));
+  }
+}
+
+void CostGraph::reduce() {
+  while (!ready_.empty() || !paths_.empty()) {
+    std::vector<int>& from = ready_.empty() ? paths_ : ready_;
+    const int node = from.back();
+    from.pop_back();
+    const Node& at = nodes_[node];
+    if (!at.exists) continue;
+    if (at.count() == 1)
+      fold_single(node);
+    else if (at.edges.size() <= 2)
+      eliminate(node);
+  }
+}
+
+std::vector<int> CostGraph::component() {
+  while (first_remaining_ < node_count() && !nodes_[first_remaining_].exists) ++first_remaining_;
+  if (first_remaining_ == node_count()) return {};
+  std::vector<int> found{first_remaining_};
+  std::vector<char> seen(nodes_.size());
+  seen[first_remaining_] = 1;
+  for (std::size_t next = 0; next < found.size(); ++next)
+    for (const int e : nodes_[found[next]].edges) {
+      const int neighbour = edges_[e].other(found[next]);
+      if (!seen[neighbour]) found.push_back(neighbour);
+      seen[neighbour] = 1;
+    }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<int> CostGraph::choices() const {
+  std::vector<int> result(nodes_.size(), -1);
+  for (auto at = eliminated_.rbegin(); at != eliminated_.rend(); ++at) {
+    std::vector<double> costs = at->costs;
+    for (const Elimination::Link& link : at->links) {
+      const auto found = std::lower_bound(link.choices.begin(), link.choices.end(), result[link.neighbour]);
+      const auto position = static_cast<int>(found - link.choices.begin());
+      const int side = link.edge.ends[0] == at->node ? 0 : 1;
+      for (std::size_t c = 0; c < costs.size(); ++c) costs[c] += link.edge.at(side, static_cast<int>(c), position);
+    }
+    result[at->node] = at->choices[std::min_element(costs.begin(), costs.end()) - costs.begin()];
+  }
+  return result;
+}
+
+}  // namespace walle::pbqp

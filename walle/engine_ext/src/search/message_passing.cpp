@@ -1,0 +1,103 @@
+#include "search/message_passing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace walle::pbqp {
+
+void MessagePassing::collect(int node) {
+  std::vector<double>& costs = graph_.costs_of(node);
+  bool forbids = false;
+  for (const int e : graph_.node(node).edges) {
+    CostMatrix& matrix = graph_.matrix_of(e);
+    const bool is_row = graph_.edge(e).side(node) == 0;
+    graph_.proceed(4 * matrix.work());
+    std::vector<double> minima = is_row ? row_minima(matrix) : column_minima(matrix);
+    bool any = false;
+    for (std::size_t c = 0; c < minima.size(); ++c) {
+      costs[c] += minima[c];
+      any = any || minima[c] != 0;
+      forbids = forbids || minima[c] == kInfinity;
+      minima[c] = minima[c] == kInfinity ? 0 : -minima[c];
+    }
+    if (!any) continue;
+    if (is_row)
+      add_to_rows(matrix, minima.data());
+    else
+      add_to_columns(matrix, minima.data());
+  }
+  if (forbids) {
+    std::vector<char> removed(costs.size());
+    for (std::size_t c = 0; c < costs.size(); ++c) removed[c] = costs[c] == kInfinity;
+    graph_.remove_choices(node, removed);
+  }
+  const double least = *std::min_element(costs.begin(), costs.end());
+  bound_ += least;
+  magnitude_ += std::abs(least);
+  for (double& cost : costs) cost -= least;
+}
+
+void MessagePassing::distribute(int node, bool forward) {
+  int ahead = 0, behind = 0;
+  for (const int e : graph_.node(node).edges) ++(graph_.edge(e).other(node) > node ? ahead : behind);
+  if (!forward) std::swap(ahead, behind);
+  if (ahead == 0) return;
+  std::vector<double>& costs = graph_.costs_of(node);
+  std::vector<double> share(costs.size());
+  for (std::size_t c = 0; c < costs.size(); ++c) {
+    share[c] = costs[c] / std::max(ahead, behind);
+    costs[c] = ahead >= behind ? 0 : costs[c] - ahead * share[c];
+  }
+  for (const int e : graph_.node(node).edges) {
+    if ((graph_.edge(e).other(node) > node) != forward) continue;
+    if (graph_.edge(e).side(node) == 0)
+      add_to_rows(graph_.matrix_of(e), share.data());
+    else
+      add_to_columns(graph_.matrix_of(e), share.data());
+  }
+}
+
+void MessagePassing::pass() {
+  for (const int node : nodes_) {
+    collect(node);
+    distribute(node, true);
+  }
+  for (auto node = nodes_.rbegin(); node != nodes_.rend(); ++node) {
+    collect(*node);
+    distribute(*node, false);
+  }
+}
+
+void MessagePassing::settle() {
+  for (const int node : nodes_) collect(node);
+}
+
+int MessagePassing::forbid_above(double slack) {
+  int count = 0;
+  for (const int node : nodes_) {
+    const std::vector<double>& costs = graph_.node(node).costs;
+    for (const int e : graph_.node(node).edges) {
+      if (graph_.edge(e).side(node) != 0) continue;
+      CostMatrix& matrix = graph_.matrix_of(e);
+      const std::vector<double>& others = graph_.node(graph_.edge(e).other(node)).costs;
+      for (int i = 0; i < matrix.rows; ++i) {
+        double* cost = matrix.mutable_row(i);
+        for (int j = 0; j < matrix.columns; ++j)
+          if (cost[j] + costs[i] + others[j] > slack) cost[j] = kInfinity;
+      }
+    }
+  }
+  for (const int node : nodes_) {
+    const std::vector<double>& costs = graph_.node(node).costs;
+    std::vector<char> removed(costs.size());
+    for (std::size_t c = 0; c < costs.size(); ++c) {
+      removed[c] = costs[c] > slack;
+      count += removed[c];
+    }
+    graph_.remove_choices(node, removed);
+  }
+  return count;
+}
+
+}  // namespace walle::pbqp
