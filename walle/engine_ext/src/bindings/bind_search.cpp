@@ -31,7 +31,8 @@ std::tuple<std::vector<int>, double, bool> solved_pbqp(const py::sequence& node_
     if (given.ndim() != 2) throw Error(ErrorKind::shape, "costs of an edge have the shape " + to_string(given.shape()));
     auto u = py::cast<int>(edge[0]), v = py::cast<int>(edge[1]);
     // NumPy often makes matrices in column-major order: no copy either.
-    const Tensor turned = view(given, {given.shape()[1], given.shape()[0]}, {given.strides()[1], given.strides()[0]}, given.offset());
+    const Tensor turned =
+        view(given, {given.shape()[1], given.shape()[0]}, {given.strides()[1], given.strides()[0]}, given.offset());
     if (!given.contiguous() && turned.contiguous()) {
       given = turned;
       std::swap(u, v);

@@ -18,7 +18,8 @@ constexpr int kMaxPasses = 64, kPassesEach = 4;
 constexpr double kLeastRise = 0.01;  // of the gap, by which further passes are worth their time
 constexpr double kLeastRemoved = 0.05;
 constexpr double kTolerance = 1e-12;
-constexpr std::int64_t kPerturbation = 20'000'000;  // elements
+constexpr std::int64_t kQuickSteps = 5'000;
+constexpr std::int64_t kAnnealing = 20'000'000;  // elements
 
 int choice_count(const CostGraph& graph, const std::vector<int>& nodes) {
   int count = 0;
@@ -41,7 +42,7 @@ bool CoreSolver::prune(const std::vector<int>& nodes) {
   }
   for (bool any = true; any;) {
     any = false;
-    for (const int node : nodes) any = graph_.prune_dominated(node) || any;
+    for (const int node : nodes) any = graph_.prune_dominated(node, known_[node]) || any;
     graph_.reduce();
     if (!all_remain(graph_, nodes)) return true;
   }
@@ -94,9 +95,9 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
     const CoreTables tables(graph_, nodes);
     if (pass == 0) consider(tables, known_positions(nodes));
     LocalSearch search(tables, graph_);
-    std::vector<int> positions = search.greedy();
-    search.descend(positions);
-    consider(tables, positions);
+    search.set_greedy();
+    search.descend();
+    consider(tables, search.positions());
     if (cost - messages.bound() <= tolerance()) return fix(nodes);
     if (messages.bound() - last < kLeastRise * (cost - messages.bound())) break;
     last = messages.bound();
@@ -109,26 +110,36 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
     return !all_remain(graph_, nodes) || choice_count(graph_, nodes) < (1 - kLeastRemoved) * count_before;
   };
   if (forbid()) return;
-  messages.settle();
-  {
+  const auto search_all = [&](std::int64_t steps) {
+    messages.settle();
+    const CoreTables tables(graph_, nodes);
+    std::int64_t rest = std::min(steps, steps_);
+    steps_ -= rest;
+    const BranchAndBoundResult found = branch_and_bound(tables, graph_, cost - messages.bound(), tolerance(), rest);
+    steps_ += std::max<std::int64_t>(rest, 0);
+    consider(tables, found.positions);
+    return found.is_complete;
+  };
+  bool is_complete = search_all(kQuickSteps);
+  if (!is_complete) {
     const CoreTables tables(graph_, nodes);
     std::vector<int> positions = known_positions(nodes);
     LocalSearch search(tables, graph_);
-    if (positions.empty()) positions = search.greedy();
-    search.perturb(positions, kPerturbation);
-    consider(tables, positions);
+    if (positions.empty())
+      search.set_greedy();
+    else
+      search.set(std::move(positions));
+    search.anneal(kAnnealing);
+    consider(tables, search.positions());
+    if (forbid()) return;
+    is_complete = search_all(steps_);
   }
-  if (forbid()) return;
-  messages.settle();
-  const CoreTables tables(graph_, nodes);
-  const BranchAndBoundResult found = branch_and_bound(tables, graph_, cost - messages.bound(), tolerance(), steps_);
-  consider(tables, found.positions);
   if (cost == kInfinity)
-    throw Error(ErrorKind::model,
-                found.is_complete ? "every assignment costs infinity: the choices of node " + std::to_string(nodes[0]) +
-                                        " and of the nodes connected to it cannot be combined"
-                                  : "no assignment of finite cost was found within the limit of steps; raise max_steps");
-  is_exact_ = is_exact_ && found.is_complete;
+    throw Error(ErrorKind::model, is_complete
+                                      ? "every assignment costs infinity: the choices of node " + std::to_string(nodes[0]) +
+                                            " and of the nodes connected to it cannot be combined"
+                                      : "no assignment of finite cost was found within the limit of steps; raise max_steps");
+  is_exact_ = is_exact_ && is_complete;
   fix(nodes);
 }
 

@@ -15,11 +15,17 @@ CoreTables::CoreTables(const CostGraph& graph, const std::vector<int>& nodes) : 
     penalty += *std::max_element(node.costs.begin(), node.costs.end());
     for (const int e : node.edges) {
       const CostGraph::Edge& edge = graph.edge(e);
-      arcs[s].push_back({number(edge.other(nodes[s])), edge.side(nodes[s]) == 0 ? edge.costs : transposed(edge.costs)});
+      arcs[s].push_back({number(edge.other(nodes[s])), edge.side(nodes[s]) == 0 ? edge.costs : transposed(edge.costs), 0});
       penalty += largest_finite(edge.costs);
     }
     std::sort(arcs[s].begin(), arcs[s].end(), [](const Arc& a, const Arc& b) { return a.to < b.to; });
   }
+  for (int s = 0; s < size(); ++s)
+    for (Arc& arc : arcs[s]) {
+      const auto found =
+          std::lower_bound(arcs[arc.to].begin(), arcs[arc.to].end(), s, [](const Arc& a, int to) { return a.to < to; });
+      arc.back = static_cast<int>(found - arcs[arc.to].begin());
+    }
 }
 
 double CoreTables::cost(const std::vector<int>& positions) const noexcept {

@@ -10,6 +10,7 @@ struct CoreTables {
   struct Arc {
     int to = 0;
     CostMatrix costs;  // [choice of this node, choice of `to`]
+    int back = 0;      // index of the same edge at `to`
   };
   std::vector<std::vector<double>> costs;
   std::vector<std::vector<Arc>> arcs;  // each edge at both ends

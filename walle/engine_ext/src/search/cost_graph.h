@@ -48,8 +48,9 @@ class CostGraph {
   void normalise(int edge);
   // Removes choices that equal a cheaper one of the node in each edge.
   void prune_equal(int node);
-  // Removes choices where another one is no dearer for any choices of the neighbours; returns whether it removed any.
-  bool prune_dominated(int node);
+  // Removes choices where another one is no dearer for any choices of the neighbours; returns whether it removed any. Replaces
+  // `known`, the problem's index of a choice, by the other one where it is removed.
+  bool prune_dominated(int node, int& known);
   // Eliminates nodes of one choice (folded into their neighbours) and of degrees 0 to 2, until none exists.
   void reduce();
   // Returns the connected nodes that contain the smallest remaining one, ascending; empty where none remains.

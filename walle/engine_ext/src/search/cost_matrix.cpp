@@ -32,8 +32,8 @@ void lower(double* __restrict to, const double* x, const CostMatrix& b, const in
   int n = 0;
   for (; n + 4 <= count; n += 4) {
     const double x0 = x[used[n]], x1 = x[used[n + 1]], x2 = x[used[n + 2]], x3 = x[used[n + 3]];
-    const double *__restrict b0 = b.row(used[n]), *__restrict b1 = b.row(used[n + 1]);
-    const double *__restrict b2 = b.row(used[n + 2]), *__restrict b3 = b.row(used[n + 3]);
+    const double* __restrict b0 = b.row(used[n]), * __restrict b1 = b.row(used[n + 1]);
+    const double* __restrict b2 = b.row(used[n + 2]), * __restrict b3 = b.row(used[n + 3]);
     for (int j = 0; j < b.columns; ++j)
       to[j] = smaller(smaller(smaller(x0 + b0[j], x1 + b1[j]), smaller(x2 + b2[j], x3 + b3[j])), to[j]);
   }
@@ -110,7 +110,7 @@ CostMatrix min_plus(const CostMatrix& a, const CostMatrix& b) {
 Extremes extremes_of(const CostMatrix& matrix) {
   Extremes found{std::vector<double>(matrix.rows), std::vector<double>(matrix.rows),
                  std::vector<double>(matrix.columns, kInfinity), std::vector<double>(matrix.columns, -kInfinity)};
-  double *__restrict least = found.column_minima.data(), *__restrict most = found.column_maxima.data();
+  double* __restrict least = found.column_minima.data(), * __restrict most = found.column_maxima.data();
   for (int i = 0; i < matrix.rows; ++i) {
     const double* __restrict cost = matrix.row(i);
     int refused = 0;

@@ -1,23 +1,40 @@
 #include "search/local_search.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 #include <random>
+#include <utility>
 
 namespace walle::pbqp {
 
 namespace {
-// A smaller gain may be rounding, by which moves could go in circles.
-constexpr double kLeastGain = 1e-13;
 
-bool is_gain(double from, double to) noexcept { return to < from - kLeastGain * (from < 0 ? -from : from); }
+constexpr double kLeastGain = 1e-12;  // a smaller one may be rounding, by which moves could go in circles
+
+bool is_gain(double from, double to) noexcept { return to < from - kLeastGain * std::abs(from); }
+
+int cheapest(const std::vector<double>& costs) noexcept {
+  return static_cast<int>(std::min_element(costs.begin(), costs.end()) - costs.begin());
+}
+
 }  // namespace
 
-std::vector<int> LocalSearch::greedy() {
+void LocalSearch::set(std::vector<int> positions) {
+  positions_ = std::move(positions);
+  costs_ = tables_.costs;
+  for (int s = 0; s < tables_.size(); ++s)
+    for (const CoreTables::Arc& arc : tables_.arcs[s]) {
+      const double* added = arc.costs.row(positions_[s]);
+      std::vector<double>& costs = costs_[arc.to];
+      for (std::size_t c = 0; c < costs.size(); ++c) costs[c] += soft(added[c]);
+      work_ += arc.costs.columns;
+    }
+}
+
+void LocalSearch::set_greedy() {
   std::vector<int> positions(tables_.costs.size(), -1);
-  std::vector<double> costs;
   for (int s = 0; s < tables_.size(); ++s) {
-    costs = tables_.costs[s];
+    std::vector<double> costs = tables_.costs[s];
     for (const CoreTables::Arc& arc : tables_.arcs[s]) {
       const int chosen = positions[arc.to];
       const std::vector<double>& others = tables_.costs[arc.to];
@@ -32,53 +49,57 @@ std::vector<int> LocalSearch::greedy() {
         costs[c] += soft(least);
       }
     }
-    positions[s] = static_cast<int>(std::min_element(costs.begin(), costs.end()) - costs.begin());
+    positions[s] = cheapest(costs);
   }
-  return positions;
+  set(std::move(positions));
 }
 
-double LocalSearch::soft_cost(const std::vector<int>& positions) const noexcept {
+double LocalSearch::cost() const noexcept {
   double sum = 0;
   for (int s = 0; s < tables_.size(); ++s) {
-    sum += tables_.costs[s][positions[s]];
+    sum += tables_.costs[s][positions_[s]];
     for (const CoreTables::Arc& arc : tables_.arcs[s])
-      if (arc.to > s) sum += soft(arc.costs.at(positions[s], positions[arc.to]));
+      if (arc.to > s) sum += soft(arc.costs.at(positions_[s], positions_[arc.to]));
   }
   return sum;
 }
 
-void LocalSearch::conditional(int node, const std::vector<int>& positions, int except, std::vector<double>& costs) {
-  costs = tables_.costs[node];
+void LocalSearch::move(int node, int position) {
   for (const CoreTables::Arc& arc : tables_.arcs[node]) {
-    if (arc.to == except) continue;
-    const int chosen = positions[arc.to];
-    for (int c = 0; c < arc.costs.rows; ++c) costs[c] += soft(arc.costs.at(c, chosen));
+    const double *from = arc.costs.row(positions_[node]), *to = arc.costs.row(position);
+    double* costs = costs_[arc.to].data();
+    for (int c = 0; c < arc.costs.columns; ++c) costs[c] += soft(to[c]) - soft(from[c]);
+    work_ += 2 * arc.costs.columns;
   }
-  work_ += static_cast<std::int64_t>(costs.size() * tables_.arcs[node].size());
+  positions_[node] = position;
 }
 
-bool LocalSearch::improve_node(int node, std::vector<int>& positions) {
-  conditional(node, positions, -1, costs_);
-  const auto best = static_cast<int>(std::min_element(costs_.begin(), costs_.end()) - costs_.begin());
-  if (!is_gain(costs_[positions[node]], costs_[best])) return false;
-  positions[node] = best;
+bool LocalSearch::improve_node(int node) {
+  const int best = cheapest(costs_[node]);
+  work_ += tables_.count(node);
+  if (!is_gain(costs_[node][positions_[node]], costs_[node][best])) return false;
+  move(node, best);
   return true;
 }
 
-bool LocalSearch::improve_pair(int node, const CoreTables::Arc& arc, std::vector<int>& positions) {
-  conditional(node, positions, arc.to, costs_);
-  conditional(arc.to, positions, node, other_costs_);
-  const double present =
-      costs_[positions[node]] + other_costs_[positions[arc.to]] + soft(arc.costs.at(positions[node], positions[arc.to]));
-  const double least_other = *std::min_element(other_costs_.begin(), other_costs_.end());
+bool LocalSearch::improve_pair(int node, const CoreTables::Arc& arc, const CoreTables::Arc& back) {
+  const int at = positions_[node], other_at = positions_[arc.to];
+  own_ = costs_[node];
+  other_ = costs_[arc.to];
+  const double *with_other = back.costs.row(other_at), *with_own = arc.costs.row(at);
+  for (std::size_t c = 0; c < own_.size(); ++c) own_[c] -= soft(with_other[c]);
+  for (std::size_t c = 0; c < other_.size(); ++c) other_[c] -= soft(with_own[c]);
+  const double present = costs_[node][at] + other_[other_at];
+  const double least_other = *std::min_element(other_.begin(), other_.end());
   double best = present;
-  int best_i = positions[node], best_j = positions[arc.to];
+  int best_i = at, best_j = other_at;
+  work_ += arc.costs.rows + 2 * arc.costs.columns;
   for (int i = 0; i < arc.costs.rows; ++i) {
-    if (costs_[i] + least_other >= best) continue;
+    if (own_[i] + least_other >= best) continue;
     const double* cost = arc.costs.row(i);
     work_ += arc.costs.columns;
     for (int j = 0; j < arc.costs.columns; ++j) {
-      const double sum = costs_[i] + other_costs_[j] + soft(cost[j]);
+      const double sum = own_[i] + other_[j] + soft(cost[j]);
       if (sum < best) {
         best = sum;
         best_i = i;
@@ -87,43 +108,70 @@ bool LocalSearch::improve_pair(int node, const CoreTables::Arc& arc, std::vector
     }
   }
   if (!is_gain(present, best)) return false;
-  positions[node] = best_i;
-  positions[arc.to] = best_j;
+  move(node, best_i);
+  move(arc.to, best_j);
   return true;
 }
 
-void LocalSearch::descend(std::vector<int>& positions) {
+void LocalSearch::descend() {
   for (bool any = true; any;) {
     any = false;
     const std::int64_t before = work_;
-    for (int s = 0; s < tables_.size(); ++s) any = improve_node(s, positions) || any;
-    if (!any) {
-      for (int s = 0; s < tables_.size(); ++s)
-        for (const CoreTables::Arc& arc : tables_.arcs[s])
-          if (arc.to > s && improve_pair(s, arc, positions)) any = true;
-    }
+    for (int s = 0; s < tables_.size(); ++s) any = improve_node(s) || any;
+    for (int s = 0; s < tables_.size() && !any; ++s)
+      for (const CoreTables::Arc& arc : tables_.arcs[s]) {
+        if (arc.to < s) continue;
+        any = improve_pair(s, arc, tables_.arcs[arc.to][static_cast<std::size_t>(arc.back)]) || any;
+      }
     graph_.proceed(work_ - before);
   }
 }
 
-void LocalSearch::perturb(std::vector<int>& positions, std::int64_t elements) {
-  std::mt19937_64 random(1);
-  const auto below = [&](int count) { return static_cast<int>(random() % static_cast<std::uint64_t>(count)); };
-  double best = soft_cost(positions);
-  std::vector<int> trial;
-  for (work_ = 0; work_ < elements;) {
-    trial = positions;
-    const int changes = 2 + below(3);
-    for (int k = 0; k < changes; ++k) {
-      const int node = below(tables_.size());
-      trial[node] = below(tables_.count(node));
-    }
-    descend(trial);
-    const double cost = soft_cost(trial);
-    if (!is_gain(best, cost)) continue;
-    best = cost;
-    positions = trial;
+// The mean of what the second best choice of a node costs more than the best.
+double LocalSearch::mean_regret() const {
+  double sum = 0;
+  for (std::vector<double> costs : costs_) {
+    if (costs.size() < 2) continue;
+    std::nth_element(costs.begin(), costs.begin() + 1, costs.end());
+    sum += costs[1] - costs[0];
   }
+  return sum / tables_.size();
+}
+
+void LocalSearch::anneal(std::int64_t elements) {
+  std::mt19937_64 random(1);
+  const auto below = [](std::uint64_t bits, int count) {
+    return static_cast<int>((bits & 0xFFFFFFFFu) * static_cast<std::uint64_t>(count) >> 32);
+  };
+  constexpr int kRounds = 256;
+  constexpr double kHighest = 1.5;       // mean regrets
+  constexpr std::int64_t kProposal = 8;  // elements that could be added meanwhile
+  std::vector<int> best = positions_;
+  double best_cost = cost();
+  for (int round = 0; round < kRounds; ++round) {
+    set(best);
+    const double highest = kHighest * mean_regret();
+    std::int64_t proceeded = 0;
+    for (work_ = 0; work_ < elements / kRounds;) {
+      const double rest = 1 - static_cast<double>(work_) * kRounds / static_cast<double>(elements);
+      const double threshold = highest * rest * rest;
+      for (int k = 0; k < 256; ++k) {
+        const std::uint64_t bits = random();
+        const int node = below(bits, tables_.size()), position = below(bits >> 32, tables_.count(node));
+        if (position != positions_[node] && costs_[node][position] - costs_[node][positions_[node]] < threshold)
+          move(node, position);
+      }
+      work_ += 256 * kProposal;
+      graph_.proceed(work_ - std::exchange(proceeded, work_));
+    }
+    set(positions_);  // without the rounding of many moves
+    descend();
+    const double sum = cost();
+    if (sum >= best_cost) continue;
+    best_cost = sum;
+    best = positions_;
+  }
+  set(best);
 }
 
 }  // namespace walle::pbqp

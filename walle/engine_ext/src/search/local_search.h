@@ -7,30 +7,35 @@
 
 namespace walle::pbqp {
 
-// Positions of the choices of all nodes. Forbidden choices and pairs cost the tables' penalty here.
+// An assignment that moves improve: a position for each node. Forbidden pairs cost the tables' penalty here.
 class LocalSearch {
  public:
   LocalSearch(const CoreTables& tables, CostGraph& graph) : tables_(tables), graph_(graph) {}
 
-  // Returns the choices of the RN heuristic: node after node, the choice that is cheapest with those chosen and with the best of
+  const std::vector<int>& positions() const noexcept { return positions_; }
+  void set(std::vector<int> positions);
+  // Sets the choices of the RN heuristic: node after node, the choice that is cheapest with those chosen and with the best of
   // each neighbour that has none.
-  std::vector<int> greedy();
-  // Improves the positions by moves of one node and of two neighbours, until none improves them.
-  void descend(std::vector<int>& positions);
-  // Descends from changes of a few nodes, drawn from a fixed seed, for about this much work, and keeps the best.
-  void perturb(std::vector<int>& positions, std::int64_t elements);
+  void set_greedy();
+  // Moves single nodes and pairs of neighbours, until nothing is gained.
+  void descend();
+  // Improves the assignment by threshold accepting with a fixed seed, for about this much work. (Simulated annealing would need
+  // exp, whose last digit differs between machines.) Source: Dueck and Scheuer (1990).
+  void anneal(std::int64_t elements);
 
  private:
   double soft(double cost) const noexcept { return cost < tables_.penalty ? cost : tables_.penalty; }
-  double soft_cost(const std::vector<int>& positions) const noexcept;
-  // Writes the cost of each choice of a node, the others' given, without the neighbour `except`.
-  void conditional(int node, const std::vector<int>& positions, int except, std::vector<double>& costs);
-  bool improve_node(int node, std::vector<int>& positions);
-  bool improve_pair(int node, const CoreTables::Arc& arc, std::vector<int>& positions);
+  double cost() const noexcept;
+  void move(int node, int position);
+  bool improve_node(int node);
+  bool improve_pair(int node, const CoreTables::Arc& arc, const CoreTables::Arc& back);
+  double mean_regret() const;
 
   const CoreTables& tables_;
   CostGraph& graph_;
-  std::vector<double> costs_, other_costs_;
+  std::vector<int> positions_;
+  std::vector<std::vector<double>> costs_;  // of each choice, the other nodes' given
+  std::vector<double> own_, other_;
   std::int64_t work_ = 0;
 };
 

@@ -60,8 +60,7 @@ void PbqpProblem::add_edge(int u, int v, pbqp::CostMatrix matrix) {
     if (node < 0 || node >= count)
       throw Error(ErrorKind::shape, edge_name(u, v) + ": node " + std::to_string(node) + " does not exist; there are " +
                                         std::to_string(count) + " nodes");
-  if (u == v)
-    throw Error(ErrorKind::shape, edge_name(u, v) + " joins a node with itself; add its diagonal to the node's costs");
+  if (u == v) throw Error(ErrorKind::shape, edge_name(u, v) + " joins a node with itself; add its diagonal to the node's costs");
   const auto rows = static_cast<int>(costs[u].size()), columns = static_cast<int>(costs[v].size());
   if (matrix.rows != rows || matrix.columns != columns)
     throw Error(ErrorKind::shape, edge_name(u, v) + " has a matrix of " + std::to_string(matrix.rows) + " x " +

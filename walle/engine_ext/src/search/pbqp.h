@@ -19,8 +19,8 @@ struct PbqpProblem {
   std::vector<PbqpEdge> edges;
 
   // Adds an edge with a matrix of [choices of u, choices of v], which may be a view of memory that outlives the problem. Several
-  // edges between two nodes, in either direction, add up. Throws Error (shape) for a node that does not exist, an edge from a node
-  // to itself and a matrix of another size.
+  // edges between two nodes, in either direction, add up. Throws Error (shape) for a node that does not exist, an edge from a
+  // node to itself and a matrix of another size.
   void add_edge(int u, int v, pbqp::CostMatrix matrix);
 
   static constexpr double kMaxCost = 1e300;

@@ -69,7 +69,7 @@ void CostGraph::prune_equal(int node) {
   remove_choices(node, removed);
 }
 
-bool CostGraph::prune_dominated(int node) {
+bool CostGraph::prune_dominated(int node, int& known) {
   const Node& at = nodes_[node];
   const int count = at.count();
   // Lines of a choice are contiguous.
@@ -101,8 +101,12 @@ bool CostGraph::prune_dominated(int node) {
     return difference > 0 || (difference == 0 && a < b);
   };
   for (int b = 0; b < count; ++b) {
-    for (int a = 0; a < count && !removed[b]; ++a) removed[b] = a != b && !removed[a] && dominates(a, b);
-    any = any || removed[b];
+    for (int a = 0; a < count && !removed[b]; ++a) {
+      if (a == b || removed[a] || !dominates(a, b)) continue;
+      removed[b] = 1;
+      any = true;
+      if (known == at.choices[b]) known = at.choices[a];
+    }
     proceed(others * count);
   }
   remove_choices(node, removed);
