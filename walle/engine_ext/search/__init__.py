@@ -1,1 +1,1 @@
-"""Global choice of primitives and layouts (003_88355cf18ea90307): costs of a network's candidates, and their selection."""
+"""Choice of primitives and layouts for a whole network (003_88355cf18ea90307): predicted costs, and PBQP."""

@@ -9,12 +9,13 @@ from operator import index
 from typing import NamedTuple
 
 from walle.engine_ext import _core
-from walle.engine_ext.errors import EngineError, ModelError, ShapeError
+from walle.engine_ext.errors import ModelError, ShapeError
+from walle.errors import EngineError
 
 type Costs = Buffer | Sequence[float]
 type CostMatrix = Buffer | Sequence[Costs]
 
-MAX_STEPS = 200_000
+MAX_STEPS = 1_000_000
 
 
 class PbqpError(EngineError, ValueError):
@@ -44,7 +45,8 @@ def solve_pbqp(
     +infinity forbids a choice or a pair of choices.
 
     Graphs that R0, R1 and R2 reduce (chains, trees, residual blocks, inception modules) are solved exactly, others by
-    branch and bound, which tries at most `max_steps` choices. Then `is_exact` is False where it did not finish.
+    branch and bound, which tries at most `max_steps` choices (a try in a part with n choices counts 1 + n // 1024).
+    Then `is_exact` is False where it did not finish.
     Equal problems have equal solutions on every machine. No node has a choice of smaller index at the same or lower
     cost while the other nodes keep theirs. Ctrl-C stops a long search.
 

@@ -18,10 +18,13 @@ class Search {
         costs_(tables.costs),
         least_(tables.costs.size()),
         positions_(tables.costs.size(), -1) {
+    std::int64_t choices = 0;
     for (int s = 0; s < tables.size(); ++s) {
       least_[s] = *std::min_element(costs_[s].begin(), costs_[s].end());
       bound_ += least_[s];
+      choices += tables.count(s);
     }
+    steps_each_ = 1 + choices / 1024;
   }
 
   BranchAndBoundResult run(std::int64_t& steps) {
@@ -35,7 +38,7 @@ class Search {
         levels_.pop_back();
         continue;
       }
-      if (--steps < 0) return result;
+      if ((steps -= steps_each_) < 0) return result;
       if (!choose(level, level.order[level.next++])) continue;
       if (static_cast<int>(levels_.size()) == tables_.size()) {
         limit_ = bound_;
@@ -54,7 +57,7 @@ class Search {
     std::vector<int> order;  // positions, the cheapest first
     std::size_t next = 0;
     std::size_t saved = 0;  // count of saved nodes before
-    double bound = 0;       // before
+    double bound = 0;       // the lower bound without the choice
   };
   struct Saved {
     int node;
@@ -127,6 +130,7 @@ class Search {
   std::vector<double> least_;
   std::vector<int> positions_;
   double bound_ = 0;
+  std::int64_t steps_each_ = 1;
   std::vector<Level> levels_;
   std::vector<Saved> saved_;
 };

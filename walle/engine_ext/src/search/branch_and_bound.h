@@ -12,7 +12,8 @@ struct BranchAndBoundResult {
   bool is_complete = false;    // the search ended before its steps did
 };
 
-// Returns the cheapest assignment that costs less than `limit`. It counts each choice tried in `steps`, and gives up at 0.
+// Returns the cheapest assignment that costs less than `limit`. It subtracts each choice tried from `steps` (see PbqpOptions),
+// and stops below 0.
 BranchAndBoundResult branch_and_bound(const CoreTables& tables, CostGraph& graph, double limit, double tolerance,
                                       std::int64_t& steps);
 

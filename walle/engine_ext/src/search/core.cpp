@@ -15,7 +15,7 @@ namespace walle::pbqp {
 namespace {
 
 constexpr int kMaxPasses = 64, kPassesEach = 4;
-constexpr double kLeastRise = 0.01;  // of the gap, by which further passes are worth their time
+constexpr double kLeastRise = 0.01;  // share of the gap that makes further passes worth their time
 constexpr double kLeastRemoved = 0.05;
 constexpr double kTolerance = 1e-12;
 constexpr std::int64_t kQuickSteps = 5'000;

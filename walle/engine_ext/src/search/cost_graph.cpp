@@ -254,7 +254,7 @@ void CostGraph::eliminate(int node) {
   at.exists = false;
   const std::vector<int> edges = std::move(at.edges);
   at.edges.clear();
-  CostMatrix ways[2];  // from the neighbours through the node: [neighbour, node] with the node's cost, and [node, neighbour]
+  CostMatrix ways[2];  // [first neighbour, node] with the node's cost, and [node, second neighbour]
   for (std::size_t k = 0; k < edges.size(); ++k) {
     Edge& edge = edges_[edges[k]];
     const int neighbour = edge.other(node);

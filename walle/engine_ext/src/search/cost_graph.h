@@ -76,7 +76,7 @@ class CostGraph {
   struct Elimination {
     struct Link {
       int neighbour = 0;
-      std::vector<int> choices;  // of the neighbour
+      std::vector<int> choices;  // the neighbour's, as then
       Edge edge;
     };
     int node = 0;

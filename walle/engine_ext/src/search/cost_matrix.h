@@ -29,6 +29,7 @@ class CostMatrix {
   }
 
   std::size_t size() const noexcept { return static_cast<std::size_t>(rows) * columns; }
+  bool is_complete() const noexcept { return view_ != nullptr || owned_.size() == size(); }
   std::int64_t work() const noexcept { return static_cast<std::int64_t>(size()); }
   const double* data() const noexcept { return view_ != nullptr ? view_ : owned_.data(); }
   const double* row(int i) const noexcept { return data() + static_cast<std::size_t>(i) * columns; }

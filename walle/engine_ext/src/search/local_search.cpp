@@ -164,7 +164,7 @@ void LocalSearch::anneal(std::int64_t elements) {
       work_ += 256 * kProposal;
       graph_.proceed(work_ - std::exchange(proceeded, work_));
     }
-    set(positions_);  // without the rounding of many moves
+    set(positions_);  // removes the rounding of many moves
     descend();
     const double sum = cost();
     if (sum >= best_cost) continue;

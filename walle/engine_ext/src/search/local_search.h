@@ -34,7 +34,7 @@ class LocalSearch {
   const CoreTables& tables_;
   CostGraph& graph_;
   std::vector<int> positions_;
-  std::vector<std::vector<double>> costs_;  // of each choice, the other nodes' given
+  std::vector<std::vector<double>> costs_;  // cost of each choice, the other nodes' given
   std::vector<double> own_, other_;
   std::int64_t work_ = 0;
 };

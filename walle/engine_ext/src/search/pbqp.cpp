@@ -62,7 +62,7 @@ void PbqpProblem::add_edge(int u, int v, pbqp::CostMatrix matrix) {
                                         std::to_string(count) + " nodes");
   if (u == v) throw Error(ErrorKind::shape, edge_name(u, v) + " joins a node with itself; add its diagonal to the node's costs");
   const auto rows = static_cast<int>(costs[u].size()), columns = static_cast<int>(costs[v].size());
-  if (matrix.rows != rows || matrix.columns != columns)
+  if (matrix.rows != rows || matrix.columns != columns || !matrix.is_complete())
     throw Error(ErrorKind::shape, edge_name(u, v) + " has a matrix of " + std::to_string(matrix.rows) + " x " +
                                       std::to_string(matrix.columns) + " costs; the choices of its nodes need " +
                                       std::to_string(rows) + " x " + std::to_string(columns));

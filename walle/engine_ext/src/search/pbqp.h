@@ -15,7 +15,7 @@ struct PbqpEdge {
 
 // Costs may be +infinity, which forbids a choice or a pair of choices. Finite costs are at most kMaxCost in sum.
 struct PbqpProblem {
-  std::vector<std::vector<double>> costs;  // of each node, its choices
+  std::vector<std::vector<double>> costs;  // [node][choice]
   std::vector<PbqpEdge> edges;
 
   // Adds an edge with a matrix of [choices of u, choices of v], which may be a view of memory that outlives the problem. Several
@@ -27,12 +27,13 @@ struct PbqpProblem {
 };
 
 struct PbqpOptions {
-  // Choices that branch and bound tries in all, over all parts of the graph that no reduction solves.
-  std::int64_t max_steps = 200'000;
+  // Choices that branch and bound tries in all, over all parts of the graph that no reduction solves. A try in a part with n
+  // choices counts 1 + n / 1024, because it takes longer.
+  std::int64_t max_steps = 1'000'000;
 };
 
 struct PbqpSolution {
-  std::vector<int> choices;  // of each node
+  std::vector<int> choices;  // one for each node
   double cost = 0;           // sum of the problem's costs at these choices, nodes before edges, each in order
   bool exact = false;        // true where no other choices cost less, but for rounding of sums
 };

@@ -82,8 +82,8 @@ bool CostGraph::prune_dominated(int node, int& known) {
   proceed(others * count);
   std::vector<char> removed(at.costs.size());
   bool any = false;
-  // Whether b is never cheaper than a: the largest differences of its edges are at most what it costs more. Where all pairs would
-  // take long, the first edge that exceeds it ends the comparison, though others might make up for it.
+  // Whether b is never cheaper than a: the largest differences of its edges are at most the difference of the costs. Where all
+  // pairs would take long, the first edge that exceeds it ends the comparison, though others might make up for it.
   constexpr std::int64_t kThorough = 1 << 20;
   const bool is_thorough = others * count * count <= kThorough;
   const auto dominates = [&](int a, int b) {
