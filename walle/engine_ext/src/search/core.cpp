@@ -19,7 +19,7 @@ constexpr double kLeastRise = 0.01;  // share of the gap that makes further pass
 constexpr double kLeastRemoved = 0.05;
 constexpr double kTolerance = 1e-12;
 constexpr std::int64_t kQuickSteps = 5'000;
-constexpr std::int64_t kAnnealing = 20'000'000;  // elements
+constexpr std::int64_t kAnnealing = 20'000'000, kLongAnnealing = 80'000'000;  // elements added
 
 int choice_count(const CostGraph& graph, const std::vector<int>& nodes) {
   int count = 0;
@@ -120,8 +120,7 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
     consider(tables, found.positions);
     return found.is_complete;
   };
-  bool is_complete = search_all(kQuickSteps);
-  if (!is_complete) {
+  const auto anneal = [&](std::int64_t elements, std::uint64_t seed) {
     const CoreTables tables(graph_, nodes);
     std::vector<int> positions = known_positions(nodes);
     LocalSearch search(tables, graph_);
@@ -129,10 +128,15 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
       search.set_greedy();
     else
       search.set(std::move(positions));
-    search.anneal(kAnnealing);
+    search.anneal(elements, seed);
     consider(tables, search.positions());
+  };
+  bool is_complete = search_all(kQuickSteps);
+  if (!is_complete) {
+    anneal(kAnnealing, 1);
     if (forbid()) return;
     is_complete = search_all(steps_);
+    if (!is_complete) anneal(kLongAnnealing, 2);
   }
   if (cost == kInfinity)
     throw Error(ErrorKind::model, is_complete

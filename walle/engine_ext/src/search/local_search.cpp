@@ -138,22 +138,22 @@ double LocalSearch::mean_regret() const {
   return sum / tables_.size();
 }
 
-void LocalSearch::anneal(std::int64_t elements) {
-  std::mt19937_64 random(1);
+void LocalSearch::anneal(std::int64_t elements, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
   const auto below = [](std::uint64_t bits, int count) {
     return static_cast<int>((bits & 0xFFFFFFFFu) * static_cast<std::uint64_t>(count) >> 32);
   };
-  constexpr int kRounds = 256;
   constexpr double kHighest = 1.5;       // mean regrets
   constexpr std::int64_t kProposal = 8;  // elements that could be added meanwhile
   std::vector<int> best = positions_;
   double best_cost = cost();
-  for (int round = 0; round < kRounds; ++round) {
+  constexpr std::int64_t kRound = 80'000;
+  for (std::int64_t total = 0; total < elements; total += work_) {
     set(best);
     const double highest = kHighest * mean_regret();
     std::int64_t proceeded = 0;
-    for (work_ = 0; work_ < elements / kRounds;) {
-      const double rest = 1 - static_cast<double>(work_) * kRounds / static_cast<double>(elements);
+    for (work_ = 0; work_ < kRound;) {
+      const double rest = 1 - static_cast<double>(work_) / static_cast<double>(kRound);
       const double threshold = highest * rest * rest;
       for (int k = 0; k < 256; ++k) {
         const std::uint64_t bits = random();

@@ -19,9 +19,9 @@ class LocalSearch {
   void set_greedy();
   // Moves single nodes and pairs of neighbours, until nothing is gained.
   void descend();
-  // Improves the assignment by threshold accepting with a fixed seed, for about this much work. (Simulated annealing would need
+  // Improves the assignment by threshold accepting, for about this much work. (Simulated annealing would need
   // exp, whose last digit differs between machines.) Source: Dueck and Scheuer (1990).
-  void anneal(std::int64_t elements);
+  void anneal(std::int64_t elements, std::uint64_t seed);
 
  private:
   double soft(double cost) const noexcept { return cost < tables_.penalty ? cost : tables_.penalty; }
