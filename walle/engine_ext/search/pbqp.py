@@ -42,7 +42,7 @@ def solve_pbqp(
     `node_costs[u]` has the cost of each choice of node u, one or more. `edges[u, v]` has a matrix of shape
     (choices of u, choices of v); where (v, u) is given too, its transpose is added. Costs are numbers in anything with
     the buffer protocol (of `walle.np`, NumPy, `array.array`) or in nested sequences, and are computed in float64.
-    +infinity forbids a choice or a pair of choices.
+    +infinity forbids a choice or a pair of choices. Arrays are read without the GIL and must not change meanwhile.
 
     Graphs that R0, R1 and R2 reduce (chains, trees, residual blocks, inception modules) are solved exactly, others by
     branch and bound, which tries at most `max_steps` choices (a try in a part with n choices counts 1 + n // 1024).

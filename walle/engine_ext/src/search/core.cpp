@@ -105,7 +105,7 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
 
   const auto forbid = [&] {
     if (cost == kInfinity) return false;
-    messages.forbid_above(cost - messages.bound() + tolerance());
+    messages.forbid_above(cost - messages.bound() + tolerance(), known_);
     graph_.reduce();
     return !all_remain(graph_, nodes) || choice_count(graph_, nodes) < (1 - kLeastRemoved) * count_before;
   };

@@ -143,11 +143,11 @@ void LocalSearch::anneal(std::int64_t elements, std::uint64_t seed) {
   const auto below = [](std::uint64_t bits, int count) {
     return static_cast<int>((bits & 0xFFFFFFFFu) * static_cast<std::uint64_t>(count) >> 32);
   };
-  constexpr double kHighest = 1.5;       // mean regrets
-  constexpr std::int64_t kProposal = 8;  // elements that could be added meanwhile
+  constexpr double kHighest = 1.5;         // first threshold, in mean regrets
+  constexpr std::int64_t kRound = 80'000;  // elements
+  constexpr std::int64_t kProposal = 8;    // elements that could be added meanwhile
   std::vector<int> best = positions_;
   double best_cost = cost();
-  constexpr std::int64_t kRound = 80'000;
   for (std::int64_t total = 0; total < elements; total += work_) {
     set(best);
     const double highest = kHighest * mean_regret();

@@ -73,31 +73,30 @@ void MessagePassing::settle() {
   for (const int node : nodes_) collect(node);
 }
 
-int MessagePassing::forbid_above(double slack) {
-  int count = 0;
+void MessagePassing::forbid_above(double slack, const std::vector<int>& kept) {
   for (const int node : nodes_) {
-    const std::vector<double>& costs = graph_.node(node).costs;
-    for (const int e : graph_.node(node).edges) {
+    const CostGraph::Node& at = graph_.node(node);
+    for (const int e : at.edges) {
       if (graph_.edge(e).side(node) != 0) continue;
       CostMatrix& matrix = graph_.matrix_of(e);
-      const std::vector<double>& others = graph_.node(graph_.edge(e).other(node)).costs;
+      const int neighbour = graph_.edge(e).other(node);
+      const CostGraph::Node& other = graph_.node(neighbour);
+      graph_.proceed(matrix.work());
       for (int i = 0; i < matrix.rows; ++i) {
         double* cost = matrix.mutable_row(i);
+        const bool is_kept = at.choices[i] == kept[node];
         for (int j = 0; j < matrix.columns; ++j)
-          if (cost[j] + costs[i] + others[j] > slack) cost[j] = kInfinity;
+          if (cost[j] + at.costs[i] + other.costs[j] > slack && !(is_kept && other.choices[j] == kept[neighbour]))
+            cost[j] = kInfinity;
       }
     }
   }
   for (const int node : nodes_) {
-    const std::vector<double>& costs = graph_.node(node).costs;
-    std::vector<char> removed(costs.size());
-    for (std::size_t c = 0; c < costs.size(); ++c) {
-      removed[c] = costs[c] > slack;
-      count += removed[c];
-    }
+    const CostGraph::Node& at = graph_.node(node);
+    std::vector<char> removed(at.costs.size());
+    for (std::size_t c = 0; c < removed.size(); ++c) removed[c] = at.costs[c] > slack && at.choices[c] != kept[node];
     graph_.remove_choices(node, removed);
   }
-  return count;
 }
 
 }  // namespace walle::pbqp

@@ -18,9 +18,9 @@ class MessagePassing {
   void pass();
   // Moves the edges' costs to the nodes, and the nodes' least costs to the bound.
   void settle();
-  // Removes choices whose solutions all cost more than `slack` above the bound, and forbids such pairs; returns the number of
-  // choices removed. Settled before.
-  int forbid_above(double slack);
+  // Removes choices whose solutions all cost more than `slack` above the bound, and forbids such pairs. Settled before. Keeps the
+  // choices of an assignment, by the problem's indices of all nodes, which rounding might remove.
+  void forbid_above(double slack, const std::vector<int>& kept);
 
   // No assignment costs less. Zero of this scale is arbitrary, but the same for this object's life.
   double bound() const noexcept { return bound_; }
