@@ -39,6 +39,13 @@ void CostGraph::prune_equal(int node) {
   const Node& at = nodes_[node];
   const int count = at.count();
   if (count == 1 || !at.exists) return;
+  if (!at.edges.empty()) {  // most often, costs with one choice of one neighbour differ already
+    const Edge& edge = edges_[at.edges[0]];
+    std::vector<double> line(at.costs.size());
+    for (int c = 0; c < count; ++c) line[c] = edge.at(edge.side(node), c, 0);
+    std::sort(line.begin(), line.end());
+    if (std::adjacent_find(line.begin(), line.end()) == line.end()) return;
+  }
   std::vector<std::uint64_t> hashes(at.costs.size());
   for (std::size_t k = 0; k < at.edges.size(); ++k) {
     const Edge& edge = edges_[at.edges[k]];
