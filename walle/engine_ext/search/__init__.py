@@ -1,1 +1,1 @@
-"""Choice of primitives and layouts for a whole network (003_88355cf18ea90307): predicted costs, and PBQP."""
+"""Predicted costs of primitives, and the choice of primitives and layouts for a whole network (paper 003)."""
