@@ -31,7 +31,7 @@ _EARLIEST = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
 
 
 def write(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarray], weights: str) -> None:
-    """Write a model; a reader sees the old file or the new one, whole. Matrices are stored as `weights`.
+    """Write a model; a reader sees the old file or the new one, whole. Arrays named "weight …" are stored as `weights`.
 
     Raises:
         ConfigError: `weights` is unknown.
@@ -41,7 +41,7 @@ def write(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarr
         raise ConfigError(f"weights={weights!r}; give one of {', '.join(WEIGHTS)}")
     table, parts = [], []
     for name, array in arrays.items():
-        stored = weights if array.ndim == 2 else "float32"
+        stored = weights if name.startswith("weight") else "float32"
         table.append({"name": name, "shape": list(array.shape), "dtype": stored})
         parts.append(_quantised(array) if stored == "int8" else array.astype("float32").tobytes())
     text = json.dumps({"format": _FORMAT, **metadata, "arrays": table}, indent=1)
