@@ -66,7 +66,8 @@ class Machine:
 
 
 def rounded(numbers: Array, tile: int) -> Array:
-    return np.ceil(numbers / tile) * tile
+    result: Array = np.ceil(numbers / tile) * tile
+    return result
 
 
 def where(defined: NDArray[np.bool_], times: Array) -> Array:

@@ -1,8 +1,8 @@
 """File of a performance model: a zip archive with `model.json` (metadata, and the arrays' names, shapes and dtypes)
 and `arrays.bin` (their little-endian numbers, one after another).
 
-A matrix may be stored as int8: a column's numbers are multiples of its greatest magnitude / 127, a float32 that
-precedes them.
+A matrix of dtype int8 has a column's numbers as multiples of its greatest magnitude / 127; these float32 steps precede
+the int8 numbers.
 """
 
 import io
@@ -27,11 +27,15 @@ _DAMAGES = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, LookupError, TypeError, ValueError,
     AttributeError,
 )  # fmt: skip
+_SIZES = {"int8": 1, "float32": 4, "float64": 8}
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # equal models give equal files
 
 
 def write(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarray], weights: str) -> None:
-    """Write a model; a reader sees the old file or the new one, whole. Arrays named "weight …" are stored as `weights`.
+    """Write a model; a reader sees the old file or the new one, whole.
+
+    With `weights="float32"` all numbers are stored unchanged; with "int8" arrays named "weight ..." become int8 and the
+    others float32.
 
     Raises:
         ConfigError: `weights` is unknown.
@@ -41,9 +45,10 @@ def write(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarr
         raise ConfigError(f"weights={weights!r}; give one of {', '.join(WEIGHTS)}")
     table, parts = [], []
     for name, array in arrays.items():
-        stored = weights if name.startswith("weight") else "float32"
+        exact = "float32" if weights == "int8" else array.dtype.name
+        stored = weights if name.startswith("weight") else exact
         table.append({"name": name, "shape": list(array.shape), "dtype": stored})
-        parts.append(_quantised(array) if stored == "int8" else array.astype("float32").tobytes())
+        parts.append(_quantised(array) if stored == "int8" else array.astype(stored).tobytes())
     text = json.dumps({"format": _FORMAT, **metadata, "arrays": table}, indent=1)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -53,7 +58,7 @@ def write(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarr
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return metadata and arrays (float32) of a model.
+    """Return metadata and arrays (float32 or float64) of a model.
 
     Raises:
         ConfigError: the file is not a performance model, is damaged, or has another format.
@@ -81,13 +86,13 @@ def _unpacked(metadata: Any, data: bytes) -> dict[str, np.ndarray]:
     arrays, at = dict[str, np.ndarray](), 0
     for row in metadata["arrays"]:
         name, shape, dtype = str(row["name"]), tuple(int(size) for size in row["shape"]), row["dtype"]
-        if dtype not in WEIGHTS or any(size < 0 for size in shape) or (dtype == "int8" and len(shape) != 2):
+        if dtype not in _SIZES or any(size < 0 for size in shape) or (dtype == "int8" and len(shape) != 2):
             raise ValueError(f"array {name!r} has dtype {dtype!r} and shape {shape}")
-        size_bytes = math.prod(shape) * 4 if dtype == "float32" else shape[1] * (4 + shape[0])
+        size_bytes = math.prod(shape) * _SIZES[dtype] + (4 * shape[1] if dtype == "int8" else 0)
         piece = data[at : at + size_bytes]
         if len(piece) != size_bytes:
             raise ValueError(f"array {name!r} is cut off")
-        arrays[name] = _numbers(piece, "float32", shape) if dtype == "float32" else _dequantised(piece, shape)
+        arrays[name] = _dequantised(piece, shape) if dtype == "int8" else _numbers(piece, dtype, shape)
         at += size_bytes
     if at != len(data):
         raise ValueError(f"{_ARRAYS} has {len(data) - at} bytes too many")
