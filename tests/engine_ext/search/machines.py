@@ -78,7 +78,7 @@ def layers_of_networks(count: int, rng: np.random.Generator) -> Array:
     """Return random layers over the ranges of the paper's Table 3, of at most 20 GFLOPs, most of common sizes."""
     drawn = _drawn(4 * count, rng)
     k, c, im, s, f = drawn.T
-    kept = drawn[2 * k * c * f * f * np.ceil(im / s) ** 2 < 20e9][:count]
+    kept: Array = drawn[2 * k * c * f * f * np.ceil(im / s) ** 2 < 20e9][:count]
     assert len(kept) == count
     return kept
 

@@ -4,7 +4,7 @@ import numpy
 import pytest
 
 from walle.engine_ext import np
-from walle.engine_ext.search.mlp import Mlp, Schedule, Targets, batch_size, mean_error, train
+from walle.engine_ext.search.mlp import Mlp, Schedule, Targets, mean_error, train
 from walle.errors import ConfigError
 
 
@@ -79,8 +79,10 @@ def test_training_stops_when_nothing_improves_and_returns_the_start() -> None:
     assert np.array_equal(found.parameters, start.parameters)
 
 
-def test_batches_are_smaller_where_samples_are_few() -> None:
-    assert [batch_size(samples, Schedule()) for samples in (1, 5, 100, 1600, 90_000)] == [1, 5, 16, 100, 1024]
+def test_batches_are_smaller_where_samples_are_few_and_epochs_fewer_where_they_are_many() -> None:
+    assert [Schedule().batch_for(samples) for samples in (1, 5, 100, 1600, 90_000)] == [1, 5, 16, 100, 1024]
+    assert [Schedule().epochs_for(samples) for samples in (1, 20_000, 40_000, 90_000)] == [120, 120, 60, 30]
+    assert Schedule(epochs=7).epochs_for(90_000) == 7
 
 
 @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"patience": 0}, {"batch_size": -1}, {"learning_rate": 0.0}])

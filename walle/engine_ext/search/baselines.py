@@ -12,7 +12,7 @@ from walle.engine_ext.search.samples import checked_layers, checked_samples
 from walle.errors import ConfigError
 
 _BINS = 64
-_STRENGTH = 1e-6  # of the ridge regression: all but least squares, and solvable where columns are equal
+_STRENGTH = 1e-6  # ridge regression that is nearly least squares, and has a solution for constant columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _binned(features: np.ndarray, edges: Sequence[np.ndarray]) -> np.ndarray:
 def _grown(binned: np.ndarray, error: np.ndarray, drawn: Sequence[int], depth: int, learning_rate: float) -> _Tree:
     """Return a tree that reduces the squared error most, level by level."""
     rows, width = binned.shape[0], len(drawn)
-    places = binned[:, drawn] + np.arange(width) * _BINS  # of bins of a leaf, one feature after another
+    places = binned[:, drawn] + np.arange(width) * _BINS  # bins within a leaf, one feature after another
     repeated = np.broadcast_to(error[:, None], (rows, width)).reshape(-1)
     leaf = np.zeros((rows,), "int64")
     features, bins = [], []

@@ -10,6 +10,8 @@ from walle.errors import ConfigError
 
 _FEWEST_STEPS_PER_EPOCH = 16  # fewer samples are trained on in smaller batches
 _SMALLEST_BATCH = 16
+_FEWEST_EPOCHS, _MOST_EPOCHS = 30, 120
+_PASSES = _MOST_EPOCHS * 20_000  # samples that are passed through the network, all epochs together
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # Adam's usual ones
 
 
@@ -18,11 +20,12 @@ class Schedule:
     """Length and speed of training.
 
     Departures from the paper: the learning rate begins at 2e-3, not 1e-3, and falls to 0 along half a cosine over
-    `epochs`. Training ends early after `patience` epochs without an improvement of the
+    `epochs`. By default these are 120, fewer above 20,000 samples, so that training takes no longer, and at least 30.
+    Training ends early after `patience` epochs without an improvement of the
     held-out error. `batch_size` is the largest batch; an epoch has at least 16 batches, where there are samples enough.
     """
 
-    epochs: int = 120
+    epochs: int | None = None
     patience: int = 40
     batch_size: int = 1024
     learning_rate: float = 2e-3
@@ -30,12 +33,23 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "patience", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)!r}; give at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value!r}; give at least 1")
         if not 0 < self.learning_rate < math.inf:
             raise ConfigError(f"learning_rate={self.learning_rate!r}; give a positive number")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay={self.weight_decay!r}; give 0 or a positive number")
+
+    def epochs_for(self, samples: int) -> int:
+        """Return the epochs of training on this many samples."""
+        if self.epochs is not None:
+            return self.epochs
+        return max(_FEWEST_EPOCHS, min(_MOST_EPOCHS, _PASSES // max(1, samples)))
+
+    def batch_for(self, samples: int) -> int:
+        """Return the samples of a batch: at most `batch_size`, fewer where an epoch would have few batches."""
+        return min(self.batch_size, samples, max(_SMALLEST_BATCH, samples // _FEWEST_STEPS_PER_EPOCH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +142,16 @@ def train(
 
     It is epoch 0 where training improves nothing: `mlp` unchanged. Without `held_out` it is `last_epoch`.
     """
-    batch = batch_size(len(targets), schedule)
+    batch, epochs = schedule.batch_for(len(targets)), schedule.epochs_for(len(targets))
     steps = -(-len(targets) // batch)
     current = mlp.copy()
     best, best_epoch, least = mlp, 0, math.inf if held_out is None else mean_error(mlp, held_out)
     adam = _Adam(current.parameters, schedule)
-    for epoch in range(1, 1 + (schedule.epochs if last_epoch is None else last_epoch)):
+    for epoch in range(1, 1 + (epochs if last_epoch is None else last_epoch)):
         order = rng.permutation(len(targets))
         for step in range(steps):
             part = targets.take(order[step * batch : (step + 1) * batch])
-            done = (epoch - 1 + step / steps) / schedule.epochs
+            done = (epoch - 1 + step / steps) / epochs
             adam.step(current.gradient(part), schedule.learning_rate * (1 + math.cos(math.pi * done)) / 2)
         if held_out is None:
             best, best_epoch = current, epoch
@@ -150,11 +164,6 @@ def train(
         if epoch - best_epoch >= schedule.patience:
             break
     return best, best_epoch
-
-
-def batch_size(samples: int, schedule: Schedule) -> int:
-    """Return the samples of a batch: at most those of the schedule, fewer where an epoch would have few batches."""
-    return min(schedule.batch_size, samples, max(_SMALLEST_BATCH, samples // _FEWEST_STEPS_PER_EPOCH))
 
 
 class _Adam:
