@@ -6,7 +6,7 @@ from walle.engine_ext.search.performance_model import PerformanceModel
 from walle.engine_ext.search.samples import SampleError, checked_layers
 
 _POOL = 4000  # layers considered; of more, this many are drawn
-_NOISE = 0.03  # variance of what a sample does not tell, relative to what is unknown before the first sample
+_NOISE = 0.01  # variance of what a sample does not tell, relative to what is unknown before the first sample
 
 
 def choose_samples(model: PerformanceModel, layers: ArrayLike, count: int, *, seed: int) -> np.ndarray:
