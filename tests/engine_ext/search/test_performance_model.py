@@ -197,13 +197,16 @@ def test_a_line_in_logarithms_is_found_exactly(layers: Array) -> None:
 
 
 @pytest.mark.night
-def test_the_papers_network_reaches_three_percent_and_transfers() -> None:
-    count = 8000
-    layers = layers_of_networks(count + 2000, np.random.default_rng(0))
-    train, rest = slice(0, count), slice(count, None)
+@pytest.mark.timeout(600)
+def test_the_papers_network_is_accurate_and_transfers() -> None:
+    count = 4000
+    layers = layers_of_networks(count + 1000, np.random.default_rng(0))
+    train, few, rest = slice(0, count), slice(0, count // 10), slice(count, None)
     times = INTEL.times(layers, np.random.default_rng(1))[1]
-    model = PerformanceModel.fit(layers[train], times[train], seed=1, schedule=Schedule(epochs=60, learning_rate=2e-3))
+    model = PerformanceModel.fit(layers[train], times[train], seed=1, schedule=Schedule(epochs=40))
     assert error(model, layers[rest], times[rest]) < 0.03
+    assert error(model, layers[rest], times[rest]) < 0.1 * error(
+        LinearModel.fit(layers[train], times[train]), layers[rest], times[rest]
+    )
     other = AMD.times(layers, np.random.default_rng(2))[1]
-    few = slice(0, count // 10)
-    assert error(model.transfer(layers[few], other[few]), layers[rest], other[rest]) < 0.04
+    assert error(model.transfer(layers[few], other[few]), layers[rest], other[rest]) < 0.035
