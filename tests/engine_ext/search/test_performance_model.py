@@ -127,6 +127,15 @@ def test_few_samples_of_one_primitive_give_finite_times(layers: Array, times: Ar
     assert (np.isfinite(found) & (found > 0)).all()
 
 
+def test_a_primitive_whose_only_sample_is_held_out_is_predicted() -> None:
+    layers = layers_of_networks(2000, np.random.default_rng(3))
+    times = np.full((len(layers), 41), math.nan)
+    times[:, 40] = layers[:, 0]
+    times[range(40), range(40)] = 5.0  # a single sample each; a tenth of the rows is held out
+    fitted = PerformanceModel.fit(layers, times, seed=0, hidden=(4,), schedule=Schedule(epochs=1))
+    assert np.isfinite(np.asarray(fitted.predict(layers[:40]))).all()
+
+
 def test_constant_columns_and_equal_layers() -> None:
     equal = PerformanceModel.fit([[64, 64, 56, 1, 3]] * 12, [[10.0]] * 12, seed=0, hidden=(4,))
     assert np.asarray(equal.predict([[64, 64, 56, 1, 3], [128, 64, 28, 2, 1]])) == pytest.approx(10, rel=1e-3)

@@ -99,9 +99,16 @@ class Predictor:
         mlp, epochs = train(
             self.mlp, found._left_over(kept), schedule, rng, held_out=found._left_over(held_out), on_epoch=on_epoch
         )
+        regressed = self._regressed(targets, strengths)
         if count >= _REFITTED:
-            return replace(found, mlp=mlp)
-        found = self._regressed(targets, strengths)
+            unseen = kept.defined.sum(axis=0) == 0  # all samples of these primitives are held out
+            return replace(
+                found,
+                mlp=mlp,
+                coefficients=np.where(unseen, regressed.coefficients, found.coefficients),
+                intercepts=np.where(unseen, regressed.intercepts, found.intercepts),
+            )
+        found = regressed
         mlp, _ = train(self.mlp, found._left_over(targets), schedule, rng, last_epoch=epochs)
         return replace(found, mlp=mlp)
 
