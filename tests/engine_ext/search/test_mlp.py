@@ -1,5 +1,7 @@
 """Network and its training: gradients against differences, PyTorch's Adam by hand, early stopping, determinism."""
 
+import math
+
 import numpy
 import pytest
 
@@ -37,6 +39,19 @@ def test_undefined_targets_do_not_matter() -> None:
     changed = Targets(targets.x, np.where(targets.defined > 0, targets.y, 77.0), targets.defined)
     assert np.array_equal(mlp.gradient(targets), mlp.gradient(changed))
     assert mean_error(mlp, targets) == mean_error(mlp, changed)
+
+
+def test_outliers_matter_little() -> None:
+    targets, held_out = drawn(400), drawn(100, 1)
+    outliers = np.random.default_rng(7).random(targets.y.shape) < 0.05
+    spoilt = Targets(targets.x, np.where(outliers, 50.0, targets.y), targets.defined)
+    start, errors = Mlp.drawn((3, 32, 2), np.random.default_rng(2)), []
+    for limit in (0.3, math.inf):
+        schedule = Schedule(epochs=20, learning_rate=5e-3, error_limit=limit)
+        found, _ = train(start, spoilt, schedule, np.random.default_rng(0), last_epoch=20)
+        errors.append(mean_error(found, held_out))
+    assert errors[0] < 0.3 * errors[1]
+    assert np.array_equal(start.gradient(targets), start.gradient(targets, 1e9))
 
 
 def test_a_function_is_learned_and_the_same_seed_gives_the_same_network() -> None:
@@ -90,4 +105,6 @@ def test_a_wrong_schedule_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Schedule(**wrong)
     with pytest.raises(ConfigError, match="weight_decay"):
-        Schedule(weight_decay=float("nan"))
+        Schedule(weight_decay=math.nan)
+    with pytest.raises(ConfigError, match="error_limit"):
+        Schedule(error_limit=math.nan)

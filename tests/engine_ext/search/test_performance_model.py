@@ -189,7 +189,7 @@ def test_chosen_samples_are_different_rows_and_spread(model: PerformanceModel, l
 def test_trees_are_more_accurate_than_a_line(layers: Array, times: Array) -> None:
     kept = times.copy()
     kept[:, 6] = math.nan
-    trees = TreeModel.fit(layers[:TRAINED], kept[:TRAINED], seed=0, rounds=30)
+    trees = TreeModel.fit(layers[:TRAINED], kept[:TRAINED], seed=0, rounds=20)
     linear = LinearModel.fit(layers[:TRAINED], kept[:TRAINED])
     found, line = (error(one, layers[TRAINED:], kept[TRAINED:]) for one in (trees, linear))
     assert found < 0.8 * line

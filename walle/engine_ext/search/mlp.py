@@ -21,8 +21,10 @@ class Schedule:
 
     Departures from the paper: the learning rate begins at 2e-3, not 1e-3, and falls to 0 along half a cosine over
     `epochs`. By default these are 120, fewer above 20,000 samples, so that training takes no longer, and at least 30.
-    Training ends early after `patience` epochs without an improvement of the
-    held-out error. `batch_size` is the largest batch; an epoch has at least 16 batches, where there are samples enough.
+    An error of a log time counts as its square up to `error_limit` and linearly beyond (Huber 1964), so that outliers
+    matter little; `math.inf` is the paper's squared error. Training ends early after `patience` epochs without an
+    improvement of the held-out error. `batch_size` is the largest batch; an epoch has at least 16 batches, where there
+    are samples enough.
     """
 
     epochs: int | None = None
@@ -30,6 +32,7 @@ class Schedule:
     batch_size: int = 1024
     learning_rate: float = 2e-3
     weight_decay: float = 1e-5
+    error_limit: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("epochs", "patience", "batch_size"):
@@ -38,6 +41,8 @@ class Schedule:
                 raise ConfigError(f"{name}={value!r}; give at least 1")
         if not 0 < self.learning_rate < math.inf:
             raise ConfigError(f"learning_rate={self.learning_rate!r}; give a positive number")
+        if not self.error_limit > 0:
+            raise ConfigError(f"error_limit={self.error_limit!r}; give a positive number, or inf")
         if not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"weight_decay={self.weight_decay!r}; give 0 or a positive number")
 
@@ -107,12 +112,17 @@ class Mlp:
         """Return the outputs (n, outputs) for inputs (n, inputs), float32."""
         return self.hidden(x) @ self.weights[-1] + self.biases[-1]
 
-    def gradient(self, targets: Targets) -> np.ndarray:
-        """Return the gradient of the mean squared error over all defined targets, as one vector."""
+    def gradient(self, targets: Targets, error_limit: float = math.inf) -> np.ndarray:
+        """Return the gradient of the mean squared error over all defined targets, as one vector.
+
+        Beyond `error_limit` errors count linearly.
+        """
         layers = [targets.x]
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             layers.append(np.maximum(layers[-1] @ weight + bias, 0.0))
         error = layers[-1] @ self.weights[-1] + self.biases[-1] - targets.y
+        if error_limit < math.inf:
+            error = np.clip(error, -error_limit, error_limit)
         upper = error * targets.defined * (2 / max(1.0, float(targets.defined.sum())))
         parts = []
         for layer, weight in zip(reversed(layers), reversed(self.weights), strict=True):
@@ -152,7 +162,8 @@ def train(
         for step in range(steps):
             part = targets.take(order[step * batch : (step + 1) * batch])
             done = (epoch - 1 + step / steps) / epochs
-            adam.step(current.gradient(part), schedule.learning_rate * (1 + math.cos(math.pi * done)) / 2)
+            gradient = current.gradient(part, schedule.error_limit)
+            adam.step(gradient, schedule.learning_rate * (1 + math.cos(math.pi * done)) / 2)
         if held_out is None:
             best, best_epoch = current, epoch
             continue

@@ -27,8 +27,9 @@ class PerformanceModel:
     """Predictor of the time of each primitive of a convolution layer (003_…, §4.2 to §4.4 and §5.4).
 
     A fully-connected network of ReLUs predicts logarithms of times. Departures from the paper: its inputs are physical
-    features (`features.py`), and it learns what a ridge regression on them leaves over. `features="raw"` is the paper's
-    model. A prediction is one run of a session, for all layers at once. A model does not change.
+    features (`features.py`), and it learns what a ridge regression on them leaves over. `features="raw"` with
+    `Schedule(error_limit=math.inf)` is the paper's model. A prediction is one run of a session, for all layers at once.
+    A model does not change.
 
     `primitives` has the names of the primitives, empty where `fit` got none.
     """
