@@ -1,1 +1,1 @@
-"""Predicted costs of primitives, and the choice of primitives and layouts for a whole network (paper 003)."""
+"""Predicted costs of primitives, and the choice of primitives and layouts for a whole network."""
