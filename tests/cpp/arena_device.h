@@ -40,8 +40,13 @@ class ArenaKernels final : public KernelSet {
   bool has_composite(const OpDef&, std::span<const walle::Operand>, const Attributes&, int) const override { return false; }
   void fuse(Program&) const override {}
   bool can_run(const Program&) const override { return true; }
-  double predict_us(const Program& program) const override { return static_cast<double>(program.ops.size()); }
-  double choose(Program&, PackedWeights&, const Forced&) const override { return 0; }
+  std::unique_ptr<const Selection> select(const Program& program, const Forced&) const override {
+    auto selection = std::make_unique<Selection>();
+    selection->us = static_cast<double>(program.ops.size());
+    return selection;
+  }
+  void apply(Program&, const Selection&, PackedWeights&) const override {}
+  double predict_us(const Program&, const ProgramOp&) const override { return 1; }
   std::shared_ptr<const Step> make_step(const ProgramOp& op, std::span<const Layout> inputs,
                                         const TensorType& result) const override;
 

@@ -1,5 +1,6 @@
 """Search over programs: packed layouts and every algorithm, compared with the plain scalar ones."""
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -27,8 +28,24 @@ def normal(*shape: int) -> Array:
     return RANDOM.standard_normal(shape).astype("float32")
 
 
-def run(graph: GraphBuilder, x: Array, backend: str, threads: int = 1) -> Array:
-    return numpy.asarray(Session(graph.to_bytes(), backend=backend, threads=threads).run({"x": x})["y"])
+PACKED = {"direct", "winograd", "depthwise", "merged groups"}  # search would take others for inputs as small as these
+
+
+def run(graph: GraphBuilder, x: Array, backend: str, threads: int = 1, *, packed: bool = False) -> Array:
+    """Run the network as search chooses, or with every convolution in a packed layout that has such a candidate."""
+    session = Session(graph.to_bytes(), backend=backend, threads=threads)
+    if not packed:
+        return numpy.asarray(session.run({"x": x})["y"])
+    plan = session.plan()
+    assert plan is not None
+    chosen = {
+        op.name: next(((c.algorithm, c.parameter) for c in op.candidates if c.algorithm in PACKED), None)
+        for op in plan.ops
+        if op.op == "Conv"
+    }
+    algorithms = {name: choice for name, choice in chosen.items() if choice is not None}
+    native = _core.Session(graph.to_bytes(), backend, threads=threads, algorithms=algorithms)
+    return numpy.asarray(native.run({"x": x})["y"])
 
 
 def network(x: Array, build: Build, plain: bool) -> GraphBuilder:
@@ -42,8 +59,8 @@ def network(x: Array, build: Build, plain: bool) -> GraphBuilder:
 def check(x: Array, build: Build, threads: int = 1) -> None:
     wanted = run(network(x, build, plain=True), x, "scalar")
     scale = numpy.abs(wanted).max() if wanted.size else 1
-    for backend in AVAILABLE:
-        found = run(network(x, build, plain=False), x, backend, threads)
+    for backend, packed in itertools.product(AVAILABLE, [False, True]):
+        found = run(network(x, build, plain=False), x, backend, threads, packed=packed)
         assert found.shape == wanted.shape
         numpy.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-4 * max(scale, 1), err_msg=backend)
 
@@ -169,7 +186,8 @@ def test_plans_show_the_candidates_and_the_costs_of_backends() -> None:
     plan = walle.Session(graph.to_bytes()).plan()
     assert plan is not None
     step = next(op for op in plan.ops if op.op == "Conv")
-    assert {candidate.algorithm for candidate in step.candidates} == {"direct", "winograd"}
+    algorithms = {candidate.algorithm for candidate in step.candidates}
+    assert algorithms == {"direct", "winograd", "im2col GEMM", "plain direct"}
     assert step.predicted_us == min(candidate.predicted_us for candidate in step.candidates) > 0
     assert plan.backend in plan.costs
     assert plan.costs[plan.backend] == min(plan.costs.values())
@@ -255,7 +273,52 @@ def test_groups_that_fill_no_blocks_are_merged() -> None:
     plan = walle.Session(graph.to_bytes()).plan()
     assert plan is not None
     step = next(op for op in plan.ops if op.op == "Conv")
-    assert {candidate.algorithm for candidate in step.candidates} == {"merged groups", "im2col GEMM", "plain direct"}
+    assert {candidate.algorithm for candidate in step.candidates} >= {"merged groups", "im2col GEMM", "plain direct"}
+
+
+@pytest.mark.parametrize("backend", [name for name in AVAILABLE if name != "scalar"])
+@pytest.mark.parametrize(
+    ("x", "w", "group"),
+    [((1, 64, 14, 14), (96, 64, 1, 1), 1), ((1, 32, 28, 28), (32, 1, 3, 3), 32), ((1, 48, 14, 14), (48, 12, 3, 3), 4)],
+    ids=["1x1", "depthwise", "grouped"],
+)
+def test_each_kind_of_convolution_has_a_choice(
+    backend: str, x: tuple[int, ...], w: tuple[int, ...], group: int
+) -> None:
+    graph = GraphBuilder("g")
+    pads = [w[2] // 2] * 4
+    graph.output("y", conv(graph, graph.input("x", x), w, "w", {}, pads=pads, group=group))
+    plan = Session(graph.to_bytes(), backend=backend).plan()
+    assert plan is not None
+    (step,) = (op for op in plan.ops if op.op == "Conv")
+    assert len({candidate.algorithm for candidate in step.candidates}) >= 2
+
+
+def joined(graph: GraphBuilder) -> None:
+    """Add a network of four convolutions whose layouts depend on each other: one value has three readers."""
+    x = graph.input("x", (1, 24, 12, 12))
+    first = conv(graph, x, (20, 24, 1, 1), "first", {})
+    left = graph.op("Relu", [conv(graph, first, (20, 20, 3, 3), "left", {}, pads=[1, 1, 1, 1])])
+    right = conv(graph, first, (20, 1, 3, 3), "right", {}, pads=[1, 1, 1, 1], group=20)
+    both = graph.op("Concat", [graph.op("Add", [left, first]), right], axis=1)
+    graph.output("y", conv(graph, both, (3, 40, 1, 1), "last", {}))
+
+
+@pytest.mark.parametrize("backend", AVAILABLE)
+def test_the_algorithms_of_a_network_are_the_best_of_all_combinations(backend: str) -> None:
+    graph = GraphBuilder("g")
+    joined(graph)
+    model = graph.to_bytes()
+    plan = Session(model, backend=backend).plan()
+    assert plan is not None
+    named = [[(op.name, (c.algorithm, c.parameter)) for c in op.candidates] for op in plan.ops if op.op == "Conv"]
+    assert len(named) == 4
+    assert all(len(candidates) > 1 for candidates in named)
+    found = []
+    for combination in itertools.product(*named):
+        session = _core.Session(model, backend, algorithms=dict(combination))
+        found.append(session.plan()["costs"][backend])
+    assert plan.costs[backend] == min(found) < max(found)
 
 
 def forced(graph: GraphBuilder, backend: str, algorithm: str, parameter: int) -> Any:

@@ -4,10 +4,40 @@
 
 #include "atomic/epilogue_kernel.h"
 #include "atomic/raster_step.h"
+#include "graph/index.h"
 #include "host/host_device.h"
+#include "host/work.h"
 #include "operators/step.h"
 
 namespace walle {
+
+namespace {
+
+// A raster's result that is read only in a shape of fewer axes (the last step of a channel shuffle) has that shape from the
+// start.
+void use_last_shapes(Program& program) {
+  const auto value = [&](int index) -> const ProgramValue& { return program.values[at(index)]; };
+  std::vector<int> readers(program.values.size(), 0), producer(program.values.size(), -1);
+  for (const ProgramOp& op : program.ops)
+    for (const int input : op.inputs)
+      if (input >= 0) ++readers[at(input)];
+  for (const int output : program.outputs) ++readers[at(output)];
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    ProgramOp& op = program.ops[i];
+    if (op.is_raster()) producer[at(op.output)] = static_cast<int>(i);
+    if (rename_offset(program, op) != std::int64_t{0}) continue;
+    const int source = op.inputs[at(op.regions[0].source)];
+    if (producer[at(source)] < 0 || readers[at(source)] != 1 || value(op.output).shape.size() >= value(source).shape.size() ||
+        element_count(value(source).shape) != element_count(value(op.output).shape))
+      continue;
+    program.ops[at(producer[at(source)])].output = op.output;
+    producer[at(op.output)] = producer[at(source)];
+    op.output = -1;
+  }
+  std::erase_if(program.ops, [](const ProgramOp& op) { return op.output < 0; });
+}
+
+}  // namespace
 
 const Device& HostKernels::device() const noexcept { return host_device(); }
 
@@ -23,6 +53,7 @@ void HostKernels::fuse(Program& program) const {
   fuse_softmax(program);
   if (fuses) fuse_gates(program);
   walle::fuse(program);
+  use_last_shapes(program);
 }
 
 bool HostKernels::can_run(const Program& program) const {
@@ -32,6 +63,10 @@ bool HostKernels::can_run(const Program& program) const {
     return !takes_epilogue(op.op->name) ||
            EpilogueKernel::exists(op.epilogue, table_, program.values[static_cast<std::size_t>(op.output)].dtype);
   });
+}
+
+double HostKernels::predict_us(const Program& program, const ProgramOp& op) const {
+  return quantised(rates(table_).us(work_of(program, op)));
 }
 
 std::shared_ptr<const Step> HostKernels::make_step(const ProgramOp& op, std::span<const Layout> inputs,

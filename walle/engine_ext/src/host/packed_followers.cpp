@@ -1,10 +1,10 @@
-// Operators that follow a convolution in its packed layout, because they compute the same there: elementwise ones, pooling, means
-// over planes, and rasters that move whole channels or go the same way through every plane.
+#include "host/packed_followers.h"
+
 #include <algorithm>
 
 #include "atomic/fused.h"
 #include "atomic/packed_pooling.h"
-#include "host/packed_values.h"
+#include "graph/index.h"
 
 namespace walle {
 
@@ -41,66 +41,64 @@ int packed_operand(PackedValues& values, int input, const Dims& shape) {
   return values.add_constant(std::move(spread));
 }
 
-void add(PackedValues& values, ProgramOp op, std::vector<int> inputs) {
-  op.inputs = std::move(inputs);
-  op.output = values.add_packed_result(op.output);
-  values.add_op(std::move(op));
-}
+enum class Kind { none, elementwise, pool, reduction, raster };
 
-bool follow_elementwise(PackedValues& values, const ProgramOp& op) {
-  const Dims shape = values.value(op.output).shape;
-  if (shape.size() < 2) return false;
-  for (const int input : op.inputs)
-    if (!can_pack_operand(values.value(input), shape)) return false;
-  std::vector<int> inputs;
-  for (const int input : op.inputs) inputs.push_back(packed_operand(values, input, shape));
-  add(values, op, std::move(inputs));
-  return true;
-}
-
-bool follow_pool(PackedValues& values, const ProgramOp& op, const Table& table) {
-  ProgramOp packed = op;
-  packed.step = make_packed_pool(op.op->name, values.value(op.inputs[0]).shape, op.attributes, table);
-  add(values, std::move(packed), {values.need_packed(op.inputs[0])});
-  return true;
+Kind kind_of(const ProgramOp& op) {
+  if (op.is_raster()) return Kind::raster;
+  const std::string_view name = op.op->name;
+  if (name == "PoolMax" || name == "PoolMean" || name == "PoolSum") return Kind::pool;
+  if (is_map(name) || op.op->is(Family::unary) || op.op->is(Family::binary)) return Kind::elementwise;
+  if (op.op->is(Family::reduce) || op.op->is(Family::mean)) return Kind::reduction;
+  return Kind::none;
 }
 
 // Over all spatial axes, which stay with size 1.
-bool follow_reduction(PackedValues& values, const ProgramOp& op) {
-  const Dims from = values.value(op.inputs[0]).shape, to = values.value(op.output).shape;
-  if (from.size() < 3 || op.axes.size() != from.size() - 2 || op.axes.front() != 2 || to.size() != from.size()) return false;
-  add(values, op, {values.need_packed(op.inputs[0])});
-  return true;
+bool reduces_planes(const ProgramOp& op, const Dims& from, const Dims& to) {
+  return from.size() >= 3 && op.axes.size() == from.size() - 2 && op.axes.front() == 2 && to.size() == from.size();
 }
 
-bool follow_raster(PackedValues& values, const ProgramOp& op) {
+std::optional<std::vector<Region>> packed_regions(const Program& program, const Packing& packing, const ProgramOp& op,
+                                                  std::span<const int> inputs) {
   std::vector<Dims> sources;
-  for (const int input : op.inputs) sources.push_back(values.value(input).shape);
-  auto regions = values.packing().follow(sources, values.value(op.output).shape, op.regions);
-  if (!regions) return false;
-  ProgramOp packed = op;
-  packed.regions = std::move(*regions);
-  std::vector<int> inputs = op.inputs;
-  for (int& input : inputs)
-    if (element_count(values.value(input).shape) != 1 || values.only_packed(input)) input = values.need_packed(input);
-  add(values, std::move(packed), std::move(inputs));
-  return true;
+  for (const int input : inputs) sources.push_back(program.values[at(input)].shape);
+  return packing.follow(sources, program.values[at(op.output)].shape, op.regions);
 }
 
 }  // namespace
 
-bool follow_packed(PackedValues& values, ProgramOp& op, const Table& table) {
-  if (op.is_raster())
-    for (int& input : op.inputs) input = values.source_of(input);
-  const bool any = std::any_of(op.inputs.begin(), op.inputs.end(), [&](int input) { return values.only_packed(input); });
-  if (!any || values.value(op.output).dtype != DType::f32) return false;
-  if (op.is_raster()) return follow_raster(values, op);
-  const std::string_view name = op.op->name;
-  if (name == "PoolMax" || name == "PoolMean" || name == "PoolSum") return follow_pool(values, op, table);
-  if (is_map(name)) return follow_elementwise(values, op);
-  if (op.op->is(Family::unary) || op.op->is(Family::binary)) return follow_elementwise(values, op);
-  if (op.op->is(Family::reduce) || op.op->is(Family::mean)) return follow_reduction(values, op);
+bool can_follow_packed(const Program& program, const Packing& packing, const ProgramOp& op, std::span<const int> inputs) {
+  const auto value = [&](int index) -> const ProgramValue& { return program.values[at(index)]; };
+  const Dims& shape = value(op.output).shape;
+  if (value(op.output).dtype != DType::f32) return false;
+  for (const int input : inputs)
+    if (input < 0 || value(input).dtype != DType::f32) return false;
+  switch (kind_of(op)) {
+    case Kind::none: return false;
+    case Kind::pool: return true;
+    case Kind::reduction: return reduces_planes(op, value(inputs[0]).shape, shape);
+    case Kind::raster: return packed_regions(program, packing, op, inputs).has_value();
+    case Kind::elementwise:
+      return shape.size() >= 2 &&
+             std::all_of(inputs.begin(), inputs.end(), [&](int input) { return can_pack_operand(value(input), shape); });
+  }
   return false;
+}
+
+void follow_packed(PackedValues& values, ProgramOp op, std::vector<int> inputs, const Table& table) {
+  const Kind kind = kind_of(op);
+  if (kind == Kind::raster) {
+    op.regions = *packed_regions(values.program(), values.packing(), op, inputs);
+    for (int& input : inputs) input = element_count(values.value(input).shape) == 1 ? values.need_plain(input) : values.need_packed(input);
+  } else if (kind == Kind::elementwise) {
+    const Dims shape = values.value(op.output).shape;
+    for (int& input : inputs) input = packed_operand(values, input, shape);
+  } else {
+    if (kind == Kind::pool) op.step = make_packed_pool(op.op->name, values.value(inputs[0]).shape, op.attributes, table);
+    inputs[0] = values.need_packed(inputs[0]);
+  }
+  op.inputs = std::move(inputs);
+  op.output = values.add_packed_result(op.output);
+  values.add_op(std::move(op));
 }
 
 }  // namespace walle

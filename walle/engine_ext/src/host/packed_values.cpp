@@ -55,17 +55,18 @@ int PackedValues::source_of(int index) const {
   return found == deferred_.end() ? index : found->second.inputs[0];
 }
 
-void PackedValues::need_plain(int index) {
-  if (plain_[at(index)]) return;
+int PackedValues::need_plain(int index) {
+  if (plain_[at(index)]) return index;
   if (const auto found = deferred_.find(index); found != deferred_.end()) {
     need_plain(found->second.inputs[0]);
     add_op(std::move(found->second));
     deferred_.erase(found);
     plain_[at(index)] = true;
-    return;
+    return index;
   }
   add_raster(packed_[at(index)], index, packing_.to_plain(value(index).shape), "unpack");
   plain_[at(index)] = true;
+  return index;
 }
 
 int PackedValues::need_packed(int index) {

@@ -15,14 +15,15 @@ class PackedValues {
 
   // The reference is valid until a value is added.
   const ProgramValue& value(int index) const { return program_.values[static_cast<std::size_t>(index)]; }
+  const Program& program() const noexcept { return program_; }
   const Packing& packing() const noexcept { return packing_; }
 
   bool is_packed(int index) const { return packed_[static_cast<std::size_t>(index)] >= 0; }
   // Whether the value exists in its packed form alone. False for -1.
   bool only_packed(int index) const { return index >= 0 && is_packed(index) && !plain_[static_cast<std::size_t>(index)]; }
 
-  // Makes the value exist in that form, by a raster where it does not yet. Return the packed form's number.
-  void need_plain(int index);
+  // Makes the value exist in that form, by a raster where it does not yet. Return that form's number.
+  int need_plain(int index);
   int need_packed(int index);
   // Adds the packed form of a value that will exist in that form alone; returns its number.
   int add_packed_result(int index);
@@ -50,9 +51,5 @@ class PackedValues {
   std::vector<bool> plain_;            // by value: whether its plain form exists
   std::map<int, ProgramOp> deferred_;  // by output
 };
-
-// Rewrites an op that reads values of which the packed form exists alone, where it computes the same on packed values, and adds
-// it. False: the op needs plain values.
-bool follow_packed(PackedValues& values, ProgramOp& op, const Table& table);
 
 }  // namespace walle

@@ -11,6 +11,13 @@ struct Table;  // kernels/table.h
 // For a node, the algorithm and its parameter to take instead of the cheapest: to measure how well search chooses.
 using Forced = std::map<std::string, std::pair<std::string, std::int64_t>, std::less<>>;
 
+// What search chose for a program: the algorithm and the layouts of every operator.
+class Selection {
+ public:
+  virtual ~Selection() = default;
+  double us = 0;  // sum of the predicted costs (eq. 1), those of changes of layout included
+};
+
 class KernelSet {
  public:
   virtual ~KernelSet() = default;
@@ -27,13 +34,15 @@ class KernelSet {
   virtual void fuse(Program& program) const = 0;
   // Whether the set has a kernel for every op of a program that another set of the device has fused.
   virtual bool can_run(const Program& program) const = 0;
-  // Return the least sum of costs over the program's operators in microseconds (eq. 1).
-  virtual double predict_us(const Program& program) const = 0;
-  // Gives every value its layout, and every operator that has several algorithms its step (semi-auto search, §4.1). A forced
-  // algorithm is taken at any cost. Returns the milliseconds spent in weighing, without packing of weights. Throws Error (model)
-  // where a forced algorithm does not apply, or its node has none to choose from.
-  virtual double choose(Program& program, PackedWeights& weights, const Forced& forced) const = 0;
-  // Return the step of an op that choose() gave none. Constants and results are row-major. Throws Error (unsupported) where the
+  // Weighs every algorithm and layout and chooses those of the whole program together (semi-auto search, §4.1). A forced
+  // algorithm is taken at any cost. Throws Error (model) where a forced algorithm does not apply, or its node has none to choose
+  // from.
+  virtual std::unique_ptr<const Selection> select(const Program& program, const Forced& forced) const = 0;
+  // Rewrites the program as a selection of this set says: packs weights, adds changes of layout, makes the chosen steps.
+  virtual void apply(Program& program, const Selection& selection, PackedWeights& weights) const = 0;
+  // Return the predicted cost of an op to which search gave none, in microseconds: a raster, after merging.
+  virtual double predict_us(const Program& program, const ProgramOp& op) const = 0;
+  // Return the step of an op that apply() gave none. Constants and results are row-major. Throws Error (unsupported) where the
   // set has no kernel for it.
   virtual std::shared_ptr<const Step> make_step(const ProgramOp& op, std::span<const Layout> inputs,
                                                 const TensorType& result) const = 0;

@@ -14,24 +14,29 @@ double since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
-using Costs = std::vector<std::pair<const KernelSet*, double>>;
+// A kernel set, and what search chose on it.
+struct Weighed {
+  const KernelSet* kernels;
+  std::unique_ptr<const Selection> selection;
+};
 
-// Return the costs of the kernel sets to choose from. Those that lack a kernel for what the target's set has fused are left out.
-Costs costs(const Program& program, const Target& target) {
-  Costs found;
+// Return the kernel sets to choose from. Those that lack a kernel for what the target's set has fused are left out.
+std::vector<Weighed> weigh_sets(const Program& program, const Target& target) {
+  std::vector<Weighed> found;
   if (target.searched)
     for (const KernelSet* kernels : target.device().kernel_sets())
-      if (kernels->can_run(program)) found.emplace_back(kernels, kernels->predict_us(program));
-  if (found.empty()) found.emplace_back(target.kernels, target.kernels->predict_us(program));
+      if (kernels->can_run(program)) found.push_back({kernels, kernels->select(program, {})});
+  if (found.empty()) found.push_back({target.kernels, target.kernels->select(program, target.forced)});
   return found;
 }
 
-// Return the cheapest, of equal ones the last.
-const KernelSet& cheapest(const Costs& costs) {
-  auto best = costs.front();
-  for (const auto& cost : costs)
-    if (cost.second <= best.second) best = cost;
-  return *best.first;
+// Return the set that costs least (eq. 2). Of sets that cost about the same the last, which has the widest vectors: a slightly
+// different calibration then gives the same plan.
+Weighed& cheapest(std::vector<Weighed>& sets) {
+  constexpr double kSame = 1.03;
+  double least = sets.front().selection->us;
+  for (const Weighed& set : sets) least = std::min(least, set.selection->us);
+  return *std::find_if(sets.rbegin(), sets.rend(), [&](const Weighed& set) { return set.selection->us <= least * kSame; });
 }
 
 std::size_t size_bytes(const TensorType& type) {
@@ -62,12 +67,14 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   }
   target.kernels->fuse(program);
   const auto searching = std::chrono::steady_clock::now();
-  const Costs weighed = costs(program, target);
-  for (const auto& [kernels, us] : weighed) plan->costs.emplace_back(kernels->name(), us);
-  const KernelSet& kernels = cheapest(weighed);
+  std::vector<Weighed> sets = weigh_sets(program, target);
+  for (const Weighed& set : sets) plan->costs.emplace_back(set.kernels->name(), set.selection->us);
+  Weighed& chosen = cheapest(sets);
+  const KernelSet& kernels = *chosen.kernels;
+  if (target.searched && !target.forced.empty()) chosen.selection = kernels.select(program, target.forced);
   plan->kernels = &kernels;
-  plan->source = rates_source(kernels.host_table());
-  plan->search_ms = since(searching) + kernels.choose(program, *graph.packed, target.forced);
+  plan->search_ms = since(searching);
+  kernels.apply(program, *chosen.selection, *graph.packed);
   if (merging) merge(program);
   for (const ProgramOp& op : program.ops) {
     try {
@@ -117,7 +124,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     planned.algorithm = command.step->algorithm();
     scratch = std::max(scratch, command.step->scratch_bytes(target.threads));
     planned.candidates = op.candidates;
-    planned.predicted_us = op.predicted_us;
+    planned.predicted_us = op.is_raster() ? kernels.predict_us(program, op) : op.predicted_us;
     plan->commands.max_inputs = std::max(plan->commands.max_inputs, command.inputs.size());
     const std::size_t result_bytes = size_bytes({result.dtype, result.shape});
     if (command.output.buffer == MemoryPlan::kArena && result_bytes > plan->largest_bytes) {

@@ -1,8 +1,5 @@
 // Convolution of plain layouts, of any dtype and by computed weights too: direct, depthwise, 1x1 and im2col with a matrix
 // product.
-//
-// Search weighs them where the layouts cannot be packed, and where packed algorithms multiply zeros between groups. Elsewhere a
-// plain algorithm would bring changes of layout along, which no sum counts (docs/adr/0015-engine-search-and-kernels.md).
 #include <algorithm>
 #include <cstring>
 
@@ -336,15 +333,10 @@ class PlainConvStep final : public SharedStep {
   EpilogueKernel epilogue_;
 };
 
-// Whether packed algorithms serve without zeros between groups.
-bool packs_well(const ConvProblem& problem) {
-  return !kPackedDepthwise.parameters(problem).empty() || !kPackedTiles.parameters(problem).empty();
-}
-
 template <const Plain& kPlain>
 constexpr ConvAlgorithm plain_algorithm() {
   return {kPlain.name,
-          [](const ConvProblem& problem) { return single_parameter(kPlain.applies(problem) && !packs_well(problem)); },
+          [](const ConvProblem& problem) { return single_parameter(kPlain.applies(problem)); },
           kPlain.work, nullptr,
           [](const ConvProblem& problem, std::int64_t, const EpilogueKernel& epilogue) -> std::unique_ptr<HostStep> {
             return std::make_unique<PlainConvStep>(problem, kPlain, epilogue);

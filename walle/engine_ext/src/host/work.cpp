@@ -1,16 +1,13 @@
-// Predicted cost of a program on an instruction set (eq. 1): the least cost of each operator over its algorithms.
-#include <algorithm>
+#include "host/work.h"
+
+#include <cmath>
 
 #include "graph/index.h"
-#include "host/host_kernels.h"
 #include "host/problems.h"
 
 namespace walle {
 
-namespace {
-
-// Of an operator without a choice of algorithms: the bytes of its values, and the multiplications of a matrix product.
-Work plain_work(const Program& program, const ProgramOp& op) {
+Work work_of(const Program& program, const ProgramOp& op) {
   constexpr double kBytesOfElement = 4;  // products of bytes in one operation of the tile kernel
   const auto shape = [&](int value) -> const Dims& { return program.values[at(value)].shape; };
   const auto count = [&](int value) { return static_cast<double>(element_count(shape(value))); };
@@ -29,20 +26,15 @@ Work plain_work(const Program& program, const ProgramOp& op) {
   return work;
 }
 
-}  // namespace
+Work layout_work(std::int64_t plain, std::int64_t packed) {
+  Work work;
+  work.moved = static_cast<double>((plain + packed) * static_cast<std::int64_t>(sizeof(float)));
+  return work;
+}
 
-double HostKernels::predict_us(const Program& program) const {
-  const Rates rate = rates(table_);
-  double us = 0;
-  for (const ProgramOp& op : program.ops) {
-    if (const auto conv = conv_problem(program, op, table_, false); conv && conv->shape.dtype == DType::f32)
-      us += weigh_conv(*conv, rate, op.attributes.get_string("algorithm", "")).front().us;
-    else if (const auto linear = linear_problem(program, op, table_))
-      us += weigh(linear_algorithms(), *linear, rate).front().us;
-    else
-      us += rate.us(plain_work(program, op));
-  }
-  return us;
+double quantised(double us) {
+  constexpr double kSteps = 64;
+  return std::ceil(us * kSteps) / kSteps;
 }
 
 }  // namespace walle

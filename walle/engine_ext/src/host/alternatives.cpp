@@ -1,0 +1,187 @@
+// The alternatives of a program's operators (§4.1): algorithms, their parameters, and the layouts of their operands.
+#include <algorithm>
+#include <set>
+
+#include "graph/index.h"
+#include "host/host_selection.h"
+#include "host/packed_followers.h"
+#include "host/problems.h"
+#include "host/work.h"
+
+namespace walle {
+
+namespace {
+
+class Lister {
+ public:
+  Lister(const Program& program, const Table& table, const Packing& packing, const Forced& forced)
+      : program_(program), table_(table), packing_(packing), forced_(forced), rates_(rates(table)), source_(program.values.size(), -1) {}
+
+  std::vector<Alternatives> run() {
+    std::vector<Alternatives> all;
+    all.reserve(program_.ops.size());
+    for (const ProgramOp& op : program_.ops) all.push_back(of(op));
+    check_forced();
+    return all;
+  }
+
+ private:
+  Alternatives of(const ProgramOp& op) {
+    Alternatives found;
+    if (const auto problem = conv_problem(program_, op, table_, false)) {
+      list_conv(op, *problem, found);
+    } else if (const auto linear = linear_problem(program_, op, table_)) {
+      for (const LinearChoice& choice : weigh(linear_algorithms(), *linear, rates_)) {
+        Alternative way;
+        way.linear = choice.algorithm;
+        add_choice(choice, way, found);
+      }
+    } else if (op.is_raster()) {
+      list_raster(op, found);
+    } else {
+      found.sources = op.inputs;
+      list_following(op, found, quantised(rates_.us(work_of(program_, op))));
+    }
+    if (!found.shown.empty()) settle(op, found);
+    return found;
+  }
+
+  void list_conv(const ProgramOp& op, const ConvProblem& problem, Alternatives& found) {
+    const auto add = [&](const ConvChoice& choice, Form first) {
+      Alternative way;
+      way.conv = choice.algorithm;
+      way.first = first;
+      if (choice.algorithm->pack != nullptr) way.others = way.result = Form::packed;
+      add_choice(choice, way, found);
+    };
+    for (const ConvChoice& choice : weigh_conv(problem, rates_, op.attributes.get_string("algorithm", "")))
+      add(choice, choice.algorithm->pack == nullptr ? Form::plain : Form::packed);
+    const auto direct = conv_problem(program_, op, table_, true);
+    if (!direct->plain_input) return;
+    for (const ConvChoice& choice : weigh(conv_algorithms(), *direct, rates_))
+      if (choice.algorithm->pack != nullptr) add(choice, Form::plain);
+  }
+
+  template <class Problem>
+  void add_choice(const Choice<Problem>& choice, Alternative way, Alternatives& found) {
+    way.parameter = choice.parameter;
+    way.us = quantised(choice.us);
+    found.shown.push_back({choice.algorithm->name, choice.parameter, way.us});
+    if (!choice.algorithm->by_name || is_forced_by_name(way)) found.ways.push_back(way);
+  }
+
+  // Algorithms that are taken by name only are alternatives where they are forced; settle() leaves out the others.
+  bool is_forced_by_name(const Alternative& way) const {
+    return std::any_of(forced_.begin(), forced_.end(), [&](const auto& one) {
+      return one.second.first == way.algorithm() && one.second.second == way.parameter;
+    });
+  }
+
+  // Keeps the forced algorithm alone, and of candidates that differ in layouts the cheapest for show.
+  void settle(const ProgramOp& op, Alternatives& found) {
+    weighed_.insert(op.name);
+    const auto by_cost = [](const AlgorithmCost& a, const AlgorithmCost& b) { return a.us < b.us; };
+    const auto by_name = [&](const AlgorithmCost& one) {
+      return std::none_of(found.ways.begin(), found.ways.end(), [&](const Alternative& way) {
+        return way.algorithm() == one.algorithm && way.parameter == one.parameter;
+      });
+    };
+    std::stable_sort(found.shown.begin(), found.shown.end(), by_cost);
+    std::stable_partition(found.shown.begin(), found.shown.end(), [&](const AlgorithmCost& one) { return !by_name(one); });
+    std::vector<AlgorithmCost> shown;
+    for (const AlgorithmCost& one : found.shown)
+      if (std::none_of(shown.begin(), shown.end(), [&](const AlgorithmCost& other) {
+            return other.algorithm == one.algorithm && other.parameter == one.parameter;
+          }))
+        shown.push_back(one);
+    found.shown = std::move(shown);
+    const auto forced = forced_.find(op.name);
+    if (forced == forced_.end()) {
+      std::erase_if(found.ways, [](const Alternative& way) {
+        return (way.conv != nullptr && way.conv->by_name) || (way.linear != nullptr && way.linear->by_name);
+      });
+      return;
+    }
+    const auto& [algorithm, parameter] = forced->second;
+    std::erase_if(found.ways, [&](const Alternative& way) { return way.algorithm() != algorithm || way.parameter != parameter; });
+    if (found.ways.empty())
+      throw Error(ErrorKind::model, "node '" + op.name + "': " + algorithm + "(" + std::to_string(parameter) +
+                                        ") is not a candidate; see the plan for those that are");
+  }
+
+  // A rename of a whole value costs nothing. It is not needed where all its readers look through it.
+  void list_raster(const ProgramOp& op, Alternatives& found) {
+    found.sources = op.inputs;
+    for (int& input : found.sources)
+      if (source_[at(input)] >= 0) input = source_[at(input)];
+    if (rename_offset(program_, op) == std::int64_t{0}) {
+      const int source = found.sources[at(op.regions[0].source)];
+      if (element_count(program_.values[at(source)].shape) == element_count(program_.values[at(op.output)].shape)) {
+        source_[at(op.output)] = source;
+        found.ways.push_back({});
+        found.ways.push_back({0, Form::none, Form::none, Form::none});
+        return;
+      }
+    }
+    list_following(op, found, quantised(rates_.us(work_of(program_, op))));
+    if (found.ways.size() > 1 || !is_packable(op.output)) return;
+    // A raster that cannot follow is merged with the changes of layout before and after it.
+    const bool packs_inputs = std::all_of(op.inputs.begin(), op.inputs.end(), [&](int input) { return is_packable(input); });
+    const double us = found.ways.front().us;
+    found.ways.push_back({us, Form::plain, Form::plain, Form::packed});
+    if (!packs_inputs) return;
+    found.ways.push_back({us, Form::packed, Form::packed, Form::plain});
+    found.ways.push_back({us, Form::packed, Form::packed, Form::packed});
+  }
+
+  void list_following(const ProgramOp& op, Alternatives& found, double us) {
+    found.ways.push_back({us});
+    if (!can_follow_packed(program_, packing_, op, found.sources)) return;
+    Alternative way{packed_us(op, us), Form::packed, Form::packed, Form::packed};
+    way.follows = true;
+    found.ways.push_back(way);
+  }
+
+  // The padding of the last blocks is computed too.
+  double packed_us(const ProgramOp& op, double us) const {
+    const Dims& shape = program_.values[at(op.output)].shape;
+    if (shape.size() < 2 || shape[1] == 0) return us;
+    return quantised(us * static_cast<double>(packing_.blocks_of(shape[1]) * packing_.pack()) / static_cast<double>(shape[1]));
+  }
+
+  bool is_packable(int value) const {
+    const ProgramValue& given = program_.values[at(value)];
+    return given.dtype == DType::f32 && given.shape.size() >= 3 && !given.is_constant();
+  }
+
+  void check_forced() const {
+    for (const auto& [name, algorithm] : forced_) {
+      if (weighed_.contains(name)) continue;
+      constexpr std::size_t kMost = 16;
+      std::string known;
+      std::size_t count = 0;
+      for (const std::string& node : weighed_)
+        if (count++ < kMost) known += (known.empty() ? "'" : ", '") + node + "'";
+      if (count > kMost) known += " and " + std::to_string(count - kMost) + " more";
+      throw Error(ErrorKind::model, "algorithm " + algorithm.first + " for node '" + name + "', which has none to choose from; " +
+                                        (known.empty() ? std::string("no node of this plan has") : "nodes that have: " + known));
+    }
+  }
+
+  const Program& program_;
+  const Table& table_;
+  const Packing& packing_;
+  const Forced& forced_;
+  const Rates rates_;
+  std::vector<int> source_;        // by value: what it renames, -1 for none
+  std::set<std::string> weighed_;  // nodes
+};
+
+}  // namespace
+
+std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
+                                            const Forced& forced) {
+  return Lister(program, table, packing, forced).run();
+}
+
+}  // namespace walle

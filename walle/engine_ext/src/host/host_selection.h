@@ -1,0 +1,44 @@
+// What search chose for a program on an instruction set, and the alternatives of an operator that it chose among.
+#pragma once
+#include "atomic/products/convolution.h"
+#include "atomic/products/linear.h"
+#include "host/packing.h"
+#include "plan/kernel_set.h"
+
+namespace walle {
+
+// Form of a value that an alternative reads or gives.
+enum class Form : std::uint8_t { none, plain, packed };
+
+// One way to compute an op: its algorithm, the forms of its operands and of its result, and its predicted cost.
+struct Alternative {
+  double us = 0;  // without changes of layout
+  Form first = Form::plain, others = Form::plain, result = Form::plain;  // first operand, further ones that are not constant
+  bool follows = false;                                                  // computes upon packed values (can_follow_packed)
+  const ConvAlgorithm* conv = nullptr;
+  const LinearAlgorithm* linear = nullptr;
+  std::int64_t parameter = 0;
+
+  std::string_view algorithm() const noexcept { return conv != nullptr ? conv->name : linear != nullptr ? linear->name : ""; }
+};
+
+struct Alternatives {
+  std::vector<Alternative> ways;     // at least one; in the order in which a tie is decided
+  std::vector<AlgorithmCost> shown;  // all that were weighed, those taken by name only too, the cheapest first
+  std::vector<int> sources;          // operands of an alternative that follows: those of a raster with renames looked through
+};
+
+// Return the alternatives of every op of a program. Throws Error (model) for a forced algorithm that is no candidate.
+std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
+                                            const Forced& forced);
+
+struct HostSelection final : Selection {
+  struct Choice {
+    Alternative way;
+    std::vector<AlgorithmCost> candidates;  // the chosen one first
+    std::vector<int> sources;
+  };
+  std::vector<Choice> choices;  // by op
+};
+
+}  // namespace walle

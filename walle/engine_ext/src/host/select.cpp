@@ -1,0 +1,168 @@
+// Search over a whole program: algorithms and layouts of all operators together, as a partitioned Boolean quadratic problem
+// (Anderson and Gregg, CGO 2018; eq. 1 of §4.1 is its special case without costs of edges).
+//
+// An op is a node whose choices are its alternatives. A value is a node too, whose choices are the forms in which it exists: a
+// change of layout is then paid once, however many ops read its result.
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "graph/index.h"
+#include "host/host_kernels.h"
+#include "host/host_selection.h"
+#include "host/work.h"
+#include "search/pbqp.h"
+
+namespace walle {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Forms in which a value exists.
+enum State : std::size_t { kAbsent, kPlain, kPacked, kBoth, kStates };
+
+bool has(std::size_t state, Form form) noexcept {
+  switch (form) {
+    case Form::none: return true;
+    case Form::plain: return state == kPlain || state == kBoth;
+    case Form::packed: return state == kPacked || state == kBoth;
+  }
+  return false;
+}
+
+class Problem {
+ public:
+  Problem(const Program& program, const std::vector<Alternatives>& alternatives, const Packing& packing, const Rates& rates)
+      : program_(program), alternatives_(alternatives), packing_(packing), rates_(rates), node_(program.values.size(), -1) {}
+
+  // Return the index of the way of each op, and the cost of all.
+  std::pair<std::vector<int>, double> solve() {
+    for (const Alternatives& one : alternatives_) {
+      std::vector<double> costs;
+      for (const Alternative& way : one.ways) costs.push_back(way.us);
+      problem_.nodes.push_back(std::move(costs));
+    }
+    for (std::size_t i = 0; i < program_.ops.size(); ++i) add_op(i);
+    for (const int output : program_.outputs)
+      for (std::size_t state = 0; state < kStates; ++state)
+        if (node_[at(output)] >= 0 && !has(state, Form::plain)) problem_.nodes[at(node_[at(output)])][state] = kNever;
+    PbqpSolution solution = solve_pbqp(problem_);
+    solution.choices.resize(program_.ops.size());
+    return {std::move(solution.choices), solution.cost};
+  }
+
+ private:
+  void add_op(std::size_t i) {
+    const ProgramOp& op = program_.ops[i];
+    const std::vector<Alternative>& ways = alternatives_[i].ways;
+    const auto reads = [&](int value, auto&& form) {
+      if (value < 0 || program_.values[at(value)].is_constant()) return;
+      std::vector<double> matrix;
+      bool matters = false;
+      for (const Alternative& way : ways)
+        for (std::size_t state = 0; state < kStates; ++state) {
+          matrix.push_back(has(state, form(way)) ? 0 : kNever);
+          matters = matters || form(way) != Form::none;
+        }
+      if (matters) problem_.add_edge(static_cast<int>(i), node_of(value), std::move(matrix));
+    };
+    const std::vector<int>& sources = alternatives_[i].sources;
+    for (std::size_t k = 0; k < op.inputs.size(); ++k) {
+      const auto form = [&](const Alternative& way) { return k == 0 ? way.first : way.others; };
+      if (sources.empty()) {
+        reads(op.inputs[k], form);
+        continue;
+      }
+      // A raster's value of one element stays plain.
+      const bool is_one = op.is_raster() && element_count(program_.values[at(sources[k])].shape) == 1;
+      reads(op.inputs[k], [&](const Alternative& way) { return way.follows ? Form::none : form(way); });
+      reads(sources[k], [&](const Alternative& way) { return !way.follows ? Form::none : is_one ? Form::plain : form(way); });
+    }
+    const double change = change_us(op.output);
+    std::vector<double> matrix;
+    for (const Alternative& way : ways)
+      for (std::size_t state = 0; state < kStates; ++state) {
+        const Form other = way.result == Form::plain ? Form::packed : Form::plain;
+        if (way.result == Form::none || state == kAbsent)
+          matrix.push_back(way.result == Form::none && state == kAbsent ? 0 : kNever);
+        else
+          matrix.push_back(has(state, other) ? change : 0);
+      }
+    problem_.add_edge(static_cast<int>(i), node_of(op.output), std::move(matrix));
+  }
+
+  // The node of a value. What no op gives is an input, which is there in its plain form.
+  int node_of(int value) {
+    int& node = node_[at(value)];
+    if (node >= 0) return node;
+    node = static_cast<int>(problem_.nodes.size());
+    const double change = change_us(value);
+    const bool given = program_.values[at(value)].input >= 0;
+    problem_.nodes.push_back({given ? kNever : 0, 0, given || change == kNever ? change : 0, change == kNever || given ? change : 0});
+    return node;
+  }
+
+  // Cost of a change between the forms of a value; infinite where it has one form.
+  double change_us(int value) const {
+    const ProgramValue& given = program_.values[at(value)];
+    if (given.dtype != DType::f32 || given.shape.size() < 2 || given.shape[1] == 0) return kNever;
+    const std::int64_t plain = element_count(given.shape);
+    return quantised(rates_.us(layout_work(plain, plain / given.shape[1] * packing_.blocks_of(given.shape[1]) * packing_.pack())));
+  }
+
+  const Program& program_;
+  const std::vector<Alternatives>& alternatives_;
+  const Packing& packing_;
+  const Rates& rates_;
+  PbqpProblem problem_;
+  std::vector<int> node_;  // by value, -1 for none
+};
+
+// Where no convolution packs, everything stays plain, and each op takes its cheapest way.
+bool packs(const std::vector<Alternatives>& alternatives) {
+  return std::any_of(alternatives.begin(), alternatives.end(), [](const Alternatives& one) {
+    return std::any_of(one.ways.begin(), one.ways.end(), [](const Alternative& way) {
+      return way.conv != nullptr && way.conv->pack != nullptr;
+    });
+  });
+}
+
+std::pair<std::vector<int>, double> cheapest_plain(const std::vector<Alternatives>& alternatives) {
+  std::vector<int> choices;
+  double us = 0;
+  for (const Alternatives& one : alternatives) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < one.ways.size(); ++i)
+      if (one.ways[i].result == Form::plain && one.ways[i].first == Form::plain && one.ways[i].us < one.ways[best].us) best = i;
+    choices.push_back(static_cast<int>(best));
+    us += one.ways[best].us;
+  }
+  return {std::move(choices), us};
+}
+
+}  // namespace
+
+std::unique_ptr<const Selection> HostKernels::select(const Program& program, const Forced& forced) const {
+  const Packing packing(table_.pack);
+  std::vector<Alternatives> alternatives = list_alternatives(program, table_, packing, forced);
+  auto selection = std::make_unique<HostSelection>();
+  std::vector<int> choices;
+  std::tie(choices, selection->us) =
+      packs(alternatives) ? Problem(program, alternatives, packing, rates(table_)).solve() : cheapest_plain(alternatives);
+  for (std::size_t i = 0; i < alternatives.size(); ++i) {
+    const Alternative& way = alternatives[i].ways[at(choices[i])];
+    std::vector<AlgorithmCost>& shown = alternatives[i].shown;
+    const auto chosen = std::find_if(shown.begin(), shown.end(), [&](const AlgorithmCost& one) {
+      return one.algorithm == way.algorithm() && one.parameter == way.parameter;
+    });
+    if (chosen != shown.end()) {
+      chosen->us = way.us;
+      std::rotate(shown.begin(), chosen, chosen + 1);
+    }
+    selection->choices.push_back({way, std::move(shown), std::move(alternatives[i].sources)});
+  }
+  return selection;
+}
+
+}  // namespace walle

@@ -1,0 +1,17 @@
+// Work of operators that have one algorithm (Q of eq. 3).
+#pragma once
+#include "atomic/rates.h"
+#include "plan/program.h"
+
+namespace walle {
+
+// Return the bytes of an op's values, and the multiplications of a matrix product.
+Work work_of(const Program& program, const ProgramOp& op);
+
+// Return the work of changing a float32 value of `plain` elements between its plain form and a packed one of `packed` elements.
+Work layout_work(std::int64_t plain, std::int64_t packed);
+
+// Return a cost in steps of 1/64 microsecond. Sums of such costs are exact, so that equal costs compare as equal.
+double quantised(double us);
+
+}  // namespace walle
