@@ -40,12 +40,12 @@ class ArenaKernels final : public KernelSet {
   bool has_composite(const OpDef&, std::span<const walle::Operand>, const Attributes&, int) const override { return false; }
   void fuse(Program&) const override {}
   bool can_run(const Program&) const override { return true; }
-  std::unique_ptr<const Selection> select(const Program& program, const Forced&) const override {
-    auto selection = std::make_unique<Selection>();
+  std::unique_ptr<const PrimitiveSelection> select(const Program& program, const Forced&) const override {
+    auto selection = std::make_unique<PrimitiveSelection>();
     selection->us = static_cast<double>(program.ops.size());
     return selection;
   }
-  void apply(Program&, const Selection&, PackedWeights&) const override {}
+  void apply(Program&, const PrimitiveSelection&, PackedWeights&) const override {}
   double predict_us(const Program&, const ProgramOp&) const override { return 1; }
   std::shared_ptr<const Step> make_step(const ProgramOp& op, std::span<const Layout> inputs,
                                         const TensorType& result) const override;

@@ -15,7 +15,12 @@ namespace {
 class Lister {
  public:
   Lister(const Program& program, const Table& table, const Packing& packing, const Forced& forced)
-      : program_(program), table_(table), packing_(packing), forced_(forced), rates_(rates(table)), source_(program.values.size(), -1) {}
+      : program_(program),
+        table_(table),
+        packing_(packing),
+        forced_(forced),
+        rates_(rates(table)),
+        source_(program.values.size(), -1) {}
 
   std::vector<Alternatives> run() {
     std::vector<Alternatives> all;

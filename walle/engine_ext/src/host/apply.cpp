@@ -18,8 +18,8 @@ namespace {
 template <class Problem>
 std::string weights_key(Algorithms<Problem> algorithms, const Algorithm<Problem>& chosen, std::int64_t parameter,
                         const Table& table) {
-  const auto* first = *std::find_if(algorithms.begin(), algorithms.end(),
-                                    [&](const auto* algorithm) { return algorithm->pack == chosen.pack; });
+  const auto* first =
+      *std::find_if(algorithms.begin(), algorithms.end(), [&](const auto* algorithm) { return algorithm->pack == chosen.pack; });
   return std::string(table.name) + ' ' + std::string(first->name) + ' ' + std::to_string(parameter);
 }
 
@@ -130,7 +130,7 @@ class Application {
 
 }  // namespace
 
-void HostKernels::apply(Program& program, const Selection& selection, PackedWeights& weights) const {
+void HostKernels::apply(Program& program, const PrimitiveSelection& selection, PackedWeights& weights) const {
   Application(program, table_, weights, static_cast<const HostSelection&>(selection)).run();
 }
 

@@ -16,10 +16,10 @@ class HostKernels final : public KernelSet {
                      int outputs) const override;
   void fuse(Program& program) const override;
   bool can_run(const Program& program) const override;
-  std::unique_ptr<const Selection> select(const Program& program, const Forced& forced) const override;  // select.cpp
+  std::unique_ptr<const PrimitiveSelection> select(const Program& program, const Forced& forced) const override;  // select.cpp
   // Convolutions of float32 by constant weights may use packed channel layouts, and the operators after them do where they can;
   // rasters change layouts. apply.cpp
-  void apply(Program& program, const Selection& selection, PackedWeights& weights) const override;
+  void apply(Program& program, const PrimitiveSelection& selection, PackedWeights& weights) const override;
   double predict_us(const Program& program, const ProgramOp& op) const override;
   std::shared_ptr<const Step> make_step(const ProgramOp& op, std::span<const Layout> inputs,
                                         const TensorType& result) const override;

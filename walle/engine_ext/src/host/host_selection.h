@@ -12,7 +12,7 @@ enum class Form : std::uint8_t { none, plain, packed };
 
 // One way to compute an op: its algorithm, the forms of its operands and of its result, and its predicted cost.
 struct Alternative {
-  double us = 0;  // without changes of layout
+  double us = 0;                                                         // without changes of layout
   Form first = Form::plain, others = Form::plain, result = Form::plain;  // first operand, further ones that are not constant
   bool follows = false;                                                  // computes upon packed values (can_follow_packed)
   const ConvAlgorithm* conv = nullptr;
@@ -32,7 +32,7 @@ struct Alternatives {
 std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
                                             const Forced& forced);
 
-struct HostSelection final : Selection {
+struct HostSelection final : PrimitiveSelection {
   struct Choice {
     Alternative way;
     std::vector<AlgorithmCost> candidates;  // the chosen one first

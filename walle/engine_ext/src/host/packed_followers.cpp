@@ -88,7 +88,8 @@ void follow_packed(PackedValues& values, ProgramOp op, std::vector<int> inputs, 
   const Kind kind = kind_of(op);
   if (kind == Kind::raster) {
     op.regions = *packed_regions(values.program(), values.packing(), op, inputs);
-    for (int& input : inputs) input = element_count(values.value(input).shape) == 1 ? values.need_plain(input) : values.need_packed(input);
+    for (int& input : inputs)
+      input = element_count(values.value(input).shape) == 1 ? values.need_plain(input) : values.need_packed(input);
   } else if (kind == Kind::elementwise) {
     const Dims shape = values.value(op.output).shape;
     for (int& input : inputs) input = packed_operand(values, input, shape);

@@ -41,12 +41,12 @@ class Problem {
     for (const Alternatives& one : alternatives_) {
       std::vector<double> costs;
       for (const Alternative& way : one.ways) costs.push_back(way.us);
-      problem_.nodes.push_back(std::move(costs));
+      problem_.costs.push_back(std::move(costs));
     }
     for (std::size_t i = 0; i < program_.ops.size(); ++i) add_op(i);
     for (const int output : program_.outputs)
       for (std::size_t state = 0; state < kStates; ++state)
-        if (node_[at(output)] >= 0 && !has(state, Form::plain)) problem_.nodes[at(node_[at(output)])][state] = kNever;
+        if (node_[at(output)] >= 0 && !has(state, Form::plain)) problem_.costs[at(node_[at(output)])][state] = kNever;
     PbqpSolution solution = solve_pbqp(problem_);
     solution.choices.resize(program_.ops.size());
     return {std::move(solution.choices), solution.cost};
@@ -96,10 +96,11 @@ class Problem {
   int node_of(int value) {
     int& node = node_[at(value)];
     if (node >= 0) return node;
-    node = static_cast<int>(problem_.nodes.size());
+    node = static_cast<int>(problem_.costs.size());
     const double change = change_us(value);
     const bool given = program_.values[at(value)].input >= 0;
-    problem_.nodes.push_back({given ? kNever : 0, 0, given || change == kNever ? change : 0, change == kNever || given ? change : 0});
+    problem_.costs.push_back(
+        {given ? kNever : 0, 0, given || change == kNever ? change : 0, change == kNever || given ? change : 0});
     return node;
   }
 
@@ -108,7 +109,8 @@ class Problem {
     const ProgramValue& given = program_.values[at(value)];
     if (given.dtype != DType::f32 || given.shape.size() < 2 || given.shape[1] == 0) return kNever;
     const std::int64_t plain = element_count(given.shape);
-    return quantised(rates_.us(layout_work(plain, plain / given.shape[1] * packing_.blocks_of(given.shape[1]) * packing_.pack())));
+    return quantised(
+        rates_.us(layout_work(plain, plain / given.shape[1] * packing_.blocks_of(given.shape[1]) * packing_.pack())));
   }
 
   const Program& program_;
@@ -122,9 +124,8 @@ class Problem {
 // Where no convolution packs, everything stays plain, and each op takes its cheapest way.
 bool packs(const std::vector<Alternatives>& alternatives) {
   return std::any_of(alternatives.begin(), alternatives.end(), [](const Alternatives& one) {
-    return std::any_of(one.ways.begin(), one.ways.end(), [](const Alternative& way) {
-      return way.conv != nullptr && way.conv->pack != nullptr;
-    });
+    return std::any_of(one.ways.begin(), one.ways.end(),
+                       [](const Alternative& way) { return way.conv != nullptr && way.conv->pack != nullptr; });
   });
 }
 
@@ -143,7 +144,7 @@ std::pair<std::vector<int>, double> cheapest_plain(const std::vector<Alternative
 
 }  // namespace
 
-std::unique_ptr<const Selection> HostKernels::select(const Program& program, const Forced& forced) const {
+std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& program, const Forced& forced) const {
   const Packing packing(table_.pack);
   std::vector<Alternatives> alternatives = list_alternatives(program, table_, packing, forced);
   auto selection = std::make_unique<HostSelection>();

@@ -11,10 +11,10 @@ struct Table;  // kernels/table.h
 // For a node, the algorithm and its parameter to take instead of the cheapest: to measure how well search chooses.
 using Forced = std::map<std::string, std::pair<std::string, std::int64_t>, std::less<>>;
 
-// What search chose for a program: the algorithm and the layouts of every operator.
-class Selection {
+// What search chose for a program: the primitive of every operator, which is an algorithm with its parameter and layouts.
+class PrimitiveSelection {
  public:
-  virtual ~Selection() = default;
+  virtual ~PrimitiveSelection() = default;
   double us = 0;  // sum of the predicted costs (eq. 1), those of changes of layout included
 };
 
@@ -37,9 +37,9 @@ class KernelSet {
   // Weighs every algorithm and layout and chooses those of the whole program together (semi-auto search, §4.1). A forced
   // algorithm is taken at any cost. Throws Error (model) where a forced algorithm does not apply, or its node has none to choose
   // from.
-  virtual std::unique_ptr<const Selection> select(const Program& program, const Forced& forced) const = 0;
+  virtual std::unique_ptr<const PrimitiveSelection> select(const Program& program, const Forced& forced) const = 0;
   // Rewrites the program as a selection of this set says: packs weights, adds changes of layout, makes the chosen steps.
-  virtual void apply(Program& program, const Selection& selection, PackedWeights& weights) const = 0;
+  virtual void apply(Program& program, const PrimitiveSelection& selection, PackedWeights& weights) const = 0;
   // Return the predicted cost of an op to which search gave none, in microseconds: a raster, after merging.
   virtual double predict_us(const Program& program, const ProgramOp& op) const = 0;
   // Return the step of an op that apply() gave none. Constants and results are row-major. Throws Error (unsupported) where the

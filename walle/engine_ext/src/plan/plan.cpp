@@ -17,7 +17,7 @@ double since(std::chrono::steady_clock::time_point begin) {
 // A kernel set, and what search chose on it.
 struct Weighed {
   const KernelSet* kernels;
-  std::unique_ptr<const Selection> selection;
+  std::unique_ptr<const PrimitiveSelection> selection;
 };
 
 // Return the kernel sets to choose from. Those that lack a kernel for what the target's set has fused are left out.
