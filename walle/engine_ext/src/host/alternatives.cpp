@@ -129,14 +129,6 @@ class Lister {
       }
     }
     list_following(op, found, quantised(rates_.us(work_of(program_, op))));
-    if (found.ways.size() > 1 || !is_packable(op.output)) return;
-    // A raster that cannot follow is merged with the changes of layout before and after it.
-    const bool packs_inputs = std::all_of(op.inputs.begin(), op.inputs.end(), [&](int input) { return is_packable(input); });
-    const double us = found.ways.front().us;
-    found.ways.push_back({us, Form::plain, Form::plain, Form::packed});
-    if (!packs_inputs) return;
-    found.ways.push_back({us, Form::packed, Form::packed, Form::plain});
-    found.ways.push_back({us, Form::packed, Form::packed, Form::packed});
   }
 
   void list_following(const ProgramOp& op, Alternatives& found, double us) {
@@ -152,11 +144,6 @@ class Lister {
     const Dims& shape = program_.values[at(op.output)].shape;
     if (shape.size() < 2 || shape[1] == 0) return us;
     return quantised(us * static_cast<double>(packing_.blocks_of(shape[1]) * packing_.pack()) / static_cast<double>(shape[1]));
-  }
-
-  bool is_packable(int value) const {
-    const ProgramValue& given = program_.values[at(value)];
-    return given.dtype == DType::f32 && given.shape.size() >= 3 && !given.is_constant();
   }
 
   void check_forced() const {

@@ -23,6 +23,12 @@ Work work_of(const Program& program, const ProgramOp& op) {
     const double columns = std::max<double>(1, static_cast<double>(shape(op.output).back()));
     work.panel = 2.0 * count(op.output) * count(op.inputs[1]) / columns / kBytesOfElement;
   }
+  if (op.op->name == "PoolMax" || op.op->name == "PoolMean" || op.op->name == "PoolSum") {
+    double taps = 1;
+    for (const std::int64_t size : op.attributes.get_ints("kernel_shape").value_or(Dims{})) taps *= static_cast<double>(size);
+    work.lanes = 2 * taps * count(op.output);
+  }
+  if (op.op->is(Family::reduce) || op.op->is(Family::mean)) work.lanes = 2 * count(op.inputs[0]);
   return work;
 }
 
