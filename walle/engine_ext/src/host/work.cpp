@@ -26,7 +26,7 @@ Work work_of(const Program& program, const ProgramOp& op) {
   if (op.op->name == "PoolMax" || op.op->name == "PoolMean" || op.op->name == "PoolSum") {
     double taps = 1;
     for (const std::int64_t size : op.attributes.get_ints("kernel_shape").value_or(Dims{})) taps *= static_cast<double>(size);
-    work.lanes = 2 * taps * count(op.output);
+    work.lanes = taps * count(op.output);
   }
   if (op.op->is(Family::reduce) || op.op->is(Family::mean)) work.lanes = 2 * count(op.inputs[0]);
   return work;
