@@ -43,6 +43,7 @@ class ArenaKernels final : public KernelSet {
   std::unique_ptr<const PrimitiveSelection> select(const Program& program, const Forced&) const override {
     auto selection = std::make_unique<PrimitiveSelection>();
     selection->us = static_cast<double>(program.ops.size());
+    selection->source = "count of ops";
     return selection;
   }
   void apply(Program&, const PrimitiveSelection&, PackedWeights&) const override {}

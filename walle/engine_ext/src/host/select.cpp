@@ -156,6 +156,7 @@ std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& pro
   const Packing packing(table_.pack);
   std::vector<Alternatives> alternatives = list_alternatives(program, table_, packing, forced);
   auto selection = std::make_unique<HostSelection>();
+  selection->source = rates_source(table_);
   std::vector<int> choices;
   std::tie(choices, selection->us) =
       packs(alternatives) ? Problem(program, alternatives, packing, rates(table_)).solve() : cheapest_plain(alternatives);

@@ -15,7 +15,8 @@ using Forced = std::map<std::string, std::pair<std::string, std::int64_t>, std::
 class PrimitiveSelection {
  public:
   virtual ~PrimitiveSelection() = default;
-  double us = 0;  // sum of the predicted costs (eq. 1), those of changes of layout included
+  double us = 0;       // sum of the predicted costs (eq. 1), those of changes of layout included
+  std::string source;  // where costs come from, such as "calibrated" or "formula"
 };
 
 class KernelSet {

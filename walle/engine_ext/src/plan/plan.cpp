@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "atomic/rates.h"
 #include "core/stop.h"
 
 namespace walle {
@@ -73,6 +72,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   const KernelSet& kernels = *chosen.kernels;
   if (target.searched && !target.forced.empty()) chosen.selection = kernels.select(program, target.forced);
   plan->kernels = &kernels;
+  plan->source = chosen.selection->source;
   plan->search_ms = since(searching);
   kernels.apply(program, *chosen.selection, *graph.packed);
   if (merging) merge(program);

@@ -35,7 +35,7 @@ struct Plan {
   double plan_ms = 0;                                      // time of all planning, packing of weights included
   double search_ms = 0;                                    // time of weighing kernel sets and algorithms
   std::vector<std::pair<std::string_view, double>> costs;  // cost of every kernel set to choose from, in microseconds (eq. 1)
-  std::string source;                                      // source of the rates behind them: rates_source()
+  std::string source;                                      // where they come from, such as "calibrated"
 };
 
 // Return the plan of a graph. `given`: as for lower(). `merging` false leaves rasters unmerged, to measure what merging saves.
