@@ -47,7 +47,7 @@ class Lister {
       found.sources = op.inputs;
       list_following(op, found, quantised(rates_.us(work_of(program_, op))));
     }
-    if (!found.shown.empty()) settle(op, found);
+    if (!found.ways.front().algorithm().empty()) settle(op, found);
     return found;
   }
 
@@ -68,47 +68,31 @@ class Lister {
   }
 
   template <class Problem>
-  void add_choice(const Choice<Problem>& choice, Alternative way, Alternatives& found) {
+  static void add_choice(const Choice<Problem>& choice, Alternative way, Alternatives& found) {
     way.parameter = choice.parameter;
     way.us = quantised(choice.us);
-    found.shown.push_back({choice.algorithm->name, choice.parameter, way.us});
-    if (!choice.algorithm->by_name || is_forced_by_name(way)) found.ways.push_back(way);
+    way.by_name = choice.algorithm->by_name;
+    found.ways.push_back(way);
   }
 
-  // Algorithms that are taken by name only are alternatives where they are forced; settle() leaves out the others.
-  bool is_forced_by_name(const Alternative& way) const {
-    return std::any_of(forced_.begin(), forced_.end(), [&](const auto& one) {
-      return one.second.first == way.algorithm() && one.second.second == way.parameter;
-    });
-  }
-
-  // Keeps the forced algorithm alone, and of candidates that differ in layouts the cheapest for show.
+  // Lists the candidates for show, of those that differ in layouts alone the cheapest; then keeps the forced algorithm, or all
+  // that need not be asked for by name.
   void settle(const ProgramOp& op, Alternatives& found) {
     weighed_.insert(op.name);
-    const auto by_cost = [](const AlgorithmCost& a, const AlgorithmCost& b) { return a.us < b.us; };
-    const auto by_name = [&](const AlgorithmCost& one) {
-      return std::none_of(found.ways.begin(), found.ways.end(), [&](const Alternative& way) {
-        return way.algorithm() == one.algorithm && way.parameter == one.parameter;
-      });
-    };
-    std::stable_sort(found.shown.begin(), found.shown.end(), by_cost);
-    std::stable_partition(found.shown.begin(), found.shown.end(), [&](const AlgorithmCost& one) { return !by_name(one); });
-    std::vector<AlgorithmCost> shown;
-    for (const AlgorithmCost& one : found.shown)
-      if (std::none_of(shown.begin(), shown.end(), [&](const AlgorithmCost& other) {
-            return other.algorithm == one.algorithm && other.parameter == one.parameter;
-          }))
-        shown.push_back(one);
-    found.shown = std::move(shown);
+    std::vector<Alternative> sorted = found.ways;
+    std::stable_sort(sorted.begin(), sorted.end(), [](const Alternative& a, const Alternative& b) {
+      return std::pair(a.by_name, a.us) < std::pair(b.by_name, b.us);
+    });
+    for (const Alternative& way : sorted)
+      if (std::none_of(found.shown.begin(), found.shown.end(), [&](const AlgorithmCost& shown) { return way.is(shown); }))
+        found.shown.push_back({way.algorithm(), way.parameter, way.us});
     const auto forced = forced_.find(op.name);
     if (forced == forced_.end()) {
-      std::erase_if(found.ways, [](const Alternative& way) {
-        return (way.conv != nullptr && way.conv->by_name) || (way.linear != nullptr && way.linear->by_name);
-      });
+      std::erase_if(found.ways, [](const Alternative& way) { return way.by_name; });
       return;
     }
     const auto& [algorithm, parameter] = forced->second;
-    std::erase_if(found.ways, [&](const Alternative& way) { return way.algorithm() != algorithm || way.parameter != parameter; });
+    std::erase_if(found.ways, [&](const Alternative& way) { return !way.is({algorithm, parameter, 0}); });
     if (found.ways.empty())
       throw Error(ErrorKind::model, "node '" + op.name + "': " + algorithm + "(" + std::to_string(parameter) +
                                         ") is not a candidate; see the plan for those that are");

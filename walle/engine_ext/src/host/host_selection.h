@@ -18,8 +18,10 @@ struct Alternative {
   const ConvAlgorithm* conv = nullptr;
   const LinearAlgorithm* linear = nullptr;
   std::int64_t parameter = 0;
+  bool by_name = false;  // taken only where it is forced
 
   std::string_view algorithm() const noexcept { return conv != nullptr ? conv->name : linear != nullptr ? linear->name : ""; }
+  bool is(const AlgorithmCost& one) const noexcept { return algorithm() == one.algorithm && parameter == one.parameter; }
 };
 
 struct Alternatives {

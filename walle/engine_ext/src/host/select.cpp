@@ -163,9 +163,7 @@ std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& pro
   for (std::size_t i = 0; i < alternatives.size(); ++i) {
     const Alternative& way = alternatives[i].ways[at(choices[i])];
     std::vector<AlgorithmCost>& shown = alternatives[i].shown;
-    const auto chosen = std::find_if(shown.begin(), shown.end(), [&](const AlgorithmCost& one) {
-      return one.algorithm == way.algorithm() && one.parameter == way.parameter;
-    });
+    const auto chosen = std::find_if(shown.begin(), shown.end(), [&](const AlgorithmCost& one) { return way.is(one); });
     if (chosen != shown.end()) {
       chosen->us = way.us;
       std::rotate(shown.begin(), chosen, chosen + 1);
