@@ -99,7 +99,8 @@ void convolve(const ConvAlgorithm& algorithm, const ConvProblem& conv, const Epi
   }
 }
 
-ConvShape shape_of(std::int64_t groups, std::int64_t in, std::int64_t out, std::int64_t stride) {
+ConvShape shape_of(std::int64_t groups, std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t kernel = 3,
+                   std::int64_t dilation = 1) {
   ConvShape shape;
   shape.batch = 2;
   shape.groups = groups;
@@ -108,11 +109,12 @@ ConvShape shape_of(std::int64_t groups, std::int64_t in, std::int64_t out, std::
   Window& win = shape.window;
   win.rank = 2;
   for (const std::size_t axis : {1, 2}) {
-    win.kernel[axis] = 3;
-    win.begin[axis] = win.end[axis] = 1;
+    win.kernel[axis] = kernel;
+    win.dilation[axis] = axis == 1 ? dilation : 1;
+    win.begin[axis] = win.end[axis] = kernel / 2;
     win.stride[axis] = stride;
     win.in[axis] = axis == 1 ? 9 : 11;
-    win.out[axis] = (win.in[axis] - 1) / stride + 1;
+    win.out[axis] = (win.in[axis] + kernel / 2 * 2 - (kernel - 1) * win.dilation[axis] - 1) / stride + 1;
   }
   return shape;
 }
@@ -125,13 +127,22 @@ int main() {
     const Table& table = kernels(set.name);
     Epilogue epilogue{true, Residual::behind_activation, -1.0f, 2.0f, UnaryOp::Tanh};
     if (table.prelu != nullptr) epilogue.activation = ChannelSlope();
-    for (const ConvShape& shape : {shape_of(1, 20, 37, 1), shape_of(1, 20, 21, 2), shape_of(19, 1, 1, 2), shape_of(19, 1, 3, 1),
-                                   shape_of(5, 1, 20, 1), shape_of(8, 4, 4, 1), shape_of(6, 3, 5, 1), shape_of(2, 48, 32, 1)})
+    for (const ConvShape& shape :
+         {shape_of(1, 20, 37, 1), shape_of(1, 20, 21, 2), shape_of(19, 1, 1, 2), shape_of(19, 1, 3, 1), shape_of(5, 1, 20, 1),
+          shape_of(8, 4, 4, 1), shape_of(6, 3, 5, 1), shape_of(2, 48, 32, 1),
+          // 1x1: images in one product, pixels left out, few outputs.
+          shape_of(1, 20, 37, 1, 1), shape_of(1, 37, 20, 2, 1), shape_of(1, 37, 2, 1, 1), shape_of(1, 32, 1, 1, 1),
+          shape_of(1, 7, 2, 1, 1), shape_of(2, 48, 32, 2, 1),
+          // Kernels, strides and dilations of depthwise rows.
+          shape_of(33, 1, 1, 1, 5, 2), shape_of(17, 1, 1, 2, 7), shape_of(17, 1, 2, 1, 1), shape_of(17, 1, 1, 2, 4),
+          // Groups of widths that fill no block, of more and of fewer outputs.
+          shape_of(7, 8, 8, 2), shape_of(5, 12, 12, 1, 5), shape_of(3, 20, 20, 1), shape_of(2, 24, 24, 2, 1),
+          shape_of(3, 40, 40, 1, 3, 2), shape_of(3, 20, 6, 1, 1), shape_of(3, 6, 20, 2, 1), shape_of(4, 2, 34, 1)})
       for (const ConvAlgorithm* algorithm : conv_algorithms()) {
         if (algorithm->pack == nullptr || algorithm->name == "direct bf16") continue;  // plain layouts; bfloat16
         const ConvProblem conv{shape, &table};
         for (const std::int64_t parameter : algorithm->parameters(conv))
-          for (const bool infinite : {false, algorithm->name == "merged groups"})
+          for (const bool infinite : {false, shape.groups > 1 && algorithm->name != "winograd"})
             convolve(*algorithm, conv, epilogue, parameter, infinite);
       }
   }

@@ -1,4 +1,4 @@
-// Tests of the kernels of packed layouts (PanelArgs, LaneArgs) of every instruction set, compared with sums in float64, for every
+// Tests of the kernels of packed layouts (PanelArgs, LaneArgs, DepthwiseRowArgs) of every instruction set, compared with sums in float64, for every
 // block width: every row count, partial last blocks, steps and segments, in guarded buffers.
 #include <algorithm>
 #include <cmath>
@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "guarded.h"
+#include "kernels/depthwise.h"
 #include "kernels/table.h"
 
 using namespace walle;
@@ -169,6 +170,57 @@ void lanes(const Table& table) {
   }
 }
 
+// Pixels outside [first, last) are left out: the buffer ends where they would be.
+void depthwise_rows(const Table& table) {
+  std::mt19937_64 random(10);
+  const std::int64_t pack = table.pack;
+  for (int round = 0; round < 400; ++round) {
+    DepthwiseRowArgs args;
+    args.taps = check::whole(random, 0, 3) * 2 + 1;
+    args.stride = check::whole(random, 1, 2);
+    CHECK(has_depthwise_row(args.taps, args.stride));
+    args.count = check::whole(random, 0, 23);
+    const std::int64_t width = std::max<std::int64_t>(0, (args.count - 1) * args.stride + args.taps);
+    args.first = std::min(width, check::whole(random, 0, 3));
+    args.last = std::max(args.first, width - check::whole(random, 0, 3));
+    std::vector<Tap> lines(size(check::whole(random, 0, 4)));
+    const std::int64_t line = (args.last - args.first) * pack;
+    for (std::size_t i = 0; i < lines.size(); ++i)
+      lines[i] = {static_cast<std::int64_t>(i) * line - args.first * pack, static_cast<std::int64_t>(i) * args.taps * pack};
+    args.lines = lines.data();
+    args.line_count = static_cast<std::int64_t>(lines.size());
+    const std::size_t in_count = lines.size() * size(line), weights = lines.size() * size(args.taps * pack),
+                      out_count = size(args.count * pack);
+    Guarded in(in_count), w(weights), out(out_count), residual(out_count), bias(size(pack));
+    fill(random, in, in_count);
+    fill(random, w, weights);
+    fill(random, residual, out_count);
+    fill(random, bias, size(pack));
+    args.in = in.data();
+    args.w = w.data();
+    args.out = out.data();
+    if (check::whole(random, 0, 1) == 0) args.finish.bias = bias.data();
+    if (check::whole(random, 0, 1) == 0) args.finish.residual = residual.data();
+    if (check::whole(random, 0, 1) == 0) args.finish.low = 0.0f;
+    if (check::whole(random, 0, 2) == 0) args.finish.high = 2.0f;
+    table.depthwise_row(args);
+    for (std::int64_t i = 0; i < args.count; ++i)
+      for (std::int64_t lane = 0; lane < pack; ++lane) {
+        Exact exact;
+        for (const Tap& from : lines)
+          for (std::int64_t k = 0; k < args.taps; ++k) {
+            const std::int64_t pixel = i * args.stride + k;
+            if (pixel < args.first || pixel >= args.last) continue;
+            exact.add(double{in.data()[from.offset + pixel * pack + lane]} * double{w.data()[from.place + k * pack + lane]});
+          }
+        if (args.finish.bias != nullptr) exact.add(bias.data()[lane]);
+        if (args.finish.residual != nullptr) exact.add(residual.data()[i * pack + lane]);
+        CHECK(exact.near(out.data()[i * pack + lane], args.finish, args.line_count * args.taps));
+      }
+    if (check::failures > 5) return;
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -176,6 +228,7 @@ int main() {
     if (!set.available) continue;
     panels(kernels(set.name));
     lanes(kernels(set.name));
+    depthwise_rows(kernels(set.name));
     std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;

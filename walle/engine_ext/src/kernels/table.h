@@ -200,6 +200,8 @@ struct LaneArgs {
   Finish finish;         // bias has `pack` numbers
 };
 using LaneFn = void (*)(const LaneArgs& args) noexcept;
+struct DepthwiseRowArgs;  // kernels/depthwise.h
+using DepthwiseRowFn = void (*)(const DepthwiseRowArgs& args) noexcept;
 
 // Winograd's transforms of `count` tiles of one block of channels between an image and planes of positions: position (i, j) of a
 // square form is i * size + j; any other form has one row and is transformed along its columns only. The input transform reads
@@ -273,6 +275,7 @@ struct Table {
   int pack = 4;
   PanelFn panel = nullptr;
   LaneFn depthwise = nullptr;
+  DepthwiseRowFn depthwise_row = nullptr;
   Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   PeakFn peak = nullptr;
   FourierFn fourier = nullptr;

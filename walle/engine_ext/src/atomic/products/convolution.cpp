@@ -62,12 +62,13 @@ std::unique_ptr<HostStep> make_conv(const StepRequest& given) {
   });
 }
 
-extern const ConvAlgorithm kPackedPairs, kPackedGroups, kPlainPointwise, kPlainDepthwise, kPlainColumns, kPlainDirect;
+extern const ConvAlgorithm kPackedRows, kLaneSums, kLaneGroups, kPackedPairs, kPackedGroups, kPlainPointwise, kPlainDepthwise,
+    kPlainColumns, kPlainDirect;
 
 Algorithms<ConvProblem> conv_algorithms() noexcept {
-  static constexpr std::array<const ConvAlgorithm*, 9> all{&kPackedDepthwise, &kPackedTiles,  &kPackedPairs,
-                                                           &kPackedWinograd,  &kPackedGroups, &kPlainPointwise,
-                                                           &kPlainDepthwise,  &kPlainColumns, &kPlainDirect};
+  static constexpr std::array<const ConvAlgorithm*, 12> all{
+      &kPackedDepthwise, &kPackedRows,   &kPackedTiles,    &kLaneSums,       &kPackedPairs,  &kPackedWinograd,
+      &kLaneGroups,      &kPackedGroups, &kPlainPointwise, &kPlainDepthwise, &kPlainColumns, &kPlainDirect};
   return all;
 }
 

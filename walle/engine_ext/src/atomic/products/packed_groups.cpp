@@ -1,5 +1,6 @@
-// Merged groups: convolution in groups whose channels do not fill whole blocks of a packed layout. As many groups as fill blocks
-// become one, with weights of 0 between different groups, and the algorithms of whole blocks compute it.
+// Merged groups: convolution in groups whose channels do not fill whole blocks of a packed layout. Direct, each block of the result
+// sums the channels of the groups that it belongs to. By Winograd, as many groups as fill blocks become one. Both have weights of 0
+// between different groups.
 //
 // 0 times an infinity or a NaN is NaN, so an infinity or a NaN of one group would spread to those that it is merged with. A
 // result with a NaN is therefore computed again, group by group: slowly, but only groups without a NaN are of use in such a
@@ -36,17 +37,20 @@ ConvProblem merged(ConvProblem conv) {
   return conv;
 }
 
-// The algorithm of the merged groups. A parameter is Winograd's unit; 0 means direct.
-const ConvAlgorithm& inner(std::int64_t parameter) { return parameter == 0 ? kPackedTiles : kPackedWinograd; }
+// The algorithm of the merged groups, and its problem. A parameter is Winograd's unit; 0 means direct.
+const ConvAlgorithm& inner(std::int64_t parameter) { return parameter == 0 ? kGroupTiles : kPackedWinograd; }
+ConvProblem inner_problem(const ConvProblem& conv, std::int64_t parameter) { return parameter == 0 ? conv : merged(conv); }
 
 std::vector<std::int64_t> groups_parameters(const ConvProblem& conv) {
   if (!conv.packable || together(conv) == 0) return {};
-  std::vector<std::int64_t> parameters = kPackedTiles.parameters(merged(conv));
+  std::vector<std::int64_t> parameters = kGroupTiles.parameters(conv);
   for (const std::int64_t unit : kPackedWinograd.parameters(merged(conv))) parameters.push_back(unit);
   return parameters;
 }
 
-Work groups_work(const ConvProblem& conv, std::int64_t parameter) { return inner(parameter).work(merged(conv), parameter); }
+Work groups_work(const ConvProblem& conv, std::int64_t parameter) {
+  return inner(parameter).work(inner_problem(conv, parameter), parameter);
+}
 
 // Return the size of the unmerged weights, in whole vectors. They come first; those of the merged groups follow.
 std::int64_t own_weights(const ConvProblem& conv) {
@@ -54,17 +58,23 @@ std::int64_t own_weights(const ConvProblem& conv) {
   return (count + conv.pack() - 1) / conv.pack() * conv.pack();
 }
 
-Tensor groups_pack(const ConvProblem& conv, std::int64_t parameter, const float* w) {
-  const std::int64_t groups = together(conv), taps = conv.shape.window.taps(), row = conv.shape.in_channels * taps;
+// The weights of the merged groups.
+Tensor merged_weights(const ConvProblem& conv, std::int64_t parameter, const float* w) {
+  if (parameter == 0) return inner(parameter).pack(conv, parameter, w);
+  const std::int64_t groups = together(conv), row = conv.shape.in_channels * conv.shape.window.taps();
   std::vector<float> spread(static_cast<std::size_t>(conv.channels_out() * groups * row), 0.0f);
   for (std::int64_t channel = 0; channel < conv.channels_out(); ++channel) {
     const std::int64_t place = channel / conv.shape.out_channels % groups;
     std::copy_n(w + channel * row, row, spread.data() + (channel * groups + place) * row);
   }
-  const Tensor merged_weights = inner(parameter).pack(merged(conv), parameter, spread.data());
-  Tensor packed = Tensor::empty(DType::f32, {own_weights(conv) + merged_weights.size()});
-  std::copy_n(w, conv.channels_out() * row, packed.data<float>());
-  std::copy_n(merged_weights.data<float>(), merged_weights.size(), packed.data<float>() + own_weights(conv));
+  return inner(parameter).pack(merged(conv), parameter, spread.data());
+}
+
+Tensor groups_pack(const ConvProblem& conv, std::int64_t parameter, const float* w) {
+  const Tensor weights = merged_weights(conv, parameter, w);
+  Tensor packed = Tensor::empty(DType::f32, {own_weights(conv) + weights.size()});
+  std::copy_n(w, conv.channels_out() * conv.shape.in_channels * conv.shape.window.taps(), packed.data<float>());
+  std::copy_n(weights.data<float>(), weights.size(), packed.data<float>() + own_weights(conv));
   return packed;
 }
 
@@ -72,7 +82,7 @@ class GroupsStep final : public SharedStep {
  public:
   GroupsStep(const ConvProblem& conv, std::int64_t parameter, const EpilogueKernel& epilogue)
       : conv_(conv), own_weights_(own_weights(conv)), epilogue_(epilogue) {
-    merged_ = inner(parameter).make(merged(conv), parameter, epilogue.watched(nans_seen_, *conv.table));
+    merged_ = inner(parameter).make(inner_problem(conv, parameter), parameter, epilogue.watched(nans_seen_, *conv.table));
     scratch_bytes_ = merged_->scratch_bytes();
   }
   bool scratch_each() const noexcept override { return merged_->scratch_each(); }

@@ -20,23 +20,41 @@ constexpr std::int64_t kNearBytes = 256 << 10;
 // The sums of one output: segments in the order of the weights, cut into chunks whose panels of weights stay near.
 struct Chunk {
   std::size_t first = 0, count = 0;  // segments
+  std::int64_t before = 0;           // elements of the chunks before
   std::int64_t depth = 0;            // elements of the segments
+};
+
+// Channels of the input: [first, last).
+struct ChannelRange {
+  std::int64_t first, last;
+  bool operator==(const ChannelRange&) const = default;
+};
+
+// Orders of rows of A, the parameters of the algorithm. Rows are pixels of one line of one image, or of all lines of a 1x1
+// kernel that leaves no pixel out.
+enum Order : std::int64_t {
+  kLines = 0,
+  kDense = 1,  // a 1x1 kernel that leaves pixels out: the others are copied first, and are one line
+  kImages = 2  // rows are the same pixel of all images
 };
 
 // The input with its borders, as the segments address it.
 struct Source {
   std::int64_t grain = 1;     // channels in an element
   Window::Axes dims{};        // sizes of the padded image
-  bool copied = false;        // true where there is a border, or elements are pairs
+  Window::Axes stride{};      // of the outputs in it
+  bool copied = false;        // true where there is a border, elements are pairs, or pixels are left out
   std::int64_t channels = 1;  // channels of a pixel
   std::int64_t unit = 1;      // elements of a pixel
   std::int64_t plane = 0;     // elements of a channel or block of channels
   std::int64_t planes = 0;    // planes of one image
 
-  Source(const ConvProblem& conv, std::int64_t grain_of) : grain(grain_of), copied(grain_of > 1) {
+  Source(const ConvProblem& conv, std::int64_t grain_of, std::int64_t order = kLines)
+      : grain(grain_of), stride(conv.shape.window.stride), copied(grain_of > 1 || order == kDense) {
     const Window& win = conv.shape.window;
+    if (order == kDense) stride = {1, 1, 1};
     for (std::size_t axis = 0; axis < Window::kAxes; ++axis) {
-      const std::int64_t reach = (win.out[axis] - 1) * win.stride[axis] + (win.kernel[axis] - 1) * win.dilation[axis] + 1;
+      const std::int64_t reach = (win.out[axis] - 1) * stride[axis] + (win.kernel[axis] - 1) * win.dilation[axis] + 1;
       copied = copied || win.begin[axis] > 0 || reach > win.in[axis];
       dims[axis] = reach;
     }
@@ -55,19 +73,20 @@ struct Sums {
   std::vector<Chunk> chunks;
   std::int64_t depth = 0;  // elements of all segments
 
-  Sums(const ConvProblem& conv, const Source& source) {
+  Sums(const ConvProblem& conv, const Source& source, ChannelRange range) {
     const Window& win = conv.shape.window;
-    const std::int64_t most = kNearBytes / (2 * conv.pack() * kFloat), channels = conv.shape.in_channels;
-    for (std::int64_t first = 0, plane = 0; first < channels; first += source.channels, ++plane)
+    const std::int64_t most = kNearBytes / (2 * conv.pack() * kFloat);
+    for (std::int64_t plane = range.first / source.channels; plane * source.channels < range.last; ++plane) {
+      const std::int64_t from = std::max(range.first - plane * source.channels, std::int64_t{0});
+      const std::int64_t count = std::min(source.channels, range.last - plane * source.channels) - from;
       for (std::int64_t kz = 0; kz < win.kernel[0]; ++kz)
         for (std::int64_t ky = 0; ky < win.kernel[1]; ++ky)
           for (std::int64_t kx = 0; kx < win.kernel[2]; ++kx) {
             const std::int64_t pixel =
                 (kz * win.dilation[0] * source.dims[1] + ky * win.dilation[1]) * source.dims[2] + kx * win.dilation[2];
-            const Segment next{plane * source.plane + pixel * source.unit,
-                               (std::min(source.channels, channels - first) + source.grain - 1) / source.grain};
+            const Segment next{plane * source.plane + pixel * source.unit + from, (count + source.grain - 1) / source.grain};
+            if (chunks.empty() || chunks.back().depth + next.length > most) chunks.push_back({segments.size(), 0, depth, 0});
             depth += next.length;
-            if (chunks.empty() || chunks.back().depth + next.length > most) chunks.push_back({segments.size(), 0, 0});
             Chunk& chunk = chunks.back();
             chunk.depth += next.length;
             if (chunk.count > 0 && segments.back().offset + segments.back().length == next.offset) {
@@ -77,30 +96,75 @@ struct Sums {
               ++chunk.count;
             }
           }
+    }
   }
+  Sums(const ConvProblem& conv, const Source& source) : Sums(conv, source, {0, conv.shape.in_channels}) {}
 };
+
+// One or two blocks of the result, which sum the same segments of the input.
+struct Panel {
+  std::int64_t block, blocks;
+  std::size_t sums;        // index
+  std::int64_t x;          // floats before the segments
+  std::int64_t w;          // floats of weights before its own, of all chunks
+  std::int64_t w_blocks;   // blocks that each chunk of weights has, `w_before` of them before its own
+  std::int64_t w_before;
+};
+
+// The panels of a convolution in whole groups, or in one: all have the same sums, of their group.
+std::vector<Panel> whole_panels(const ConvProblem& conv, const Source& source, std::vector<Sums>& sums) {
+  sums.emplace_back(conv, source);
+  const std::int64_t blocks = conv.blocks_of(conv.shape.out_channels), in_blocks = conv.blocks_of(conv.shape.in_channels);
+  std::vector<Panel> panels;
+  for (std::int64_t group = 0; group < conv.shape.groups; ++group)
+    for (std::int64_t block = 0; block < blocks; block += 2)
+      panels.push_back({group * blocks + block, std::min<std::int64_t>(2, blocks - block), 0, group * in_blocks * source.plane,
+                        group * sums.front().depth * blocks * conv.pack(), blocks, block});
+  return panels;
+}
+
+// The channels of the groups that a block of the result belongs to.
+ChannelRange group_channels(const ConvProblem& conv, std::int64_t block) {
+  const std::int64_t last = std::min(conv.channels_out(), (block + 1) * conv.pack()) - 1, out = conv.shape.out_channels;
+  return {block * conv.pack() / out * conv.shape.in_channels, (last / out + 1) * conv.shape.in_channels};
+}
+
+// The panels of a convolution in any groups: a block sums the channels of the groups that it belongs to.
+std::vector<Panel> group_panels(const ConvProblem& conv, const Source& source, std::vector<Sums>& sums) {
+  const std::int64_t blocks = conv.blocks_of(conv.channels_out());
+  std::vector<Panel> panels;
+  std::int64_t w = 0;
+  for (std::int64_t block = 0; block < blocks; block += panels.back().blocks) {
+    const ChannelRange range = group_channels(conv, block);
+    const std::int64_t count = block + 1 < blocks && group_channels(conv, block + 1) == range ? 2 : 1;
+    panels.push_back({block, count, sums.size(), 0, w, count, 0});
+    sums.emplace_back(conv, source, range);
+    w += sums.back().depth * count * conv.pack();
+  }
+  return panels;
+}
+using PanelsFn = std::vector<Panel> (*)(const ConvProblem& conv, const Source& source, std::vector<Sums>& sums);
 
 class TilesStep final : public SharedStep {
  public:
-  TilesStep(const ConvProblem& conv, std::int64_t grain, const EpilogueKernel& epilogue)
+  TilesStep(const ConvProblem& conv, std::int64_t grain, std::int64_t order, PanelsFn panels, const EpilogueKernel& epilogue)
       : conv_(conv),
-        source_(conv, grain),
-        sums_(conv, source_),
+        order_(order),
+        source_(conv, grain, order),
+        panels_(panels(conv, source_, sums_)),
         panel_(grain > 1 ? bfloat16(*conv.table)->panel : conv.table->panel),
         epilogue_(epilogue) {
     const Window& win = conv.shape.window;
-    const bool flat = source_.dims == win.in && win.out == win.in && win.taps() == 1 && win.stride == Window::Axes{1, 1, 1};
-    const std::int64_t lines = flat ? 1 : win.out[0] * win.out[1];
-    width_ = flat ? win.out_count() : win.out[2];
-    for (std::int64_t line = 0; line < lines; ++line) {
-      const std::int64_t z = line / win.out[1], y = line % win.out[1];
-      const std::int64_t pixel = (z * win.stride[0] * source_.dims[1] + y * win.stride[1]) * source_.dims[2];
-      lines_.push_back({flat ? 0 : pixel * source_.unit, line * width_ * conv.pack(), width_});
-    }
-    if (flat) split(lines_.front());
+    if (order == kImages)
+      add_images();
+    else if (source_.dims == win.out && win.taps() == 1 && source_.stride == Window::Axes{1, 1, 1})
+      add_pieces();
+    else
+      add_lines();
     // As many lines at a time as keep the part of the input that they read in the cache, for the next panel of weights.
     std::int64_t depth = 0;
-    for (const Chunk& chunk : sums_.chunks) depth = std::max(depth, chunk.depth);
+    for (const Sums& sums : sums_)
+      for (const Chunk& chunk : sums.chunks) depth = std::max(depth, chunk.depth);
     const std::int64_t bytes = std::max<std::int64_t>(1, lines_.front().count * depth * kFloat / win.taps());
     lines_at_once_ = std::max<std::int64_t>(1, kNearBytes / bytes);
     if (source_.copied) scratch_bytes_ = static_cast<std::size_t>(source_.planes * source_.plane * kFloat);
@@ -110,19 +174,19 @@ class TilesStep final : public SharedStep {
     const auto* x = reinterpret_cast<const float*>(inputs[0]);
     auto* out = reinterpret_cast<float*>(output);
     const std::int64_t in_plane = conv_.shape.window.in_count() * source_.channels;
-    const std::int64_t out_image = conv_.blocks_of(conv_.channels_out()) * conv_.shape.window.out_count() * conv_.pack();
-    for (std::int64_t n = 0; n < conv_.shape.batch; ++n) {
+    for (std::int64_t n = 0; n < (order_ == kImages ? 1 : conv_.shape.batch); ++n) {
       const float* from = x + n * source_.planes * in_plane;
       if (source_.copied) {
         auto* padded = reinterpret_cast<float*>(scratch);
         const auto copy = [&](std::int64_t plane, int) {
-          (this->*(source_.grain > 1 ? &TilesStep::round_plane : &TilesStep::copy_plane))(plane, from + plane * in_plane,
-                                                                                          padded + plane * source_.plane);
+          (this->*(source_.grain > 1  ? &TilesStep::round_plane
+                   : order_ == kDense ? &TilesStep::pick_plane
+                                      : &TilesStep::copy_plane))(plane, from + plane * in_plane, padded + plane * source_.plane);
         };
         team.each(source_.planes, copy, operations());
         from = padded;
       }
-      run_image(team, inputs, from, out, n * out_image);
+      run_image(team, inputs, from, out, n * out_image());
     }
   }
   std::string_view algorithm() const noexcept override {
@@ -136,21 +200,46 @@ class TilesStep final : public SharedStep {
     std::int64_t in, out, count;
   };
 
-  // Splits a long line into pieces of whole tiles.
-  void split(Line whole) {
-    constexpr std::int64_t kPiece = 168;  // a multiple of every instruction set's tile height
-    const std::int64_t in_step = conv_.shape.window.stride[2] * source_.unit;
-    lines_.clear();
-    for (std::int64_t at = 0; at < whole.count; at += kPiece)
-      lines_.push_back({whole.in + at * in_step, whole.out + at * conv_.pack(), std::min(kPiece, whole.count - at)});
+  void add_lines() {
+    const Window& win = conv_.shape.window;
+    for (std::int64_t line = 0; line < win.out[0] * win.out[1]; ++line) {
+      const std::int64_t z = line / win.out[1], y = line % win.out[1];
+      const std::int64_t pixel = (z * source_.stride[0] * source_.dims[1] + y * source_.stride[1]) * source_.dims[2];
+      lines_.push_back({pixel * source_.unit, line * win.out[2] * conv_.pack(), win.out[2]});
+    }
   }
 
-  double operations() const noexcept { return 2 * conv_.shape.multiplications() / static_cast<double>(conv_.shape.batch); }
+  // Pieces of whole tiles of an image that is one line.
+  void add_pieces() {
+    constexpr std::int64_t kPiece = 168;  // a multiple of every instruction set's tile height
+    const std::int64_t pixels = conv_.shape.window.out_count();
+    for (std::int64_t at = 0; at < pixels; at += kPiece)
+      lines_.push_back({at * source_.unit, at * conv_.pack(), std::min(kPiece, pixels - at)});
+  }
 
-  // One unit of work is a pair of blocks of channels for some lines: its weights stay in the cache for all of them.
+  void add_images() {
+    add_lines();
+    std::vector<Line> pixels;
+    for (const Line& line : lines_)
+      for (std::int64_t i = 0; i < line.count; ++i)
+        pixels.push_back({line.in + i * source_.stride[2] * source_.unit, line.out + i * conv_.pack(), conv_.shape.batch});
+    lines_ = std::move(pixels);
+    a_step_ = source_.planes * source_.plane;
+    out_step_ = out_image();
+  }
+
+  std::int64_t out_image() const noexcept {
+    return conv_.blocks_of(conv_.channels_out()) * conv_.shape.window.out_count() * conv_.pack();
+  }
+
+  // Of one run_image().
+  double operations() const noexcept {
+    return 2 * conv_.shape.multiplications() / static_cast<double>(order_ == kImages ? 1 : conv_.shape.batch);
+  }
+
+  // One unit of work is a panel for some lines: its weights stay in the cache for all of them.
   void run_image(Team& team, std::byte* const* inputs, const float* x, float* out, std::int64_t image) const noexcept {
-    const std::int64_t panels = (conv_.blocks_of(conv_.shape.out_channels) + 1) / 2, count = conv_.shape.groups * panels;
-    const auto lines = static_cast<std::int64_t>(lines_.size());
+    const auto count = static_cast<std::int64_t>(panels_.size()), lines = static_cast<std::int64_t>(lines_.size());
     std::int64_t at_once = lines_at_once_;
     if (team.size() > 1) {  // enough units to keep all members busy to the end
       const std::int64_t least = (4 * team.size() + count - 1) / count;
@@ -161,43 +250,40 @@ class TilesStep final : public SharedStep {
         stretches * count,
         [&](std::int64_t unit, int) {
           const std::int64_t first = unit / count * at_once;
-          run_panel(inputs, x, out, image, unit % count / panels, unit % panels, first, std::min(lines, first + at_once));
+          run_panel(inputs, x, out, image, panels_[static_cast<std::size_t>(unit % count)], first, std::min(lines, first + at_once));
         },
         operations());
   }
 
-  void run_panel(std::byte* const* inputs, const float* x, float* out, std::int64_t image, std::int64_t group, std::int64_t panel,
-                 std::int64_t first, std::int64_t last) const noexcept {
+  void run_panel(std::byte* const* inputs, const float* x, float* out, std::int64_t image, const Panel& panel, std::int64_t first,
+                 std::int64_t last) const noexcept {
     const std::int64_t pack = conv_.pack(), plane = conv_.shape.window.out_count() * pack;
-    const std::int64_t blocks = conv_.blocks_of(conv_.shape.out_channels), block = 2 * panel;
-    const auto* w = reinterpret_cast<const float*>(inputs[1]) + group * sums_.depth * blocks * pack;
-    const std::int64_t at = image + (group * blocks + block) * plane;
-    const EpilogueOperands operands = epilogue_.operands(inputs).at((group * blocks + block) * pack, at);
-    x += group * conv_.blocks_of(conv_.shape.in_channels) * source_.plane;
+    const std::int64_t at = image + panel.block * plane;
+    const EpilogueOperands operands = epilogue_.operands(inputs).at(panel.block * pack, at);
+    const Sums& sums = sums_[panel.sums];
     PanelArgs args;
-    args.a_step = conv_.shape.window.stride[2] * source_.unit;
-    args.blocks = std::min<std::int64_t>(2, blocks - block);
-    args.out_step = pack;
+    args.a_step = a_step_;
+    args.blocks = panel.blocks;
+    args.out_step = out_step_;
     args.out_block = plane;
     args.width = pack;
-    for (std::size_t c = 0; c < sums_.chunks.size(); ++c) {
-      const Chunk& chunk = sums_.chunks[c];
-      args.segments = sums_.segments.data() + chunk.first;
+    for (const Chunk& chunk : sums.chunks) {
+      args.segments = sums.segments.data() + chunk.first;
       args.segment_count = static_cast<std::int64_t>(chunk.count);
-      args.accumulate = c > 0;
-      args.w = w + chunk.depth * block * pack;
-      w += chunk.depth * blocks * pack;
-      const bool last_chunk = c + 1 == sums_.chunks.size();
+      args.accumulate = chunk.before > 0;
+      args.w = reinterpret_cast<const float*>(inputs[1]) + panel.w +
+               (chunk.before * panel.w_blocks + chunk.depth * panel.w_before) * pack;
+      const bool last_chunk = &chunk == &sums.chunks.back();
       for (std::int64_t line = first; line < last; ++line) {
         const Line& here = lines_[static_cast<std::size_t>(line)];
         args.rows = here.count;
-        args.a = x + here.in;
+        args.a = x + panel.x + here.in;
         args.out = out + at + here.out;
         args.finish = epilogue_.finish(operands.at(0, here.out), last_chunk);
         panel_(args);
         if (!last_chunk || !epilogue_.has_rest()) continue;
         for (std::int64_t b = 0; b < args.blocks; ++b)
-          epilogue_.run_rest(args.out + b * plane, here.count, pack, pack, operands.at(b * pack, here.out + b * plane));
+          epilogue_.run_rest(args.out + b * plane, here.count, out_step_, pack, operands.at(b * pack, here.out + b * plane));
       }
     }
   }
@@ -218,6 +304,21 @@ class TilesStep final : public SharedStep {
         std::memcpy(to + left, from + (in_z * win.in[1] + in_y) * win.in[2] * unit, static_cast<std::size_t>(middle * kFloat));
         std::memset(to + left + middle, 0, static_cast<std::size_t>((row - left - middle) * kFloat));
       }
+  }
+
+  // Copies the pixels that outputs read.
+  void pick_plane(std::int64_t, const float* from, float* to) const noexcept {
+    const Window& win = conv_.shape.window;
+    const std::int64_t unit = source_.unit;
+    for (std::int64_t z = 0; z < win.out[0]; ++z)
+      for (std::int64_t y = 0; y < win.out[1]; ++y)
+        for (std::int64_t x = 0; x < win.out[2]; ++x, to += unit) {
+          const std::int64_t in_z = win.source(0, z, 0), in_y = win.source(1, y, 0), in_x = win.source(2, x, 0);
+          if (in_z < 0 || in_z >= win.in[0] || in_y < 0 || in_y >= win.in[1] || in_x < 0 || in_x >= win.in[2])
+            std::memset(to, 0, static_cast<std::size_t>(unit * kFloat));
+          else
+            std::memcpy(to, from + ((in_z * win.in[1] + in_y) * win.in[2] + in_x) * unit, static_cast<std::size_t>(unit * kFloat));
+        }
   }
 
   // The same in bfloat16; lanes after the last channel, which may hold anything, are left out.
@@ -252,28 +353,48 @@ class TilesStep final : public SharedStep {
   }
 
   ConvProblem conv_;
+  std::int64_t order_;
   Source source_;
-  Sums sums_;
+  std::vector<Sums> sums_;
+  std::vector<Panel> panels_;
   PanelFn panel_;
   std::vector<Line> lines_;
-  std::int64_t width_ = 0, lines_at_once_ = 1;
+  std::int64_t a_step_ = source_.stride[2] * source_.unit, out_step_ = conv_.pack(), lines_at_once_ = 1;
   EpilogueKernel epilogue_;
 };
+
+bool is_empty(const ConvShape& shape) noexcept {
+  return shape.batch * shape.window.out_count() * shape.in_channels * shape.out_channels * shape.window.in_count() == 0;
+}
+
+// The image, its copy with borders, and the result.
+double moved_bytes(const ConvProblem& conv, const Source& source) {
+  const ConvShape& shape = conv.shape;
+  const auto images = static_cast<double>(shape.batch * kFloat);
+  const auto columns = static_cast<double>(conv.blocks_of(conv.channels_out()) * conv.pack());
+  double bytes = images * (columns * static_cast<double>(shape.window.out_count()) +
+                           static_cast<double>(source.planes * shape.window.in_count() * source.channels));
+  if (source.copied) bytes += 2 * images * static_cast<double>(source.planes * source.plane);
+  return bytes;
+}
 
 template <std::int64_t kGrain>
 std::vector<std::int64_t> tiles_parameters(const ConvProblem& conv) {
   if (!conv.packable || (kGrain > 1 && bfloat16(*conv.table) == nullptr)) return {};
   const ConvShape& shape = conv.shape;
   const bool whole = shape.groups == 1 || (shape.in_channels % conv.pack() == 0 && shape.out_channels % conv.pack() == 0);
-  const bool empty =
-      shape.batch * shape.window.out_count() * shape.in_channels * shape.out_channels * shape.window.in_count() == 0;
-  return single_parameter(whole && !empty && !(conv.plain_input && shape.groups > 1));
+  if (!whole || is_empty(shape) || (conv.plain_input && shape.groups > 1)) return {};
+  std::vector<std::int64_t> orders{kLines};
+  if (kGrain == 1 && shape.window.taps() == 1 && shape.window.stride != Window::Axes{1, 1, 1} && !conv.plain_input)
+    orders.push_back(kDense);
+  if (kGrain == 1 && shape.batch > 1 && !Source(conv, 1).copied) orders.push_back(kImages);
+  return orders;
 }
 
 template <std::int64_t kGrain>
-Work tiles_work(const ConvProblem& conv, std::int64_t) {
+Work tiles_work(const ConvProblem& conv, std::int64_t order) {
   const ConvShape& shape = conv.shape;
-  const Source source(conv, kGrain);
+  const Source source(conv, kGrain, order);
   Work work;
   const auto pixels = static_cast<double>(shape.batch * shape.window.out_count());
   const auto columns = static_cast<double>(shape.groups * conv.blocks_of(shape.out_channels) * conv.pack());
@@ -281,9 +402,7 @@ Work tiles_work(const ConvProblem& conv, std::int64_t) {
       static_cast<double>((kGrain > 1 ? Sums(conv, source).depth : shape.in_channels * shape.window.taps()) * kGrain);
   (kGrain > 1 ? work.pairs : work.panel) = 2 * pixels * columns * depth;
   work.streamed = columns * depth * kFloat / kGrain;
-  work.moved = pixels * columns * kFloat +
-               static_cast<double>(shape.batch * source.planes * shape.window.in_count() * source.channels * kFloat);
-  if (source.copied) work.moved += 2.0 * static_cast<double>(shape.batch * source.planes * source.plane * kFloat);
+  work.moved = moved_bytes(conv, source);
   return work;
 }
 
@@ -338,12 +457,62 @@ Tensor tiles_pack(const ConvProblem& conv, std::int64_t, const float* w) {
 }
 
 template <std::int64_t kGrain>
-std::unique_ptr<HostStep> tiles_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
-  return std::make_unique<TilesStep>(conv, kGrain, epilogue);
+std::unique_ptr<HostStep> tiles_make(const ConvProblem& conv, std::int64_t order, const EpilogueKernel& epilogue) {
+  return std::make_unique<TilesStep>(conv, kGrain, order, &whole_panels, epilogue);
+}
+
+std::vector<std::int64_t> group_tiles_parameters(const ConvProblem& conv) {
+  return single_parameter(conv.packable && !conv.plain_input && !is_empty(conv.shape));
+}
+
+Work group_tiles_work(const ConvProblem& conv, std::int64_t) {
+  const Source source(conv, 1);
+  double weights = 0;  // numbers, those of 0 included
+  for (std::int64_t block = 0; block < conv.blocks_of(conv.channels_out()); ++block) {
+    const ChannelRange range = group_channels(conv, block);
+    weights += static_cast<double>((range.last - range.first) * conv.shape.window.taps() * conv.pack());
+  }
+  Work work;
+  work.panel = 2 * static_cast<double>(conv.shape.batch * conv.shape.window.out_count()) * weights;
+  work.streamed = weights * kFloat;
+  work.moved = moved_bytes(conv, source);
+  return work;
+}
+
+// [panel][k][columns of the panel]
+Tensor group_tiles_pack(const ConvProblem& conv, std::int64_t, const float* w) {
+  const Source source(conv, 1);
+  std::vector<Sums> sums;
+  const std::vector<Panel> panels = group_panels(conv, source, sums);
+  const std::int64_t pack = conv.pack(), taps = conv.shape.window.taps(), in = conv.shape.in_channels;
+  std::int64_t size = 0;
+  for (const Panel& panel : panels) size += sums[panel.sums].depth * panel.blocks * pack;
+  Tensor packed = Tensor::empty(DType::f32, {size});
+  auto* to = packed.data<float>();
+  for (const Panel& panel : panels) {
+    const ChannelRange range = group_channels(conv, panel.block);
+    const std::int64_t first = panel.block * pack, last = first + panel.blocks * pack;
+    for (std::int64_t start = range.first; start < range.last;) {  // the channels of a block, by tap, as in Sums
+      const std::int64_t end = std::min(range.last, (start / pack + 1) * pack);
+      for (std::int64_t tap = 0; tap < taps; ++tap)
+        for (std::int64_t c = start; c < end; ++c)
+          for (std::int64_t channel = first; channel < last; ++channel)
+            *to++ = channel < conv.channels_out() && channel / conv.shape.out_channels == c / in
+                        ? w[(channel * in + c % in) * taps + tap]
+                        : 0.0f;
+      start = end;
+    }
+  }
+  return packed;
+}
+
+std::unique_ptr<HostStep> group_tiles_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
+  return std::make_unique<TilesStep>(conv, 1, kLines, &group_panels, epilogue);
 }
 
 }  // namespace
 
+const ConvAlgorithm kGroupTiles{"direct", &group_tiles_parameters, &group_tiles_work, &group_tiles_pack, &group_tiles_make};
 const ConvAlgorithm kPackedTiles{"direct", &tiles_parameters<1>, &tiles_work<1>, &tiles_pack<1>, &tiles_make<1>};
 extern const ConvAlgorithm kPackedPairs;
 const ConvAlgorithm kPackedPairs{"direct bf16", &tiles_parameters<2>, &tiles_work<2>, &tiles_pack<2>, &tiles_make<2>};

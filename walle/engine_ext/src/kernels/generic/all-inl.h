@@ -10,6 +10,7 @@
 #include "kernels/generic/composite-inl.h"
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
+#include "kernels/generic/depthwise-inl.h"
 #include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
 #include "kernels/generic/gemm-doubles-inl.h"

@@ -80,6 +80,7 @@ void fill(Table& table) noexcept {
   table.pack = kLanes;
   table.panel = &panel;
   table.depthwise = &depthwise;
+  table.depthwise_row = &depthwise_row;
   table.pool_max = &pool_max;
   table.pool_sum = &pool_sum;
   table.peak = &peak;

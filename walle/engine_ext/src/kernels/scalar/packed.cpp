@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "kernels/depthwise.h"
+
 namespace walle::scalar {
 
 namespace {
@@ -38,6 +40,22 @@ void depthwise(const LaneArgs& args) noexcept {
       float sum = 0;
       for (std::int64_t t = 0; t < args.tap_count; ++t)
         sum += args.in[i * args.in_step + args.taps[t].offset + lane] * args.w[args.taps[t].place + lane];
+      if (args.finish.bias != nullptr) sum += args.finish.bias[lane];
+      if (args.finish.residual != nullptr) sum += args.finish.residual[i * kPack + lane];
+      args.out[i * kPack + lane] = clamp(sum, args.finish);
+    }
+}
+
+void depthwise_row(const DepthwiseRowArgs& args) noexcept {
+  for (std::int64_t i = 0; i < args.count; ++i)
+    for (std::int64_t lane = 0; lane < kPack; ++lane) {
+      float sum = 0;
+      for (std::int64_t line = 0; line < args.line_count; ++line)
+        for (std::int64_t k = 0; k < args.taps; ++k) {
+          const std::int64_t pixel = i * args.stride + k;
+          if (pixel < args.first || pixel >= args.last) continue;
+          sum += args.in[args.lines[line].offset + pixel * kPack + lane] * args.w[args.lines[line].place + k * kPack + lane];
+        }
       if (args.finish.bias != nullptr) sum += args.finish.bias[lane];
       if (args.finish.residual != nullptr) sum += args.finish.residual[i * kPack + lane];
       args.out[i * kPack + lane] = clamp(sum, args.finish);
@@ -83,6 +101,7 @@ void fill_packed(Table& table) noexcept {
   table.pack = kPack;
   table.panel = &panel;
   table.depthwise = &depthwise;
+  table.depthwise_row = &depthwise_row;
   table.pool_max = &pool_max;
   table.pool_sum = &pool_sum;
   table.peak = &peak;

@@ -1,0 +1,54 @@
+// Depthwise sums of rows over the including instruction set's vec.h (see DepthwiseRowArgs): a line's weights and a tile's sums
+// stay in registers, and each pixel of the line is loaded once for the tile.
+
+// Sums of kPixels outputs from output `at` on; kWhole: all pixels that they meet exist.
+template <int kTaps, int kStride, int kPixels, bool kWhole>
+void depthwise_tile(const DepthwiseRowArgs& args, std::int64_t at) noexcept {
+  constexpr int kWidth = (kPixels - 1) * kStride + kTaps;
+  Vec totals[kPixels];
+#pragma GCC unroll 8
+  for (int i = 0; i < kPixels; ++i) totals[i] = set(0.0f);
+  const float* in = args.in + at * kStride * kLanes;
+  const std::int64_t first = args.first - at * kStride, last = args.last - at * kStride;
+  for (std::int64_t line = 0; line < args.line_count; ++line) {
+    const float* from = in + args.lines[line].offset;
+    const float* w = args.w + args.lines[line].place;
+    Vec weights[kTaps];
+#pragma GCC unroll 8
+    for (int k = 0; k < kTaps; ++k) weights[k] = load(w + k * kLanes);
+#pragma GCC unroll 32
+    for (int x = 0; x < kWidth; ++x) {
+      if (!kWhole && (x < first || x >= last)) continue;
+      const Vec pixel = load(from + x * kLanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kPixels; ++i)
+        if (x >= i * kStride && x < i * kStride + kTaps) totals[i] = fma(pixel, weights[x - i * kStride], totals[i]);
+    }
+  }
+  finish_lanes(args, at, totals);
+}
+
+template <int kTaps, int kStride>
+void depthwise_row_of(const DepthwiseRowArgs& args) noexcept {
+  constexpr int kMost = 7;  // the sides of images are often multiples of it
+  const std::int64_t last = args.last - kTaps;
+  std::int64_t at = 0;
+  for (; at + kMost <= args.count; at += kMost) {
+    if (at * kStride >= args.first && (at + kMost - 1) * kStride <= last)
+      depthwise_tile<kTaps, kStride, kMost, true>(args, at);
+    else
+      depthwise_tile<kTaps, kStride, kMost, false>(args, at);
+  }
+  if (at + 4 <= args.count) depthwise_tile<kTaps, kStride, 4, false>(args, at), at += 4;
+  if (at + 2 <= args.count) depthwise_tile<kTaps, kStride, 2, false>(args, at), at += 2;
+  if (at < args.count) depthwise_tile<kTaps, kStride, 1, false>(args, at);
+}
+
+inline void depthwise_row(const DepthwiseRowArgs& args) noexcept {
+  static constexpr void (*kRows[4][2])(const DepthwiseRowArgs&) noexcept = {
+      {&depthwise_row_of<1, 1>, &depthwise_row_of<1, 2>},
+      {&depthwise_row_of<3, 1>, &depthwise_row_of<3, 2>},
+      {&depthwise_row_of<5, 1>, &depthwise_row_of<5, 2>},
+      {&depthwise_row_of<7, 1>, &depthwise_row_of<7, 2>}};
+  kRows[args.taps / 2][args.stride - 1](args);
+}
