@@ -1,5 +1,5 @@
-// Tests of the kernels of packed layouts (PanelArgs, LaneArgs, DepthwiseRowArgs) of every instruction set, compared with sums in float64, for every
-// block width: every row count, partial last blocks, steps and segments, in guarded buffers.
+// Tests of the kernels of packed layouts (PanelArgs, LaneArgs, DepthwiseRowArgs) of every instruction set, compared with sums in
+// float64, for every block width: every row count, partial last blocks, steps and segments, in guarded buffers.
 #include <algorithm>
 #include <cmath>
 #include <vector>

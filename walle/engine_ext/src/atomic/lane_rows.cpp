@@ -28,6 +28,19 @@ bool alike(const Window& window, std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
+double taps_met(const Window& window) noexcept {
+  double all = 1;
+  for (std::size_t axis = 0; axis < Window::kAxes; ++axis) {
+    std::int64_t met = 0;
+    for (std::int64_t k = 0; k < window.kernel[axis]; ++k) {
+      const auto [first, last] = window.valid(axis, k);
+      met += last - first;
+    }
+    all *= static_cast<double>(met);
+  }
+  return all;
+}
+
 LaneRows::LaneRows(const Window& window, std::int64_t pack)
     : in_step_(window.stride[2] * pack), in_plane_(window.in_count() * pack), out_plane_(window.out_count() * pack) {
   std::vector<std::int64_t> cuts;

@@ -6,6 +6,9 @@
 
 namespace walle {
 
+// Return the taps that lie inside the input, of all outputs.
+double taps_met(const Window& window) noexcept;
+
 class LaneRows {
  public:
   struct Row {

@@ -66,9 +66,9 @@ extern const ConvAlgorithm kPackedRows, kLaneSums, kLaneGroups, kPackedPairs, kP
     kPlainColumns, kPlainDirect;
 
 Algorithms<ConvProblem> conv_algorithms() noexcept {
-  static constexpr std::array<const ConvAlgorithm*, 12> all{
-      &kPackedDepthwise, &kPackedRows,   &kPackedTiles,    &kLaneSums,       &kPackedPairs,  &kPackedWinograd,
-      &kLaneGroups,      &kPackedGroups, &kPlainPointwise, &kPlainDepthwise, &kPlainColumns, &kPlainDirect};
+  static constexpr std::array<const ConvAlgorithm*, 12> all{&kPackedDepthwise, &kPackedRows,     &kPackedTiles,  &kLaneSums,
+                                                            &kPackedPairs,     &kPackedWinograd, &kLaneGroups,   &kPackedGroups,
+                                                            &kPlainPointwise,  &kPlainDepthwise, &kPlainColumns, &kPlainDirect};
   return all;
 }
 

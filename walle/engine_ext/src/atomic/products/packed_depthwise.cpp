@@ -93,10 +93,28 @@ std::vector<std::int64_t> depthwise_parameters(const ConvProblem& conv) {
                           conv.shape.out_channels > 0 && conv.shape.window.out_count() > 0);
 }
 
+// Outputs of a row whose taps all lie inside the input.
+std::int64_t inner_columns(const Window& window) noexcept {
+  std::int64_t first = 0, last = window.out[2];
+  for (std::int64_t k = 0; k < window.kernel[2]; ++k) {
+    const auto [from, to] = window.valid(2, k);
+    first = std::max(first, from);
+    last = std::min(last, to);
+  }
+  return std::max<std::int64_t>(0, last - first);
+}
+
 Work depthwise_work(const ConvProblem& conv, std::int64_t) {
   Work work;
   const auto planes = static_cast<double>(conv.shape.batch * conv.blocks_of(conv.channels_out()) * conv.pack());
-  work.lanes = 2 * planes * static_cast<double>(conv.shape.window.out_count() * conv.shape.window.taps());
+  // The kernel takes six pixels at a time. Others, and those at borders, which read fewer taps, are computed one by one, and each
+  // waits for its last sum.
+  constexpr double kAlone = 2.3;
+  constexpr std::int64_t kAtOnce = 6;
+  const Window& win = conv.shape.window;
+  const std::int64_t whole = inner_columns(win) / kAtOnce * kAtOnce;
+  const double alone = static_cast<double>(win.out[2] - whole) / static_cast<double>(win.out[2]);
+  work.lanes = 2 * planes * taps_met(win) * (1 - alone + kAlone * alone);
   const std::int64_t reads = conv.shape.out_channels == 1 ? 1 : 3;  // the gathered plane is written and read
   work.moved = planes * kFloat * static_cast<double>(reads * conv.shape.window.in_count() + conv.shape.window.out_count());
   return work;

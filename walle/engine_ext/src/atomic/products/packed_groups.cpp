@@ -1,6 +1,6 @@
-// Merged groups: convolution in groups whose channels do not fill whole blocks of a packed layout. Direct, each block of the result
-// sums the channels of the groups that it belongs to. By Winograd, as many groups as fill blocks become one. Both have weights of 0
-// between different groups.
+// Merged groups: convolution in groups whose channels do not fill whole blocks of a packed layout. Direct, each block of the
+// result sums the channels of the groups that it belongs to. By Winograd, as many groups as fill blocks become one. Both have
+// weights of 0 between different groups.
 //
 // 0 times an infinity or a NaN is NaN, so an infinity or a NaN of one group would spread to those that it is merged with. A
 // result with a NaN is therefore computed again, group by group: slowly, but only groups without a NaN are of use in such a

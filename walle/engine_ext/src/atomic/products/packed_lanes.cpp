@@ -5,6 +5,7 @@
 // Nothing is multiplied by weights of 0 between groups, as in merged groups, and no group's infinity or NaN meets another group.
 #include <algorithm>
 
+#include "atomic/lane_rows.h"
 #include "atomic/products/convolution.h"
 #include "kernels/depthwise.h"
 
@@ -80,15 +81,14 @@ class LanesStep final : public SharedStep {
               const std::int64_t from_z = win.source(0, z, kz), from_y = win.source(1, y, ky);
               if (from_z < 0 || from_z >= win.in[0] || from_y < 0 || from_y >= win.in[1]) continue;
               const std::int64_t line = (from_z * bands_.in_rows + from_y - band_first) * win.in[2] - win.begin[2];
-              lines_.push_back({in * plane_ + line * pack, ((in * win.kernel[0] + kz) * win.kernel[1] + ky) * win.kernel[2] * pack});
+              lines_.push_back(
+                  {in * plane_ + line * pack, ((in * win.kernel[0] + kz) * win.kernel[1] + ky) * win.kernel[2] * pack});
             }
         rows_.back().line_count = lines_.size() - rows_.back().first_line;
       }
   }
   bool scratch_each() const noexcept override { return true; }
-  std::string_view algorithm() const noexcept override {
-    return conv_.shape.in_channels > 1 ? "lane groups" : "depthwise rows";
-  }
+  std::string_view algorithm() const noexcept override { return conv_.shape.in_channels > 1 ? "lane groups" : "depthwise rows"; }
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const Window& win = conv_.shape.window;
@@ -199,11 +199,18 @@ Work lanes_work(const ConvProblem& conv, std::int64_t) {
   const Bands bands(conv);
   const auto planes = static_cast<double>(shape.batch * conv.blocks_of(conv.channels_out()) * conv.pack());
   const auto channels = static_cast<double>(shape.in_channels);
+  // Time of a sum in operations of the kernel that loads an input for each, and of beginning a row. Gathered planes of several
+  // channels are larger than a first-level cache.
+  const double sum = conv.table->lanes == 1 ? 1 : shape.in_channels > 1 ? 0.7 : 0.58;
+  constexpr double kBeginRow = 18;
   Work work;
-  work.lanes = 2 * planes * channels * static_cast<double>(shape.window.out_count() * shape.window.taps());
+  work.lanes =
+      2 * planes *
+      (sum * channels * taps_met(shape.window) + kBeginRow * static_cast<double>(shape.window.out[0] * shape.window.out[1]));
   work.moved = planes * kFloat * static_cast<double>(shape.window.in_count() + shape.window.out_count());
   if (gathers(shape)) {  // planes are written and read, rows that two bands read twice
-    const double twice = static_cast<double>(bands.in_rows * shape.window.out[1]) / static_cast<double>(bands.rows * shape.window.in[1]);
+    const double twice =
+        static_cast<double>(bands.in_rows * shape.window.out[1]) / static_cast<double>(bands.rows * shape.window.in[1]);
     work.moved += 2 * planes * kFloat * channels * twice * static_cast<double>(shape.window.in_count());
   }
   return work;

@@ -1,7 +1,7 @@
 // 1x1 convolution with few output channels in packed layouts. The tile kernel computes a whole block of outputs, most of it
-// padding. Here a lane sums its channel of every block first, for one output, and then the lanes of a pixel are summed.
+// padding. Here, for one output, each lane sums its channel of every block; then the lanes of a pixel are summed, as rows of the
+// transposed pixels.
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "atomic/products/convolution.h"
@@ -13,11 +13,15 @@ namespace {
 class LaneSumsStep final : public SharedStep {
  public:
   LaneSumsStep(const ConvProblem& conv, const EpilogueKernel& epilogue)
-      : conv_(conv), epilogue_(epilogue), ones_(static_cast<std::size_t>(2 * conv.pack() * conv.pack()), 1.0f) {
+      : conv_(conv),
+        epilogue_(epilogue),
+        whole_(conv.channels_in() / conv.pack()),
+        rest_(conv.channels_in() - whole_ * conv.pack()),
+        ones_(static_cast<std::size_t>(conv.pack()), 1.0f) {
     const std::int64_t pack = conv.pack(), plane = conv.shape.window.in_count() * pack;
-    for (std::int64_t block = 0; block < conv.blocks_of(conv.channels_in()); ++block) taps_.push_back({block * plane, block * pack});
-    whole_ = conv.channels_in() / pack;
-    scratch_bytes_ = static_cast<std::size_t>(2 * kPixels * pack * kFloat);
+    for (std::int64_t block = 0; block < conv.blocks_of(conv.channels_in()); ++block)
+      taps_.push_back({block * plane, block * pack});
+    scratch_bytes_ = static_cast<std::size_t>((4 * pack + conv.channels_out()) * kPixels * kFloat);
   }
   bool scratch_each() const noexcept override { return true; }
   std::string_view algorithm() const noexcept override { return "1x1 lane sums"; }
@@ -38,67 +42,74 @@ class LaneSumsStep final : public SharedStep {
   }
 
  private:
-  static constexpr std::int64_t kPixels = 168;  // at once; a multiple of the kernels' tiles
+  static constexpr std::int64_t kPixels = 96;  // at once: sums stay in a first-level cache; a multiple of every pack
 
-  void run_pixels(std::byte* const* inputs, float* out, float* sums, std::int64_t image, std::int64_t first,
+  void run_pixels(std::byte* const* inputs, float* out, float* lane_sums, std::int64_t image, std::int64_t first,
                   std::int64_t count) const noexcept {
-    const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_in()), pixels = conv_.shape.window.out_count();
-    const std::int64_t rest = conv_.channels_in() - whole_ * pack, at = (image * pixels + first) * pack;
-    const EpilogueOperands operands = epilogue_.operands(inputs).at(0, at);
-    // Lanes after the last channel may hold anything: the last block is summed apart.
-    const std::array<Segment, 2> segments{Segment{0, pack}, Segment{count * pack, rest}};
-    LaneArgs lanes;
-    lanes.count = count;
-    lanes.in = reinterpret_cast<const float*>(inputs[0]) + (image * blocks * pixels + first) * pack;
-    lanes.in_step = pack;
-    PanelArgs panel;
-    panel.rows = count;
-    panel.a = sums;
-    panel.a_step = panel.out_step = pack;
-    panel.segments = segments.data() + (whole_ > 0 ? 0 : 1);
-    panel.segment_count = (whole_ > 0 ? 1 : 0) + (rest > 0 ? 1 : 0);
-    panel.w = ones_.data();
-    panel.width = 1;
+    const Table& table = *conv_.table;
+    const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_in()),
+                       pixels = conv_.shape.window.out_count();
+    const std::int64_t at = (image * pixels + first) * pack;
+    float* turned = lane_sums + kPixels * pack;  // by lane and pixel: of whole blocks, then of the last
+    float* sums = turned + 2 * kPixels * pack;   // by output channel and pixel
+    float* packed = sums + kPixels * conv_.channels_out();
+    LaneArgs args;
+    args.count = count;
+    args.in = reinterpret_cast<const float*>(inputs[0]) + (image * blocks * pixels + first) * pack;
+    args.in_step = pack;
+    args.out = lane_sums;
     for (std::int64_t channel = 0; channel < conv_.channels_out(); ++channel) {
-      lanes.w = reinterpret_cast<const float*>(inputs[1]) + channel * blocks * pack;
-      lanes.taps = taps_.data();
-      lanes.tap_count = whole_;
-      lanes.out = sums;
-      if (whole_ > 0) conv_.table->depthwise(lanes);
-      lanes.taps += whole_;
-      lanes.tap_count = 1;
-      lanes.out = sums + count * pack;
-      if (rest > 0) conv_.table->depthwise(lanes);
-      panel.out = out + at + channel;
-      panel.finish = epilogue_.finish(operands.at(channel, channel));
-      conv_.table->panel(panel);
+      args.w = reinterpret_cast<const float*>(inputs[1]) + channel * blocks * pack;
+      const auto sum_blocks = [&](std::int64_t block, std::int64_t block_count, float* to, std::int64_t lanes) {
+        if (block_count == 0 || lanes == 0) return;
+        args.taps = taps_.data() + block;
+        args.tap_count = block_count;
+        table.depthwise(args);
+        table.transpose(lane_sums, pack, to, kPixels, lanes, count);
+      };
+      // Lanes after the last channel may hold anything: the last block is summed apart.
+      sum_blocks(0, whole_, turned + rest_ * kPixels, pack);
+      sum_blocks(whole_, 1, turned, rest_);
+      table.sum_rows(turned, kPixels, rest_ + (whole_ > 0 ? pack : 0), sums + channel * kPixels, count);
     }
+    std::fill_n(packed, count * pack, 0.0f);
+    table.transpose(sums, kPixels, packed, pack, count, conv_.channels_out());
+    const EpilogueOperands operands = epilogue_.operands(inputs).at(0, at);
+    const Tap itself{0, 0};
+    args.in = packed;
+    args.taps = &itself;
+    args.tap_count = 1;
+    args.w = ones_.data();
+    args.out = out + at;
+    args.finish = epilogue_.finish(operands);
+    table.depthwise(args);
     if (epilogue_.has_rest()) epilogue_.run_rest(out + at, count, pack, pack, operands);
   }
 
   ConvProblem conv_;
   EpilogueKernel epilogue_;
-  std::vector<float> ones_;  // weights of the sums of lanes
-  std::vector<Tap> taps_;    // by block
-  std::int64_t whole_ = 0;   // blocks without padding
+  std::int64_t whole_, rest_;  // blocks without padding, and channels of the last block where it has padding
+  std::vector<float> ones_;
+  std::vector<Tap> taps_;  // by block
 };
 
 std::vector<std::int64_t> lane_sums_parameters(const ConvProblem& conv) {
   const ConvShape& shape = conv.shape;
   const Window& win = shape.window;
-  const bool flat = win.taps() == 1 && win.in == win.out && win.begin == Window::Axes{0, 0, 0} &&
-                    win.stride == Window::Axes{1, 1, 1};
-  return single_parameter(conv.packable && !conv.plain_input && shape.groups == 1 && flat && shape.out_channels > 0 &&
-                          shape.out_channels * 2 <= conv.pack() && shape.in_channels > conv.pack());
+  const bool flat =
+      win.taps() == 1 && win.in == win.out && win.begin == Window::Axes{0, 0, 0} && win.stride == Window::Axes{1, 1, 1};
+  return single_parameter(conv.packable && conv.table->sum_rows != nullptr && !conv.plain_input && shape.groups == 1 && flat &&
+                          shape.out_channels > 0 && shape.out_channels * 2 <= conv.pack() && shape.in_channels > conv.pack());
 }
 
 Work lane_sums_work(const ConvProblem& conv, std::int64_t) {
   const ConvShape& shape = conv.shape;
   const auto pixels = static_cast<double>(shape.batch * shape.window.out_count() * conv.pack());
   const auto blocks = static_cast<double>(conv.blocks_of(shape.in_channels)), out = static_cast<double>(shape.out_channels);
+  // Time of summing the lanes of a pixel, and of finishing it, in operations of a lane.
+  constexpr double kSumLanes = 5, kFinishPixel = 4;
   Work work;
-  work.lanes = 2 * pixels * blocks * out;
-  work.panel = 2 * pixels * out * static_cast<double>(conv.pack());
+  work.lanes = 2 * pixels * ((blocks + kSumLanes) * out + kFinishPixel);
   work.moved = pixels * kFloat * (blocks + 1);
   return work;
 }

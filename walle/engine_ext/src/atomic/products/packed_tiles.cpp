@@ -4,6 +4,7 @@
 // An element is a float, or a pair of bfloat16 of neighbouring channels (`grain` 2): the input is then rounded while it is copied
 // to add its borders.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "atomic/products/convolution.h"
@@ -66,6 +67,11 @@ struct Source {
   }
 };
 
+// Whether the rows of A of all outputs are evenly spaced.
+bool is_flat(const ConvShape& shape, const Source& source) noexcept {
+  return source.dims == shape.window.out && shape.window.taps() == 1 && source.stride == Window::Axes{1, 1, 1};
+}
+
 // The terms of each output. The order of the weights, chunks included, depends on the kernel alone and not on the image, so that
 // plans of several shapes share them.
 struct Sums {
@@ -104,10 +110,10 @@ struct Sums {
 // One or two blocks of the result, which sum the same segments of the input.
 struct Panel {
   std::int64_t block, blocks;
-  std::size_t sums;        // index
-  std::int64_t x;          // floats before the segments
-  std::int64_t w;          // floats of weights before its own, of all chunks
-  std::int64_t w_blocks;   // blocks that each chunk of weights has, `w_before` of them before its own
+  std::size_t sums;       // index
+  std::int64_t x;         // floats before the segments
+  std::int64_t w;         // floats of weights before its own, of all chunks
+  std::int64_t w_blocks;  // blocks that each chunk of weights has, `w_before` of them before its own
   std::int64_t w_before;
 };
 
@@ -154,10 +160,9 @@ class TilesStep final : public SharedStep {
         panels_(panels(conv, source_, sums_)),
         panel_(grain > 1 ? bfloat16(*conv.table)->panel : conv.table->panel),
         epilogue_(epilogue) {
-    const Window& win = conv.shape.window;
     if (order == kImages)
       add_images();
-    else if (source_.dims == win.out && win.taps() == 1 && source_.stride == Window::Axes{1, 1, 1})
+    else if (is_flat(conv.shape, source_))
       add_pieces();
     else
       add_lines();
@@ -165,7 +170,7 @@ class TilesStep final : public SharedStep {
     std::int64_t depth = 0;
     for (const Sums& sums : sums_)
       for (const Chunk& chunk : sums.chunks) depth = std::max(depth, chunk.depth);
-    const std::int64_t bytes = std::max<std::int64_t>(1, lines_.front().count * depth * kFloat / win.taps());
+    const std::int64_t bytes = std::max<std::int64_t>(1, lines_.front().count * depth * kFloat / conv.shape.window.taps());
     lines_at_once_ = std::max<std::int64_t>(1, kNearBytes / bytes);
     if (source_.copied) scratch_bytes_ = static_cast<std::size_t>(source_.planes * source_.plane * kFloat);
   }
@@ -250,7 +255,8 @@ class TilesStep final : public SharedStep {
         stretches * count,
         [&](std::int64_t unit, int) {
           const std::int64_t first = unit / count * at_once;
-          run_panel(inputs, x, out, image, panels_[static_cast<std::size_t>(unit % count)], first, std::min(lines, first + at_once));
+          run_panel(inputs, x, out, image, panels_[static_cast<std::size_t>(unit % count)], first,
+                    std::min(lines, first + at_once));
         },
         operations());
   }
@@ -317,7 +323,8 @@ class TilesStep final : public SharedStep {
           if (in_z < 0 || in_z >= win.in[0] || in_y < 0 || in_y >= win.in[1] || in_x < 0 || in_x >= win.in[2])
             std::memset(to, 0, static_cast<std::size_t>(unit * kFloat));
           else
-            std::memcpy(to, from + ((in_z * win.in[1] + in_y) * win.in[2] + in_x) * unit, static_cast<std::size_t>(unit * kFloat));
+            std::memcpy(to, from + ((in_z * win.in[1] + in_y) * win.in[2] + in_x) * unit,
+                        static_cast<std::size_t>(unit * kFloat));
         }
   }
 
@@ -391,6 +398,16 @@ std::vector<std::int64_t> tiles_parameters(const ConvProblem& conv) {
   return orders;
 }
 
+// Time of the tile kernel for `count` rows at a time, as a multiple of its time in whole tiles: a tile of few rows waits for its
+// weights.
+double tile_excess(const ConvProblem& conv, std::int64_t count) {
+  if (conv.table->lanes == 1) return 1;
+  constexpr double kWait = 2.2;  // rows that a tile of no row would take
+  const double height = conv.pack() == 16 ? 14 : conv.pack() == 8 ? 6 : 12;
+  const auto rows = static_cast<double>(count);
+  return 1 + kWait * (std::ceil(rows / height) / rows - 1 / height);
+}
+
 template <std::int64_t kGrain>
 Work tiles_work(const ConvProblem& conv, std::int64_t order) {
   const ConvShape& shape = conv.shape;
@@ -400,7 +417,9 @@ Work tiles_work(const ConvProblem& conv, std::int64_t order) {
   const auto columns = static_cast<double>(shape.groups * conv.blocks_of(shape.out_channels) * conv.pack());
   const auto depth =
       static_cast<double>((kGrain > 1 ? Sums(conv, source).depth : shape.in_channels * shape.window.taps()) * kGrain);
-  (kGrain > 1 ? work.pairs : work.panel) = 2 * pixels * columns * depth;
+  const bool flat = is_flat(shape, source);
+  const std::int64_t rows = order == kImages ? shape.batch : flat ? shape.window.out_count() : shape.window.out[2];
+  (kGrain > 1 ? work.pairs : work.panel) = 2 * pixels * columns * depth * tile_excess(conv, rows);
   work.streamed = columns * depth * kFloat / kGrain;
   work.moved = moved_bytes(conv, source);
   return work;
@@ -473,7 +492,8 @@ Work group_tiles_work(const ConvProblem& conv, std::int64_t) {
     weights += static_cast<double>((range.last - range.first) * conv.shape.window.taps() * conv.pack());
   }
   Work work;
-  work.panel = 2 * static_cast<double>(conv.shape.batch * conv.shape.window.out_count()) * weights;
+  work.panel = 2 * static_cast<double>(conv.shape.batch * conv.shape.window.out_count()) * weights *
+               tile_excess(conv, is_flat(conv.shape, source) ? conv.shape.window.out_count() : conv.shape.window.out[2]);
   work.streamed = weights * kFloat;
   work.moved = moved_bytes(conv, source);
   return work;

@@ -6,8 +6,9 @@ template <int kTaps, int kStride, int kPixels, bool kWhole>
 void depthwise_tile(const DepthwiseRowArgs& args, std::int64_t at) noexcept {
   constexpr int kWidth = (kPixels - 1) * kStride + kTaps;
   Vec totals[kPixels];
+  const Vec bias = args.finish.bias == nullptr ? set(0.0f) : load(args.finish.bias);
 #pragma GCC unroll 8
-  for (int i = 0; i < kPixels; ++i) totals[i] = set(0.0f);
+  for (int i = 0; i < kPixels; ++i) totals[i] = bias;
   const float* in = args.in + at * kStride * kLanes;
   const std::int64_t first = args.first - at * kStride, last = args.last - at * kStride;
   for (std::int64_t line = 0; line < args.line_count; ++line) {
@@ -25,7 +26,12 @@ void depthwise_tile(const DepthwiseRowArgs& args, std::int64_t at) noexcept {
         if (x >= i * kStride && x < i * kStride + kTaps) totals[i] = fma(pixel, weights[x - i * kStride], totals[i]);
     }
   }
-  finish_lanes(args, at, totals);
+  const Vec low = set(args.finish.low), high = set(args.finish.high);
+#pragma GCC unroll 8
+  for (int i = 0; i < kPixels; ++i) {
+    if (args.finish.residual != nullptr) totals[i] = add(totals[i], load(args.finish.residual + (at + i) * kLanes));
+    store(args.out + (at + i) * kLanes, min_or_second(high, max_or_second(low, totals[i])));
+  }
 }
 
 template <int kTaps, int kStride>
@@ -45,10 +51,9 @@ void depthwise_row_of(const DepthwiseRowArgs& args) noexcept {
 }
 
 inline void depthwise_row(const DepthwiseRowArgs& args) noexcept {
-  static constexpr void (*kRows[4][2])(const DepthwiseRowArgs&) noexcept = {
-      {&depthwise_row_of<1, 1>, &depthwise_row_of<1, 2>},
-      {&depthwise_row_of<3, 1>, &depthwise_row_of<3, 2>},
-      {&depthwise_row_of<5, 1>, &depthwise_row_of<5, 2>},
-      {&depthwise_row_of<7, 1>, &depthwise_row_of<7, 2>}};
+  static constexpr void (*kRows[4][2])(const DepthwiseRowArgs&) noexcept = {{&depthwise_row_of<1, 1>, &depthwise_row_of<1, 2>},
+                                                                            {&depthwise_row_of<3, 1>, &depthwise_row_of<3, 2>},
+                                                                            {&depthwise_row_of<5, 1>, &depthwise_row_of<5, 2>},
+                                                                            {&depthwise_row_of<7, 1>, &depthwise_row_of<7, 2>}};
   kRows[args.taps / 2][args.stride - 1](args);
 }

@@ -28,8 +28,8 @@ void join_taps(const LaneArgs& args, const float* in, Vec (&totals)[kCount]) noe
   }
 }
 
-template <int kCount, class Args>
-void finish_lanes(const Args& args, std::int64_t at, Vec (&totals)[kCount]) noexcept {
+template <int kCount>
+void finish_lanes(const LaneArgs& args, std::int64_t at, Vec (&totals)[kCount]) noexcept {
   const Vec low = set(args.finish.low), high = set(args.finish.high);
   const Vec bias = args.finish.bias == nullptr ? set(0.0f) : load(args.finish.bias);
 #pragma GCC unroll 8
