@@ -273,7 +273,8 @@ def test_groups_that_fill_no_blocks_are_merged() -> None:
     plan = walle.Session(graph.to_bytes()).plan()
     assert plan is not None
     step = next(op for op in plan.ops if op.op == "Conv")
-    assert {candidate.algorithm for candidate in step.candidates} >= {"merged groups", "im2col GEMM", "plain direct"}
+    names = {candidate.algorithm for candidate in step.candidates}
+    assert names == {"lane groups", "merged groups", "im2col GEMM", "plain direct"}
 
 
 @pytest.mark.parametrize("backend", [name for name in AVAILABLE if name != "scalar"])
@@ -321,18 +322,18 @@ def test_the_algorithms_of_a_network_are_the_best_of_all_combinations(backend: s
     assert plan.costs[backend] == min(found) < max(found)
 
 
-def forced(graph: GraphBuilder, backend: str, algorithm: str, parameter: int) -> Any:
+def forced(graph: GraphBuilder, backend: str, algorithm: str, parameter: int, threads: int = 1) -> Any:
     """Return a native session in which the one convolution or product has this algorithm."""
     plan = Session(graph.to_bytes(), backend=backend).plan()
     assert plan is not None
     (node,) = (op.name for op in plan.ops if op.candidates)
-    return _core.Session(graph.to_bytes(), backend, algorithms={node: (algorithm, parameter)})
+    return _core.Session(graph.to_bytes(), backend, threads, algorithms={node: (algorithm, parameter)})
 
 
 @pytest.mark.parametrize("backend", AVAILABLE)
 @pytest.mark.parametrize("bad", [numpy.inf, numpy.nan])
-@pytest.mark.parametrize("unit", [0, 4])
-def test_a_group_that_is_not_finite_affects_no_other(backend: str, bad: float, unit: int) -> None:
+@pytest.mark.parametrize("choice", [("merged groups", 0), ("merged groups", 4), ("lane groups", 0)])
+def test_a_group_that_is_not_finite_affects_no_other(backend: str, bad: float, choice: tuple[str, int]) -> None:
     x = normal(2, 32, 9, 8)
     x[1, 5, 4, 3] = bad  # an element of the second group
     residual = normal(2, 32, 9, 8)
@@ -348,7 +349,7 @@ def test_a_group_that_is_not_finite_affects_no_other(backend: str, bad: float, u
     # Groups of 4 fill the blocks of some backends.
     merged = any(candidate.algorithm == "merged groups" for op in plan.ops for candidate in op.candidates)
     assert merged == (backend in {"avx2", "avx512"})
-    session = forced(graph, backend, "merged groups" if merged else "direct", 0 if not merged else unit)
+    session = forced(graph, backend, *(choice if merged else ("direct", 0)))
     found = numpy.asarray(session.run(feeds)["y"])
     assert numpy.isfinite(wanted).sum() == wanted.size - 4 * 9
     assert (numpy.isfinite(found) == numpy.isfinite(wanted)).all()
@@ -375,6 +376,46 @@ def test_depth_multipliers_are_convolved_lane_by_lane(backend: str, multiplier: 
     session = forced(graph, backend, "depthwise", 0)
     found = numpy.asarray(session.run({"x": x, "r": residual})["y"])
     numpy.testing.assert_allclose(found, exact + bias[:, None, None] + residual, rtol=1e-4, atol=1e-4)
+
+
+# x, w, attributes and candidates, of which AVX sets have all: their blocks are of 8 and of 16 channels.
+CANDIDATES = {
+    "1x1 of several images": ((4, 40, 2, 2), (24, 40, 1, 1), {}, {("direct", 0), ("direct", 2)}),
+    "1x1 with a stride": ((2, 40, 9, 7), (24, 40, 1, 1), {"strides": [2, 2]}, {("direct", 0), ("direct", 1)}),
+    "1x1 of few outputs": ((2, 72, 9, 13), (2, 72, 1, 1), {}, {("direct", 0), ("direct", 2), ("1x1 lane sums", 0)}),
+    "depthwise": ((2, 40, 9, 13), (40, 1, 5, 5), {"group": 40}, {("depthwise", 0), ("depthwise rows", 0)}),
+    "groups of 12": ((2, 60, 9, 13), (60, 12, 3, 3), {"group": 5}, {("lane groups", 0), ("merged groups", 0)}),
+    "groups of 20": ((2, 60, 9, 13), (60, 20, 1, 1), {"group": 3}, {("lane groups", 0), ("merged groups", 0)}),
+}
+
+
+@pytest.mark.parametrize("case", CANDIDATES)
+def test_forced_candidates_agree_with_plain_ones(case: str) -> None:
+    shape, weights, attributes, wanted = CANDIDATES[case]
+    kernel = weights[2]
+    pads = [kernel // 2] * 4
+
+    def build(plain: dict[str, Any]) -> GraphBuilder:
+        random = numpy.random.default_rng(3)
+        w = random.standard_normal(weights).astype("float32") / numpy.float32(numpy.sqrt(numpy.prod(weights[1:])))
+        bias = random.standard_normal(weights[0]).astype("float32")
+        graph = GraphBuilder("g")
+        inputs = [graph.input("x", shape), graph.constant("w", w), graph.constant("b", bias)]
+        graph.output("y", graph.op("Relu", [graph.op("Conv", inputs, pads=pads, **attributes, **plain)]))
+        return graph
+
+    x = normal(*shape)
+    exact = run(build({"algorithm": "plain direct"}), x, "scalar")
+    for backend in AVAILABLE:
+        plan = Session(build({}).to_bytes(), backend=backend).plan()
+        assert plan is not None
+        (candidates,) = (op.candidates for op in plan.ops if op.candidates)
+        found = {(candidate.algorithm, candidate.parameter) for candidate in candidates}
+        assert wanted <= found or not backend.startswith("avx")
+        for algorithm, parameter in found:
+            for threads in (1, 3):
+                y = numpy.asarray(forced(build({}), backend, algorithm, parameter, threads).run({"x": x})["y"])
+                numpy.testing.assert_allclose(y, exact, rtol=1e-4, atol=1e-4, err_msg=f"{backend} {algorithm}")
 
 
 def test_an_algorithm_for_a_node_without_any_is_refused() -> None:

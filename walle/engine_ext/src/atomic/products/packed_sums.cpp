@@ -107,7 +107,7 @@ Work lane_sums_work(const ConvProblem& conv, std::int64_t) {
   const auto pixels = static_cast<double>(shape.batch * shape.window.out_count() * conv.pack());
   const auto blocks = static_cast<double>(conv.blocks_of(shape.in_channels)), out = static_cast<double>(shape.out_channels);
   // Time of summing the lanes of a pixel, and of finishing it, in operations of a lane.
-  constexpr double kSumLanes = 5, kFinishPixel = 4;
+  constexpr double kSumLanes = 6, kFinishPixel = 14;
   Work work;
   work.lanes = 2 * pixels * ((blocks + kSumLanes) * out + kFinishPixel);
   work.moved = pixels * kFloat * (blocks + 1);

@@ -25,15 +25,25 @@ constexpr double kFloatBytes = sizeof(float);
 // Kernels of float32 take vectors, all others one element at a time.
 double elementwise(const ConvProblem& problem) { return problem.shape.dtype == DType::f32 ? 1 : problem.table->lanes; }
 
-// Multiplications of rows of x by one weight each. Beginning a row took 12 ns, the time of moving kRowBytes, whatever its length;
-// strided rows took up to kStrided times as long as others (planes of 14 x 14 to 200 x 200, avx512).
+// Beginning a row, or a plane, took 12 ns, the time of moving so many bytes.
+constexpr double kRowBytes = 512;
+
+// Bytes moved by an epilogue after the sums, plane by plane: of a bias and a bound, as most convolutions have.
+double epilogue_bytes(const ConvProblem& problem) {
+  constexpr double kPasses = 2;
+  const auto planes = static_cast<double>(problem.shape.batch * problem.channels_out());
+  return kPasses * planes * (2 * kFloatBytes * static_cast<double>(problem.shape.window.out_count()) + kRowBytes);
+}
+
+// Multiplications of rows of x by one weight each, whatever the length of a row. Strided rows took up to kStrided times as long
+// as others (planes of 14 x 14 to 200 x 200, avx512).
 Work row_work(const ConvProblem& problem) {
-  constexpr double kRowBytes = 512, kStrided = 4;
+  constexpr double kStrided = 4;
   const Window& win = problem.shape.window;
   const double multiplications = problem.shape.multiplications(), lanes = problem.table->lanes;
   Work work;
   work.lanes = 2 * multiplications * std::max(elementwise(problem), win.stride[2] == 1 ? 1.0 : std::min(kStrided, lanes));
-  work.moved = kRowBytes * multiplications / std::max(1.0, static_cast<double>(win.out[2]));
+  work.moved = kRowBytes * multiplications / std::max(1.0, static_cast<double>(win.out[2])) + epilogue_bytes(problem);
   return work;
 }
 
@@ -54,7 +64,7 @@ Work product_work(const ConvProblem& problem, double passes) {
   const auto rows = static_cast<double>(shape.out_channels);
   // Else they are read and written again in the order of the tile kernel.
   passes += shape.out_channels <= kFewOutChannels ? rows : 2;
-  work.moved = kFloatBytes * outputs * (passes * columns + rows);
+  work.moved = kFloatBytes * outputs * (passes * columns + rows) + epilogue_bytes(problem);
   return work;
 }
 
