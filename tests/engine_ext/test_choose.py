@@ -382,6 +382,7 @@ def test_depth_multipliers_are_convolved_lane_by_lane(backend: str, multiplier: 
 CANDIDATES = {
     "1x1 of several images": ((4, 40, 2, 2), (24, 40, 1, 1), {}, {("direct", 0), ("direct", 2)}),
     "1x1 with a stride": ((2, 40, 9, 7), (24, 40, 1, 1), {"strides": [2, 2]}, {("direct", 0), ("direct", 1)}),
+    "1x1 of deep sums": ((2, 2048, 7, 7), (20, 2048, 1, 1), {}, {("direct", 0), ("direct", 2), ("direct", 3)}),
     "1x1 of few outputs": ((2, 72, 9, 13), (2, 72, 1, 1), {}, {("direct", 0), ("direct", 2), ("1x1 lane sums", 0)}),
     "depthwise": ((2, 40, 9, 13), (40, 1, 5, 5), {"group": 40}, {("depthwise", 0), ("depthwise rows", 0)}),
     "groups of 12": ((2, 60, 9, 13), (60, 12, 3, 3), {"group": 5}, {("lane groups", 0), ("merged groups", 0)}),

@@ -35,9 +35,13 @@ struct ChannelRange {
 // kernel that leaves no pixel out.
 enum Order : std::int64_t {
   kLines = 0,
-  kDense = 1,  // a 1x1 kernel that leaves pixels out: the others are copied first, and are one line
-  kImages = 2  // rows are the same pixel of all images
+  kDense = 1,   // a 1x1 kernel that leaves pixels out: the others are copied first, and are one line
+  kImages = 2,  // rows are the same pixel of all images
+  kShort = 3    // lines of a 1x1 kernel are short, so that a deep sum's part of A is near for all panels of weights
 };
+
+// Pixels of a piece of a long line: multiples of the tile heights of instruction sets.
+constexpr std::int64_t kPiece = 168, kShortPiece = 42;
 
 // The input with its borders, as the segments address it.
 struct Source {
@@ -216,10 +220,9 @@ class TilesStep final : public SharedStep {
 
   // Pieces of whole tiles of an image that is one line.
   void add_pieces() {
-    constexpr std::int64_t kPiece = 168;  // a multiple of every instruction set's tile height
-    const std::int64_t pixels = conv_.shape.window.out_count();
-    for (std::int64_t at = 0; at < pixels; at += kPiece)
-      lines_.push_back({at * source_.unit, at * conv_.pack(), std::min(kPiece, pixels - at)});
+    const std::int64_t pixels = conv_.shape.window.out_count(), piece = order_ == kShort ? kShortPiece : kPiece;
+    for (std::int64_t at = 0; at < pixels; at += piece)
+      lines_.push_back({at * source_.unit, at * conv_.pack(), std::min(piece, pixels - at)});
   }
 
   void add_images() {
@@ -385,6 +388,12 @@ double moved_bytes(const ConvProblem& conv, const Source& source) {
   return bytes;
 }
 
+// Whether a piece's part of A is too large to be near for all panels of weights.
+bool reads_far(const ConvProblem& conv, const Source& source) {
+  const std::int64_t pixels = std::min(kPiece, conv.shape.window.out_count());
+  return is_flat(conv.shape, source) && pixels > kShortPiece && pixels * conv.shape.in_channels * kFloat > kNearBytes * 3 / 2;
+}
+
 template <std::int64_t kGrain>
 std::vector<std::int64_t> tiles_parameters(const ConvProblem& conv) {
   if (!conv.packable || (kGrain > 1 && bfloat16(*conv.table) == nullptr)) return {};
@@ -394,6 +403,7 @@ std::vector<std::int64_t> tiles_parameters(const ConvProblem& conv) {
   std::vector<std::int64_t> orders{kLines};
   if (kGrain == 1 && shape.window.taps() == 1 && shape.window.stride != Window::Axes{1, 1, 1} && !conv.plain_input)
     orders.push_back(kDense);
+  if (kGrain == 1 && reads_far(conv, Source(conv, 1))) orders.push_back(kShort);
   if (kGrain == 1 && shape.batch > 1 && !Source(conv, 1).copied) orders.push_back(kImages);
   return orders;
 }
@@ -422,6 +432,14 @@ Work tiles_work(const ConvProblem& conv, std::int64_t order) {
   (kGrain > 1 ? work.pairs : work.panel) = 2 * pixels * columns * depth * tile_excess(conv, rows);
   work.streamed = columns * depth * kFloat / kGrain;
   work.moved = moved_bytes(conv, source);
+  if (kGrain == 1 && reads_far(conv, source)) {
+    // What is read again from beyond the near cache, A for each panel of weights or the weights for each piece, takes a third of
+    // its time: the rest is read while the tile kernel computes.
+    constexpr double kWaits = 0.3;
+    const double pieces = std::ceil(pixels / static_cast<double>(kShortPiece)),
+                 panels = columns / static_cast<double>(2 * conv.pack());
+    work.moved += kWaits * kFloat * depth * (order == kShort ? columns * pieces : pixels * panels);
+  }
   return work;
 }
 
