@@ -386,6 +386,12 @@ CANDIDATES = {
     "1x1 of few outputs": ((2, 72, 9, 13), (2, 72, 1, 1), {}, {("direct", 0), ("direct", 2), ("1x1 lane sums", 0)}),
     "depthwise": ((2, 40, 9, 13), (40, 1, 5, 5), {"group": 40}, {("depthwise", 0), ("depthwise rows", 0)}),
     "groups of 12": ((2, 60, 9, 13), (60, 12, 3, 3), {"group": 5}, {("lane groups", 0), ("merged groups", 0)}),
+    "groups of 20 in bands": (
+        (2, 60, 13, 64),
+        (60, 20, 3, 3),
+        {"group": 3, "strides": [2, 2]},
+        {("lane groups", 0), ("merged groups", 0)},
+    ),
     "groups of 20": ((2, 60, 9, 13), (60, 20, 1, 1), {"group": 3}, {("lane groups", 0), ("merged groups", 0)}),
 }
 
