@@ -61,7 +61,7 @@ struct Case {
     const std::int64_t in_plane = shape.window.in_count(), plane = shape.window.out_count(),
                        channels = shape.groups * shape.out_channels;
     x = numbers(random, shape.batch * shape.groups * shape.in_channels * in_plane);
-    if (infinite) x[size(in_plane * shape.in_channels + in_plane / 2)] = INFINITY;  // of the first image's second group
+    if (infinite) x[size(in_plane * shape.in_channels + in_plane / 2)] = INFINITY;  // element of the first image's second group
     w = numbers(random, channels * shape.in_channels * shape.window.taps());
     residual = numbers(random, shape.batch * channels * plane);
     bias = numbers(random, channels);
@@ -165,7 +165,7 @@ int main() {
     for (const Case& one : cases)
       for (const ConvAlgorithm* algorithm : conv_algorithms()) {
         if (algorithm->pack == nullptr || algorithm->name == "direct bf16") continue;  // plain layouts; bfloat16
-        if (one.infinite && algorithm->name == "winograd") continue;  // its tiles spread an infinity within a group
+        if (one.infinite && algorithm->name == "winograd") continue;                   // tiles spread an infinity within a group
         const ConvProblem conv{one.shape, &table};
         for (const std::int64_t parameter : algorithm->parameters(conv)) convolve(*algorithm, conv, epilogue, parameter, one);
       }

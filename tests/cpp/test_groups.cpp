@@ -1,5 +1,6 @@
 // Tests of merged groups that do not fill a block: lanes after the last channel do not affect the result, and a NaN of one group
-// stays in that group.
+// stays in that group. When plain algorithms are candidates.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -78,12 +79,25 @@ void groups(const Table& table, std::int64_t count, std::int64_t each) {
   }
 }
 
+// Algorithms of plain layouts are candidates beside packed ones only where a search asks for them.
+void plain_candidates(const Table& table) {
+  ConvProblem conv{conv_shape({1, 32, kIn, kIn}, {32, 32, 1, 1}, DType::f32, {}), &table};
+  const auto has = [&](std::string_view name) {
+    const auto choices = weigh_conv(conv, Rates{1, 1, 1, 1, 1}, {});
+    return std::any_of(choices.begin(), choices.end(), [&](const ConvChoice& one) { return one.algorithm->name == name; });
+  };
+  CHECK(has("direct") && !has("1x1 GEMM"));
+  conv.plain_too = true;
+  CHECK(has("direct") && has("1x1 GEMM"));
+}
+
 }  // namespace
 
 int main() {
   int tried = 0;
   for (const InstructionSet& set : instruction_sets()) {
     if (!set.available) continue;
+    plain_candidates(kernels(set.name));
     for (const auto& [count, each] : {std::pair{3, 4}, {9, 2}, {5, 4}, {7, 4}}) groups(kernels(set.name), count, each), ++tried;
     std::printf("%s checked\n", std::string(set.name).c_str());
   }

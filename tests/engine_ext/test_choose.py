@@ -379,7 +379,7 @@ def test_depth_multipliers_are_convolved_lane_by_lane(backend: str, multiplier: 
 
 
 # x, w, attributes and candidates, of which AVX sets have all: their blocks are of 8 and of 16 channels.
-CANDIDATES = {
+CANDIDATES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], set[tuple[str, int]]]] = {
     "1x1 of several images": ((4, 40, 2, 2), (24, 40, 1, 1), {}, {("direct", 0), ("direct", 2)}),
     "1x1 with a stride": ((2, 40, 9, 7), (24, 40, 1, 1), {"strides": [2, 2]}, {("direct", 0), ("direct", 1)}),
     "1x1 of deep sums": ((2, 2048, 7, 7), (20, 2048, 1, 1), {}, {("direct", 0), ("direct", 2), ("direct", 3)}),

@@ -5,7 +5,7 @@
 
 namespace walle {
 
-// Return whether the kernel has sums of so many taps along a row, for outputs that are `stride` pixels apart.
+// Return whether the kernel sums `taps` taps along a row, for outputs that are `stride` pixels apart.
 constexpr bool has_depthwise_row(std::int64_t taps, std::int64_t stride) noexcept {
   return (taps == 1 || taps == 3 || taps == 5 || taps == 7) && (stride == 1 || stride == 2);
 }

@@ -48,8 +48,8 @@ Algorithms<ConvProblem> conv_algorithms() noexcept;
 std::vector<ConvChoice> weigh_conv(const ConvProblem& problem, const Rates& rates, std::string_view name);
 
 // Those that other files ask for by name; conv_algorithms() lists all.
-extern const ConvAlgorithm kPackedTiles;      // direct and 1x1, by the tile kernel
-extern const ConvAlgorithm kGroupTiles;       // the same in groups that fill no blocks, with weights of 0 between groups of a block
+extern const ConvAlgorithm kPackedTiles;  // direct and 1x1, by the tile kernel
+extern const ConvAlgorithm kGroupTiles;   // the same in groups that fill no blocks, with weights of 0 between groups of a block
 extern const ConvAlgorithm kPackedDepthwise;  // one input channel a group
 extern const ConvAlgorithm kPackedWinograd;   // F(unit, kernel)
 

@@ -1,6 +1,6 @@
 // Depthwise convolution in packed layouts: one group for each input channel, lane by lane.
 #include "atomic/lane_rows.h"
-#include "atomic/products/convolution.h"
+#include "atomic/products/lane_sources.h"
 
 namespace walle {
 
@@ -21,14 +21,8 @@ class DepthwiseStep final : public SharedStep {
     if (conv.shape.out_channels == 1) return;
     constexpr std::size_t kLine = Storage::kAlignment;  // every member's part is aligned
     scratch_bytes_ = (static_cast<std::size_t>(rows_.in_plane() * kFloat) + kLine - 1) / kLine * kLine;
-    spread_.resize(static_cast<std::size_t>(conv.blocks_of(conv.channels_out())));
-    for (std::int64_t channel = 0; channel < conv.channels_out(); ++channel) {
-      auto& sources = spread_[static_cast<std::size_t>(channel / conv.pack())];
-      const std::int64_t from = channel / conv.shape.out_channels, block = from / conv.pack();
-      if (sources.empty() || sources.back().block != block)
-        sources.push_back({block, std::vector<std::int32_t>(static_cast<std::size_t>(conv.pack()), -1)});
-      sources.back().lanes[static_cast<std::size_t>(channel % conv.pack())] = static_cast<std::int32_t>(from % conv.pack());
-    }
+    for (std::int64_t block = 0; block < conv.blocks_of(conv.channels_out()); ++block)
+      sources_.push_back(lane_sources(conv, block, 0));
   }
   bool scratch_each() const noexcept override { return true; }
 
@@ -42,8 +36,8 @@ class DepthwiseStep final : public SharedStep {
         [&](std::int64_t plane, int member) {
           const std::int64_t block = plane % blocks, at = plane * rows_.out_plane();
           const auto* image = reinterpret_cast<const float*>(inputs[0]) + plane / blocks * in_blocks * rows_.in_plane();
-          const float* in = spread_.empty() ? image + block * rows_.in_plane()
-                                            : spread(block, image, reinterpret_cast<float*>(scratch + member_bytes(member)));
+          const float* in = sources_.empty() ? image + block * rows_.in_plane()
+                                             : gather(block, image, reinterpret_cast<float*>(scratch + member_bytes(member)));
           const EpilogueOperands here = operands.at(block * pack, at);
           StopPoll poll = start;
           std::int64_t begun = 0;  // rows follow each other: the rest of the epilogue goes over several short ones at once
@@ -65,27 +59,18 @@ class DepthwiseStep final : public SharedStep {
   std::string_view algorithm() const noexcept override { return kPackedDepthwise.name; }
 
  private:
-  // The lanes of one input block that an output block reads, by its own lanes: neighbours, so that two blocks hold them all.
-  struct Spread {
-    std::int64_t block;
-    std::vector<std::int32_t> lanes;
-  };
-
   std::ptrdiff_t member_bytes(int member) const noexcept { return member * static_cast<std::ptrdiff_t>(scratch_bytes_); }
 
-  const float* spread(std::int64_t block, const float* image, float* plane) const noexcept {
-    LanePart parts[kMostLaneParts];
-    std::int64_t count = 0;
-    for (const Spread& from : spread_[static_cast<std::size_t>(block)])
-      parts[count++] = {image + from.block * rows_.in_plane(), from.lanes.data()};
-    conv_.table->permute_lanes(parts, count, plane, rows_.in_plane() / conv_.pack());
+  const float* gather(std::int64_t block, const float* image, float* plane) const noexcept {
+    gather_lanes(*conv_.table, sources_[static_cast<std::size_t>(block)], image, rows_.in_plane(), plane,
+                 rows_.in_plane() / conv_.pack());
     return plane;
   }
 
   ConvProblem conv_;
   LaneRows rows_;
   EpilogueKernel epilogue_;
-  std::vector<std::vector<Spread>> spread_;  // by output block; empty where each channel gives one
+  std::vector<std::vector<LaneSource>> sources_;  // by output block; empty where each channel gives one
 };
 
 std::vector<std::int64_t> depthwise_parameters(const ConvProblem& conv) {
@@ -120,26 +105,12 @@ Work depthwise_work(const ConvProblem& conv, std::int64_t) {
   return work;
 }
 
-// [block][tap][lane]
-Tensor depthwise_pack(const ConvProblem& conv, std::int64_t, const float* w) {
-  const std::int64_t pack = conv.pack(), taps = conv.shape.window.taps(), channels = conv.channels_out();
-  Tensor packed = Tensor::empty(DType::f32, {conv.blocks_of(channels), taps, pack});
-  auto* to = reinterpret_cast<float*>(packed.raw());
-  for (std::int64_t block = 0; block < conv.blocks_of(channels); ++block)
-    for (std::int64_t tap = 0; tap < taps; ++tap)
-      for (std::int64_t lane = 0; lane < pack; ++lane) {
-        const std::int64_t channel = block * pack + lane;
-        *to++ = channel < channels ? w[channel * taps + tap] : 0.0f;
-      }
-  return packed;
-}
-
 std::unique_ptr<HostStep> depthwise_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
   return std::make_unique<DepthwiseStep>(conv, epilogue);
 }
 
 }  // namespace
 
-const ConvAlgorithm kPackedDepthwise{"depthwise", &depthwise_parameters, &depthwise_work, &depthwise_pack, &depthwise_make};
+const ConvAlgorithm kPackedDepthwise{"depthwise", &depthwise_parameters, &depthwise_work, &pack_lane_weights, &depthwise_make};
 
 }  // namespace walle

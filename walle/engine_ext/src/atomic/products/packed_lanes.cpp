@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "atomic/lane_rows.h"
-#include "atomic/products/convolution.h"
+#include "atomic/products/lane_sources.h"
 #include "kernels/depthwise.h"
 
 namespace walle {
@@ -20,25 +20,6 @@ constexpr std::int64_t kGatheredBytes = 256 << 10;
 constexpr std::int64_t kNearRows = 2048;
 
 bool gathers(const ConvShape& shape) noexcept { return shape.in_channels > 1 || shape.out_channels > 1; }
-
-// The lanes of one input block that an output block reads as one channel of their groups.
-struct LaneSource {
-  std::int64_t block;
-  std::vector<std::int32_t> lanes;
-};
-
-// Return the sources of channel `in` of the groups of an output block.
-std::vector<LaneSource> lane_sources(const ConvProblem& conv, std::int64_t block, std::int64_t in) {
-  const std::int64_t pack = conv.pack(), last = std::min(conv.channels_out(), (block + 1) * pack);
-  std::vector<LaneSource> sources;
-  for (std::int64_t channel = block * pack; channel < last; ++channel) {
-    const std::int64_t from = channel / conv.shape.out_channels * conv.shape.in_channels + in;
-    if (sources.empty() || sources.back().block != from / pack)
-      sources.push_back({from / pack, std::vector<std::int32_t>(static_cast<std::size_t>(pack), -1)});
-    sources.back().lanes[static_cast<std::size_t>(channel % pack)] = static_cast<std::int32_t>(from % pack);
-  }
-  return sources;
-}
 
 // Rows of outputs that are computed from planes gathered at once, and the rows of the input that they read.
 struct Bands {
@@ -154,11 +135,8 @@ class LanesStep final : public SharedStep {
     const std::int64_t channels = conv_.shape.in_channels, in_plane = conv_.shape.window.in_count() * conv_.pack();
     for (std::int64_t in = 0; in < channels; ++in) {
       if (!poll.proceed(plane_)) return false;
-      LanePart parts[kMostLaneParts];
-      std::int64_t count = 0;
-      for (const LaneSource& source : sources_[static_cast<std::size_t>(block * channels + in)])
-        parts[count++] = {image + source.block * in_plane, source.lanes.data()};
-      conv_.table->permute_lanes(parts, count, gathered + in * plane_, plane_ / conv_.pack());
+      gather_lanes(*conv_.table, sources_[static_cast<std::size_t>(block * channels + in)], image, in_plane,
+                   gathered + in * plane_, plane_ / conv_.pack());
     }
     return true;
   }
@@ -183,15 +161,17 @@ std::vector<std::int64_t> rows_parameters(const ConvProblem& conv) {
   return single_parameter(conv.shape.in_channels == 1 && lanes_apply(conv));
 }
 
-// Groups of more channels, of which nothing fills whole blocks.
+// Return a bound of the input blocks that lane_sources() returns, without making them.
+std::int64_t most_sources(const ConvProblem& conv) {
+  const std::int64_t groups = (conv.pack() - 2) / conv.shape.out_channels + 2;  // groups that meet in an output block
+  return std::min(groups, (groups - 1) * conv.shape.in_channels / conv.pack() + 2);
+}
+
+// Groups of more channels, which do not fill whole blocks.
 std::vector<std::int64_t> lane_groups_parameters(const ConvProblem& conv) {
   const ConvShape& shape = conv.shape;
   const bool whole = shape.in_channels % conv.pack() == 0 && shape.out_channels % conv.pack() == 0;
-  if (shape.in_channels <= 1 || whole || !lanes_apply(conv)) return {};
-  for (std::int64_t block = 0; block < conv.blocks_of(conv.channels_out()); ++block)
-    for (std::int64_t in = 0; in < shape.in_channels; ++in)
-      if (lane_sources(conv, block, in).size() > static_cast<std::size_t>(kMostLaneParts)) return {};
-  return {0};
+  return single_parameter(shape.in_channels > 1 && !whole && lanes_apply(conv) && most_sources(conv) <= kMostLaneParts);
 }
 
 Work lanes_work(const ConvProblem& conv, std::int64_t) {
@@ -216,8 +196,13 @@ Work lanes_work(const ConvProblem& conv, std::int64_t) {
   return work;
 }
 
-// [block][channel of a group][tap][lane]
-Tensor lanes_pack(const ConvProblem& conv, std::int64_t, const float* w) {
+std::unique_ptr<HostStep> lanes_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
+  return std::make_unique<LanesStep>(conv, epilogue);
+}
+
+}  // namespace
+
+Tensor pack_lane_weights(const ConvProblem& conv, std::int64_t, const float* w) {
   const std::int64_t pack = conv.pack(), sums = conv.shape.in_channels * conv.shape.window.taps(), channels = conv.channels_out();
   Tensor packed = Tensor::empty(DType::f32, {conv.blocks_of(channels), sums, pack});
   auto* to = packed.data<float>();
@@ -228,14 +213,8 @@ Tensor lanes_pack(const ConvProblem& conv, std::int64_t, const float* w) {
   return packed;
 }
 
-std::unique_ptr<HostStep> lanes_make(const ConvProblem& conv, std::int64_t, const EpilogueKernel& epilogue) {
-  return std::make_unique<LanesStep>(conv, epilogue);
-}
-
-}  // namespace
-
 extern const ConvAlgorithm kPackedRows, kLaneGroups;
-const ConvAlgorithm kPackedRows{"depthwise rows", &rows_parameters, &lanes_work, &lanes_pack, &lanes_make};
-const ConvAlgorithm kLaneGroups{"lane groups", &lane_groups_parameters, &lanes_work, &lanes_pack, &lanes_make};
+const ConvAlgorithm kPackedRows{"depthwise rows", &rows_parameters, &lanes_work, &pack_lane_weights, &lanes_make};
+const ConvAlgorithm kLaneGroups{"lane groups", &lane_groups_parameters, &lanes_work, &pack_lane_weights, &lanes_make};
 
 }  // namespace walle

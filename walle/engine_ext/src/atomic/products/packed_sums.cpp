@@ -42,7 +42,7 @@ class LaneSumsStep final : public SharedStep {
   }
 
  private:
-  static constexpr std::int64_t kPixels = 96;  // at once: sums stay in a first-level cache; a multiple of every pack
+  static constexpr std::int64_t kPixels = 96;  // pixels at once: their sums stay in a first-level cache; a multiple of every pack
 
   void run_pixels(std::byte* const* inputs, float* out, float* lane_sums, std::int64_t image, std::int64_t first,
                   std::int64_t count) const noexcept {
@@ -50,8 +50,8 @@ class LaneSumsStep final : public SharedStep {
     const std::int64_t pack = conv_.pack(), blocks = conv_.blocks_of(conv_.channels_in()),
                        pixels = conv_.shape.window.out_count();
     const std::int64_t at = (image * pixels + first) * pack;
-    float* turned = lane_sums + kPixels * pack;  // by lane and pixel: of whole blocks, then of the last
-    float* sums = turned + 2 * kPixels * pack;   // by output channel and pixel
+    float* turned = lane_sums + kPixels * pack;  // rows of lanes: those of the last block, then of whole ones
+    float* sums = turned + 2 * kPixels * pack;   // rows of output channels
     float* packed = sums + kPixels * conv_.channels_out();
     LaneArgs args;
     args.count = count;

@@ -47,7 +47,7 @@ constexpr std::int64_t kPiece = 168, kShortPiece = 42;
 struct Source {
   std::int64_t grain = 1;     // channels in an element
   Window::Axes dims{};        // sizes of the padded image
-  Window::Axes stride{};      // of the outputs in it
+  Window::Axes stride{};      // steps of the outputs in the padded image
   bool copied = false;        // true where there is a border, elements are pairs, or pixels are left out
   std::int64_t channels = 1;  // channels of a pixel
   std::int64_t unit = 1;      // elements of a pixel

@@ -25,7 +25,7 @@ constexpr double kFloatBytes = sizeof(float);
 // Kernels of float32 take vectors, all others one element at a time.
 double elementwise(const ConvProblem& problem) { return problem.shape.dtype == DType::f32 ? 1 : problem.table->lanes; }
 
-// Beginning a row, or a plane, took 12 ns, the time of moving so many bytes.
+// Beginning a row, or a plane, took 12 ns: the time of moving these bytes.
 constexpr double kRowBytes = 512;
 
 // Bytes moved by an epilogue after the sums, plane by plane: of a bias and a bound, as most convolutions have.
