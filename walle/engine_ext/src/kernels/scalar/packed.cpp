@@ -47,19 +47,22 @@ void depthwise(const LaneArgs& args) noexcept {
 }
 
 void depthwise_row(const DepthwiseRowArgs& args) noexcept {
-  for (std::int64_t i = 0; i < args.count; ++i)
-    for (std::int64_t lane = 0; lane < kPack; ++lane) {
-      float sum = 0;
-      for (std::int64_t line = 0; line < args.line_count; ++line)
-        for (std::int64_t k = 0; k < args.taps; ++k) {
-          const std::int64_t pixel = i * args.stride + k;
-          if (pixel < args.first || pixel >= args.last) continue;
-          sum += args.in[args.lines[line].offset + pixel * kPack + lane] * args.w[args.lines[line].place + k * kPack + lane];
-        }
-      if (args.finish.bias != nullptr) sum += args.finish.bias[lane];
-      if (args.finish.residual != nullptr) sum += args.finish.residual[i * kPack + lane];
-      args.out[i * kPack + lane] = clamp(sum, args.finish);
+  for (std::int64_t i = 0; i < args.count; ++i) {
+    const std::int64_t at = i * args.stride, first = args.first > at ? args.first - at : 0;
+    const std::int64_t last = args.last - at < args.taps ? args.last - at : args.taps;
+    float sums[kPack] = {};
+    for (std::int64_t line = 0; line < args.line_count; ++line) {
+      const float* in = args.in + args.lines[line].offset + at * kPack;
+      const float* w = args.w + args.lines[line].place;
+      for (std::int64_t k = first; k < last; ++k)
+        for (std::int64_t lane = 0; lane < kPack; ++lane) sums[lane] += in[k * kPack + lane] * w[k * kPack + lane];
     }
+    for (std::int64_t lane = 0; lane < kPack; ++lane) {
+      if (args.finish.bias != nullptr) sums[lane] += args.finish.bias[lane];
+      if (args.finish.residual != nullptr) sums[lane] += args.finish.residual[i * kPack + lane];
+      args.out[i * kPack + lane] = clamp(sums[lane], args.finish);
+    }
+  }
 }
 
 void pool_max(const LaneArgs& args) noexcept {
