@@ -28,7 +28,6 @@ struct ConvProblem {
   const Table* table = nullptr;
   bool packable = true;      // float32 by constant weights: the layouts may be packed
   bool plain_input = false;  // true for a packed algorithm where x is [batch, channels, in...] and only the result is packed
-  bool plain_too = false;    // algorithms of plain layouts are candidates where packed ones serve as well
 
   std::int64_t pack() const noexcept { return table->pack; }
   std::int64_t blocks_of(std::int64_t channels) const noexcept { return (channels + pack() - 1) / pack(); }
