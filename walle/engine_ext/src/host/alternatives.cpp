@@ -23,6 +23,10 @@ class Lister {
         source_(program.values.size(), -1) {}
 
   std::vector<Alternatives> run() {
+    packs_ = std::any_of(program_.ops.begin(), program_.ops.end(), [&](const ProgramOp& op) {
+      const auto problem = conv_problem(program_, op, table_, false);
+      return problem && problem->packable;
+    });
     std::vector<Alternatives> all;
     all.reserve(program_.ops.size());
     for (const ProgramOp& op : program_.ops) all.push_back(of(op));
@@ -47,6 +51,7 @@ class Lister {
       found.sources = op.inputs;
       list_following(op, found, quantised(rates_.us(work_of(program_, op))));
     }
+    if (found.ways.empty()) throw Error(ErrorKind::unsupported, op.title() + ": no algorithm applies");
     if (!found.ways.front().algorithm().empty()) settle(op, found);
     return found;
   }
@@ -88,7 +93,7 @@ class Lister {
         found.shown.push_back({way.algorithm(), way.parameter, way.us});
     const auto forced = forced_.find(op.name);
     if (forced == forced_.end()) {
-      std::erase_if(found.ways, [](const Alternative& way) { return way.by_name; });
+      if (!sorted.front().by_name) std::erase_if(found.ways, [](const Alternative& way) { return way.by_name; });
       return;
     }
     const auto& [algorithm, parameter] = forced->second;
@@ -117,7 +122,7 @@ class Lister {
 
   void list_following(const ProgramOp& op, Alternatives& found, double us) {
     found.ways.push_back({us});
-    if (!can_follow_packed(program_, packing_, op, found.sources)) return;
+    if (!packs_ || !can_follow_packed(program_, packing_, op, found.sources)) return;
     Alternative way{packed_us(op, us), Form::packed, Form::packed, Form::packed};
     way.follows = true;
     found.ways.push_back(way);
@@ -149,6 +154,7 @@ class Lister {
   const Packing& packing_;
   const Forced& forced_;
   const Rates rates_;
+  bool packs_ = false;             // a convolution may pack its result: else no op can follow
   std::vector<int> source_;        // by value: what it renames, -1 for none
   std::set<std::string> weighed_;  // nodes
 };

@@ -20,7 +20,7 @@ bool is_by_channel(const ProgramValue& constant, const Dims& shape) {
 }
 
 bool can_pack_operand(const ProgramValue& operand, const Dims& shape) {
-  if (operand.is_constant()) return is_by_channel(operand, shape);
+  if (operand.is_constant()) return operand.constant.storage() != nullptr && is_by_channel(operand, shape);
   return operand.shape.size() == shape.size() && operand.shape[1] == shape[1];
 }
 

@@ -36,6 +36,30 @@ bool has(std::size_t state, Form form) noexcept {
   return false;
 }
 
+// Whether a convolution may pack its result. Else everything stays plain.
+bool packs(const std::vector<Alternatives>& alternatives) {
+  return std::any_of(alternatives.begin(), alternatives.end(), [](const Alternatives& one) {
+    return std::any_of(one.ways.begin(), one.ways.end(),
+                       [](const Alternative& way) { return way.conv != nullptr && way.conv->pack != nullptr; });
+  });
+}
+
+// Return the cheapest way of each op by itself, that without changes of layout where there is one, and the sum of their costs.
+std::pair<std::vector<int>, double> cheapest_alone(const std::vector<Alternatives>& alternatives) {
+  std::vector<int> choices;
+  double us = 0;
+  for (const Alternatives& one : alternatives) {
+    const auto rank = [](const Alternative& way) {
+      return std::pair(way.first != Form::plain || way.result != Form::plain, way.us);
+    };
+    const auto best = std::min_element(one.ways.begin(), one.ways.end(),
+                                       [&](const Alternative& a, const Alternative& b) { return rank(a) < rank(b); });
+    choices.push_back(static_cast<int>(best - one.ways.begin()));
+    us += best->us;
+  }
+  return {std::move(choices), us};
+}
+
 class Problem {
  public:
   Problem(const Program& program, const std::vector<Alternatives>& alternatives, const Packing& packing, const Rates& rates)
@@ -52,9 +76,13 @@ class Problem {
     for (const int output : program_.outputs)
       for (std::size_t state = 0; state < kStates; ++state)
         if (node_[at(output)] >= 0 && !has(state, Form::plain)) problem_.costs[at(node_[at(output)])][state] = kNever;
-    PbqpSolution solution = solve_pbqp(problem_);
-    solution.choices.resize(program_.ops.size());
-    return {std::move(solution.choices), solution.cost};
+    try {
+      PbqpSolution solution = solve_pbqp(problem_);
+      solution.choices.resize(program_.ops.size());
+      return {std::move(solution.choices), solution.cost};
+    } catch (const Error&) {  // the solver's limit, or forced algorithms that do not fit: any choice can be applied
+      return cheapest_alone(alternatives_);
+    }
   }
 
  private:
@@ -87,7 +115,8 @@ class Problem {
     // Merging joins a raster and the packing of its result. The joined raster moves single elements: it took up to 20 times as
     // long as one that moves rows (channel shuffles of 28 x 28 and 14 x 14 planes, avx512).
     constexpr double kJoined = 16;
-    const double change = change_us(op.output) * (op.is_raster() ? kJoined : 1);
+    const bool is_rename = ways.back().result == Form::none;
+    const double change = change_us(op.output) * (op.is_raster() && !is_rename ? kJoined : 1);
     std::vector<double> matrix;
     for (const Alternative& way : ways)
       for (std::size_t state = 0; state < kStates; ++state) {
@@ -107,8 +136,8 @@ class Problem {
     node = static_cast<int>(problem_.costs.size());
     const double change = change_us(value);
     const bool given = program_.values[at(value)].input >= 0;
-    problem_.costs.push_back(
-        {given ? kNever : 0, 0, given || change == kNever ? change : 0, change == kNever || given ? change : 0});
+    const double packed = given || change == kNever ? change : 0;
+    problem_.costs.push_back({given ? kNever : 0, 0, packed, packed});
     return node;
   }
 
@@ -129,27 +158,6 @@ class Problem {
   std::vector<int> node_;  // by value, -1 for none
 };
 
-// Where no convolution packs, everything stays plain, and each op takes its cheapest way.
-bool packs(const std::vector<Alternatives>& alternatives) {
-  return std::any_of(alternatives.begin(), alternatives.end(), [](const Alternatives& one) {
-    return std::any_of(one.ways.begin(), one.ways.end(),
-                       [](const Alternative& way) { return way.conv != nullptr && way.conv->pack != nullptr; });
-  });
-}
-
-std::pair<std::vector<int>, double> cheapest_plain(const std::vector<Alternatives>& alternatives) {
-  std::vector<int> choices;
-  double us = 0;
-  for (const Alternatives& one : alternatives) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i < one.ways.size(); ++i)
-      if (one.ways[i].result == Form::plain && one.ways[i].first == Form::plain && one.ways[i].us < one.ways[best].us) best = i;
-    choices.push_back(static_cast<int>(best));
-    us += one.ways[best].us;
-  }
-  return {std::move(choices), us};
-}
-
 }  // namespace
 
 std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& program, const Forced& forced) const {
@@ -159,7 +167,7 @@ std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& pro
   selection->source = rates_source(table_);
   std::vector<int> choices;
   std::tie(choices, selection->us) =
-      packs(alternatives) ? Problem(program, alternatives, packing, rates(table_)).solve() : cheapest_plain(alternatives);
+      packs(alternatives) ? Problem(program, alternatives, packing, rates(table_)).solve() : cheapest_alone(alternatives);
   for (std::size_t i = 0; i < alternatives.size(); ++i) {
     const Alternative& way = alternatives[i].ways[at(choices[i])];
     std::vector<AlgorithmCost>& shown = alternatives[i].shown;

@@ -1,4 +1,4 @@
-// Work of operators that have one algorithm (Q of eq. 3).
+// Work of operators that have one algorithm, and of changes of layout (Q of eq. 3); costs as numbers that compare exactly.
 #pragma once
 #include "atomic/rates.h"
 #include "plan/program.h"

@@ -67,10 +67,10 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   target.kernels->fuse(program);
   const auto searching = std::chrono::steady_clock::now();
   std::vector<Weighed> sets = weigh_sets(program, target);
-  for (const Weighed& set : sets) plan->costs.emplace_back(set.kernels->name(), set.selection->us);
   Weighed& chosen = cheapest(sets);
   const KernelSet& kernels = *chosen.kernels;
   if (target.searched && !target.forced.empty()) chosen.selection = kernels.select(program, target.forced);
+  for (const Weighed& set : sets) plan->costs.emplace_back(set.kernels->name(), set.selection->us);
   plan->kernels = &kernels;
   plan->source = chosen.selection->source;
   plan->search_ms = since(searching);
