@@ -1,4 +1,4 @@
-// What search chose for a program on an instruction set, and the alternatives of an operator that it chose among.
+// Selection of search on an instruction set, and the alternatives of each operator that it chooses among.
 #pragma once
 #include "atomic/products/convolution.h"
 #include "atomic/products/linear.h"
@@ -12,7 +12,7 @@ enum class Form : std::uint8_t { none, plain, packed };
 
 // One way to compute an op: its algorithm, the forms of its operands and of its result, and its predicted cost.
 struct Alternative {
-  double us = 0;                                                         // without changes of layout
+  double us = 0;                                                         // predicted cost but for changes of layout
   Form first = Form::plain, others = Form::plain, result = Form::plain;  // first operand, further ones that are not constant
   bool follows = false;                                                  // computes upon packed values (can_follow_packed)
   const ConvAlgorithm* conv = nullptr;
@@ -30,7 +30,7 @@ struct Alternatives {
   std::vector<int> sources;          // operands of an alternative that follows: those of a raster with renames looked through
 };
 
-// Return the alternatives of every op of a program. Throws Error (model) for a forced algorithm that is no candidate.
+// Return the alternatives of every op of a program. Throws Error (model) for a forced algorithm that is not a candidate.
 std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
                                             const Forced& forced);
 

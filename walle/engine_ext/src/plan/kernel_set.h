@@ -11,7 +11,7 @@ struct Table;  // kernels/table.h
 // For a node, the algorithm and its parameter to take instead of the cheapest: to measure how well search chooses.
 using Forced = std::map<std::string, std::pair<std::string, std::int64_t>, std::less<>>;
 
-// What search chose for a program: the primitive of every operator, which is an algorithm with its parameter and layouts.
+// Selection of search for a program: the primitive of every operator, which is an algorithm with its parameter and layouts.
 class PrimitiveSelection {
  public:
   virtual ~PrimitiveSelection() = default;
