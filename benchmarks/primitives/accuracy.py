@@ -1,0 +1,43 @@
+"""Accuracy of predicted times: error by class of primitive (003_…, Fig. 4), and what a wrong pick costs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.primitives.data import Data, Floats, class_of, is_conversion
+
+ALL = "all"
+
+
+class Regret(NamedTuple):
+    """Excess of the predicted best primitive's time over the measured best's, over the layers that have a choice."""
+
+    mean: float
+    p99: float
+    worst: float
+    layers: int
+
+
+def median_errors(predicted: Floats, data: Data) -> dict[str, float]:
+    """Return the median relative absolute error (MdRAE, §4.2) of each class of primitives, and of all."""
+    errors = np.abs(predicted - data.times) / data.times
+    found = {}
+    for name in sorted({class_of(one) for one in data.primitives}):
+        columns = [place for place, one in enumerate(data.primitives) if class_of(one) == name]
+        defined = errors[:, columns][np.isfinite(errors[:, columns])]
+        if defined.size:
+            found[name] = float(np.median(defined))
+    return found | {ALL: float(np.median(errors[np.isfinite(errors)]))}
+
+
+def regret(predicted: Floats, data: Data) -> Regret:
+    """Return the regret of picking by predicted times; changes of layout are not picked."""
+    columns = [place for place, name in enumerate(data.primitives) if not is_conversion(name)]
+    times = data.times[:, columns]
+    guesses = np.where(np.isfinite(times), predicted[:, columns], np.inf)
+    rows = np.flatnonzero(np.isfinite(times).sum(axis=1) > 1)
+    if not rows.size:
+        return Regret(0.0, 0.0, 0.0, 0)
+    picked = times[rows, np.argmin(guesses[rows], axis=1)]
+    excess = picked / np.nanmin(times[rows], axis=1) - 1
+    return Regret(float(excess.mean()), float(np.percentile(excess, 99)), float(excess.max()), int(rows.size))
