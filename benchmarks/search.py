@@ -107,7 +107,7 @@ def main() -> None:
         sys.exit("search: give two backends, such as --backends avx512,avx2")
     options.folder.mkdir(parents=True, exist_ok=True)
     sets = [samples(options.folder, backend, options.minutes) for backend in backends]
-    first, second = (Data.of(one).take(range(min(len(one.samples), options.layers or len(one.samples)))) for one in sets)
+    first, second = (Data.of(one).first(options.layers or len(one.samples)) for one in sets)
     train, test = first.split(options.seed)
     models = _models(train, options.seed)
     regrets, errors = accuracy(models, test)

@@ -34,6 +34,9 @@ class Data(NamedTuple):
     def take(self, rows: Sequence[int] | NDArray[np.integer]) -> "Data":
         return Data(self.layers[rows], self.times[rows], self.primitives)
 
+    def first(self, count: int) -> "Data":
+        return Data(self.layers[:count], self.times[:count], self.primitives)
+
     def only(self, primitives: Sequence[str]) -> "Data":
         """Return the data with these primitives as columns, NaN for those that it does not have."""
         places = {name: place for place, name in enumerate(self.primitives)}
@@ -58,7 +61,7 @@ def is_conversion(primitive: str) -> bool:
 
 
 def samples(folder: Path, backend: str, minutes: float) -> SampleSet:
-    """Return the samples of a backend in a folder, which `walle model profile-primitives` measures if there are none."""
+    """Return the samples of a backend in a folder; `walle model profile-primitives` measures them if there are none."""
     path = folder / f"{backend}.jsonl"
     if not path.exists():
         program = [sys.executable, "-c", "from walle.cli import main; main()", "model", "profile-primitives", "--json"]

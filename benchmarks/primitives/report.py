@@ -11,9 +11,13 @@ from benchmarks.primitives.transfer import Transferred
 
 # The paper's times of model and PBQP in ms, and of profiling on an Intel Core i9-9900K in s (Table 1).
 PAPER_TIMES = {
-    "AlexNet": (43.6, 66), "VGG-11": (327, 720), "VGG-19": (673, 2052), "GoogLeNet": (177, 182), "ResNet-18": (119, 242),
+    "AlexNet": (43.6, 66),
+    "VGG-11": (327, 720),
+    "VGG-19": (673, 2052),
+    "GoogLeNet": (177, 182),
+    "ResNet-18": (119, 242),
     "ResNet-34": (194, 494),
-}  # fmt: skip
+}
 PAPER_ERROR = "Fig. 4, Intel: network below 2 % for most primitives, a line far above"
 PAPER_TRANSFER = "Fig. 6: 10 % of the samples within 2 points of training from scratch; below 5 % substantial errors"
 PAPER_INCREASE = "Fig. 5: +0.39 % on average, +1.1 % at worst"
@@ -59,8 +63,8 @@ def table(report: Report) -> str:
             lines.append(f"{count:>22s}{row.how:>14s}{_percent(row.error)}{_percent(row.regret)}")
     if report.networks:
         lines += ["", f"Networks: selection by predicted against by measured times ({PAPER_INCREASE})"]
-        heads = f"{'model':>10s}{'PBQP':>9s}{'paper':>9s}{'profiling':>11s}{'paper':>9s}{'measured':>11s}{'increase':>10s}"
-        lines.append(f"{'':12s}{'layers':>8s}{heads}{'other picks':>13s}")
+        heads = f"{'layers':>8s}{'model':>10s}{'PBQP':>9s}{'paper':>9s}{'profiling':>11s}{'paper':>9s}"
+        lines.append(f"{'':12s}{heads}{'measured':>11s}{'increase':>10s}{'other picks':>13s}")
     for net in report.networks:
         paper_ms, paper_s = PAPER_TIMES[net.network]
         times = f"{net.model_ms:7.2f} ms{net.pbqp_ms:6.2f} ms{paper_ms:6.0f} ms{net.profiling_s:9.1f} s{paper_s:7.0f} s"

@@ -71,8 +71,12 @@ class _Costs:
 
 
 def select(
-    name: str, network: Network, model: PerformanceModel, primitives: Sequence[str],
-    samples: Mapping[Layer, Sample], profiling_s: Mapping[Layer, float],
+    name: str,
+    network: Network,
+    model: PerformanceModel,
+    primitives: Sequence[str],
+    samples: Mapping[Layer, Sample],
+    profiling_s: Mapping[Layer, float],
 ) -> Selected:
     """Return both selections of a network, compared in measured times."""
     layers = np.array(network.layers, float)
@@ -109,6 +113,4 @@ def _known(times: Mapping[str, float], name: str) -> float:
 def _parts(network: Network, reader: int) -> dict[int, float]:
     """Return the share of a layer's input channels that each layer whose result it reads gives."""
     channels = network.layers[reader].c
-    return {
-        source: min(1.0, network.layers[source].k / channels) for source, other in network.edges if other == reader
-    }
+    return {source: min(1.0, network.layers[source].k / channels) for source, other in network.edges if other == reader}

@@ -25,7 +25,13 @@ class Transferred(NamedTuple):
 
 
 def transfers(
-    source: Data, target: Data, test: Data, *, fractions: Sequence[float], repeats: int, seed: int,
+    source: Data,
+    target: Data,
+    test: Data,
+    *,
+    fractions: Sequence[float],
+    repeats: int,
+    seed: int,
     on_done: Callable[[str], object] = lambda _: None,
 ) -> list[Transferred]:
     """Return what fine-tuning by each fraction of the target's samples gives: means of `repeats` draws.

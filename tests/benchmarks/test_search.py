@@ -74,7 +74,7 @@ def test_columns_are_aligned_and_split_without_overlap() -> None:
 
 
 def cost_us(layer: Layer, primitive: str, factor: float) -> float:
-    """Return the time of a machine of one core with a cost for each pixel, which gives the layers different best ones."""
+    """Return the microseconds of an imagined machine, on which neither algorithm is always the best."""
     pixels = layer.out**2
     speed = {"direct": 40e3, "winograd": 90e3}.get(class_of(primitive), 20e3)
     setup = {"winograd": 20.0 + 0.02 * pixels * (layer.k + layer.c)}.get(class_of(primitive), 1.0)

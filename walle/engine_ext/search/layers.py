@@ -27,7 +27,7 @@ _FLOAT_BYTES = 4
 
 
 class Layer(NamedTuple):
-    """A convolution of one square float32 image by "same" padding: k kernels of f x f, c channels, im pixels, stride s."""
+    """A convolution of a square float32 image, padding "same": k kernels of f x f, c channels, im pixels, stride s."""
 
     k: int
     c: int

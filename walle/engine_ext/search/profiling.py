@@ -46,14 +46,10 @@ def profile_layer(layer: Layer, backend: str, *, runs: int = RUNS) -> Sample:
     conversions = _Timed.of(_core.Session(_channelwise(layer.c, layer.im), backend))
     inputs = {"x": _values(layer.c * layer.im**2).reshape(1, layer.c, layer.im, layer.im)}
     sets = _measure([*timed, conversions], inputs, runs)
-    us = {
-        f"{name}({parameter})": samples[_CONV]
-        for (name, parameter), samples in zip(candidates, sets, strict=False)
-    }
+    names = [f"{name}({parameter})" for name, parameter in candidates]
+    us = {name: medians[_CONV] for name, medians in zip(names, sets[:-1], strict=True)}
     us |= {name: sets[-1][name] for name in CONVERSIONS if name in sets[-1]}
-    layouts = {
-        f"{name}({parameter})": one.layouts for (name, parameter), one in zip(candidates, timed, strict=True)
-    }
+    layouts = {name: one.layouts for name, one in zip(names, timed, strict=True)}
     return Sample(layer, {name: _rounded(value) for name, value in us.items()}, layouts)
 
 

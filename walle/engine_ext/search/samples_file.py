@@ -111,19 +111,7 @@ class SamplesFile:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SamplesFileError(path, "another process is writing to it; wait for its end") from None
-            data = path.read_bytes()
-            samples: list[Sample] = []
-            if _ENDED_BY in data:
-                found, samples, whole_bytes = _parsed(path, data)
-                _check_same(path, found, head)
-                os.ftruncate(handle, whole_bytes)
-                os.lseek(handle, whole_bytes, os.SEEK_SET)
-            elif data and not _head_bytes(head).startswith(data):
-                raise SamplesFileError(path, "is not a file of samples; give another --output")
-            else:
-                os.ftruncate(handle, 0)
-                write_all(handle, _head_bytes(head))
-            return cls(path, handle, head, samples)
+            return cls(path, handle, head, _resumed(path, handle, head))
         except BaseException:
             os.close(handle)
             raise
@@ -141,6 +129,22 @@ class SamplesFile:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._handle)
+
+
+def _resumed(path: Path, handle: int, head: SamplesHead) -> list[Sample]:
+    """Return the samples of a file; cut off a part of a last line, or write the head where there is none."""
+    data = path.read_bytes()
+    if _ENDED_BY in data:
+        found, samples, whole_bytes = _parsed(path, data)
+        _check_same(path, found, head)
+        os.ftruncate(handle, whole_bytes)
+        os.lseek(handle, whole_bytes, os.SEEK_SET)
+        return samples
+    if not _head_bytes(head).startswith(data):
+        raise SamplesFileError(path, "is not a file of samples; give another --output")
+    os.ftruncate(handle, 0)
+    write_all(handle, _head_bytes(head))
+    return []
 
 
 def _head_bytes(head: SamplesHead) -> bytes:
