@@ -59,7 +59,7 @@ def table(report: Report) -> str:
         lines += ["", f"Transfer {name}: error and mean regret on the target ({PAPER_TRANSFER})"]
         lines.append(f"{'samples':>22s}{'':>14s}{'error':>9s}{'regret':>9s}")
         for row in rows:
-            count = f"{100 * row.fraction:g} % = {row.count}"
+            count = f"{100 * row.fraction:g} % = {row.samples}"
             lines.append(f"{count:>22s}{row.how:>14s}{_percent(row.error)}{_percent(row.regret)}")
     if report.networks:
         lines += ["", f"Networks: selection by predicted against by measured times ({PAPER_INCREASE})"]

@@ -15,10 +15,10 @@ ACTIVE_FRACTION = 0.02  # of the issue's claim: as good as 10 % at random
 
 
 class Transferred(NamedTuple):
-    """Error and mean pick regret on the target's test layers after fine-tuning on `count` samples."""
+    """Error and mean pick regret on the target's test layers after fine-tuning on this many samples."""
 
     fraction: float
-    count: int
+    samples: int
     how: str  # "random", "active" or "from scratch"
     error: float
     regret: float

@@ -1,6 +1,7 @@
 """Profiles of single layers: every candidate of the plan is timed, and others are undefined."""
 
 import statistics
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ class FixedSession:
 
 
 def test_medians_are_of_all_runs_and_short_runs_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling.time, "thread_time_ns", iter(range(0, 1 << 62, 1 << 40)).__next__)
+    monkeypatch.setattr(time, "thread_time_ns", iter(range(0, 1 << 62, 1 << 40)).__next__)
     slow = FixedSession([[9.0, 100.0], *([float(turn), 50.0] for turn in range(25))])
     short = FixedSession([[1.0]])
     timed: Any = [profiling._Timed(slow, {"conv": 0, "pack": 1}), profiling._Timed(short, {"conv": 0})]  # type: ignore[arg-type]
@@ -72,13 +73,13 @@ def test_medians_are_of_all_runs_and_short_runs_are_repeated(monkeypatch: pytest
 
 def test_runs_that_others_interrupted_count_as_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0, 60_000])  # 60 µs of CPU in 120 µs of wall time
-    monkeypatch.setattr(profiling.time, "thread_time_ns", clock.__next__)
+    monkeypatch.setattr(time, "thread_time_ns", clock.__next__)
     session: Any = FixedSession([[20.0, 100.0]])
     assert profiling._times(session, {}, 1) == [10.0, 50.0]
 
 
 def test_a_slow_primitive_has_fewer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling.time, "thread_time_ns", iter(range(0, 1 << 62, 1 << 40)).__next__)
+    monkeypatch.setattr(time, "thread_time_ns", iter(range(0, 1 << 62, 1 << 40)).__next__)
     session: Any = FixedSession([[1e6]])
     profiling._measure([profiling._Timed(session, {"conv": 0})], {}, 25)
     assert session.at == 1 + 5

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,8 @@ def test_a_cut_head_begins_again(tmp_path: Path) -> None:
 def test_a_file_of_another_head_is_refused_and_kept(tmp_path: Path, field: str) -> None:
     path = written(tmp_path / "s.jsonl", FIRST)
     before = path.read_bytes()
-    other = HEAD._replace(**{field: 4 if field == "seed" else "other"})
+    changed: dict[str, Any] = {field: 4 if field == "seed" else "other"}
+    other = HEAD._replace(**changed)
     with pytest.raises(SamplesFileError, match=rf"s\.jsonl: was measured with {field} .*--output"):
         SamplesFile.open(path, other)
     assert path.read_bytes() == before

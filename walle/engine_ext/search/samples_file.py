@@ -184,10 +184,9 @@ def _json(line: bytes) -> Any:
 def _head_of(content: Any) -> SamplesHead | None:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         return None
-    texts, seed = [content.get(field) for field in SamplesHead._fields[:3]], content.get("seed")
-    if not all(isinstance(text, str) for text in texts) or type(seed) is not int:
-        return None
-    return SamplesHead(*map(str, texts), seed)
+    fields: list[Any] = [content.get(field) for field in SamplesHead._fields]
+    *texts, seed = fields
+    return SamplesHead(*fields) if all(isinstance(text, str) for text in texts) and type(seed) is int else None
 
 
 def _sample_of(content: Any) -> Sample | None:
