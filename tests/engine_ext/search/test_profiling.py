@@ -33,9 +33,9 @@ def test_each_candidate_and_the_changes_of_layout_are_timed(backend: str) -> Non
 
 
 def test_times_grow_with_the_work() -> None:
-    small, large = (profile_layer(Layer(k, 64, 28, 1, 3), "auto", runs=5) for k in (16, 256))
+    small, large = (profile_layer(Layer(k, 64, 28, 1, 3), "auto", runs=9) for k in (16, 256))
     assert large.us["direct(0)"] > 4 * small.us["direct(0)"]
-    assert large.us["pack"] < 4 * small.us["pack"]
+    assert large.us["pack"] < 8 * small.us["pack"]
 
 
 def test_unknown_backends_are_refused() -> None:
