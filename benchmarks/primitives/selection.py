@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.primitives.data import is_conversion
 from benchmarks.primitives.networks import Network
 from walle.engine_ext.search.layers import Layer
-from walle.engine_ext.search.profiling import profile_layer
+from walle.engine_ext.search.profiling import profile_layers
 from walle.engine_ext.search.samples_file import Sample
 from walle.search import PerformanceModel, solve_pbqp
 
@@ -20,7 +20,7 @@ _UNKNOWN_US = 1e9  # of a primitive that no sample of the model had
 
 
 class Selected(NamedTuple):
-    """A network: milliseconds of model and PBQP, seconds of profiling its layers, and how its two selections differ."""
+    """A network: times of model, PBQP and profiling its layers (CPU), and how its two selections differ."""
 
     network: str
     layers: int
@@ -32,14 +32,11 @@ class Selected(NamedTuple):
     differing: int  # layers
 
 
-def profiled(layers: Sequence[Layer], backend: str, runs: int) -> tuple[dict[Layer, Sample], dict[Layer, float]]:
-    """Return the samples of layers, each measured once, and the seconds that each took."""
-    found, seconds = {}, {}
-    for layer in dict.fromkeys(layers):
-        begin = time.perf_counter()
-        found[layer] = profile_layer(layer, backend, runs=runs)
-        seconds[layer] = time.perf_counter() - begin
-    return found, seconds
+def profiled(layers: Sequence[Layer], backend: str, runs: int) -> tuple[dict[Layer, Sample], float]:
+    """Return the samples of layers, each measured once, and the CPU seconds that this took."""
+    begin = time.process_time()
+    different = list(dict.fromkeys(layers))
+    return dict(zip(different, profile_layers(different, backend, runs=runs), strict=True)), time.process_time() - begin
 
 
 class _Costs:
@@ -76,7 +73,7 @@ def select(
     model: PerformanceModel,
     primitives: Sequence[str],
     samples: Mapping[Layer, Sample],
-    profiling_s: Mapping[Layer, float],
+    profiling_s: float,
 ) -> Selected:
     """Return both selections of a network, compared in measured times."""
     layers = np.array(network.layers, float)
@@ -98,7 +95,7 @@ def select(
         layers=len(network.layers),
         model_ms=1e3 * model_s,
         pbqp_ms=1e3 * pbqp_s,
-        profiling_s=sum(profiling_s[layer] for layer in set(network.layers)),
+        profiling_s=profiling_s,
         measured_us=best_us,
         increase=measured.sum_of(chosen) / best_us - 1,
         differing=sum(one != other for one, other in zip(chosen, chosen_measured, strict=True)),

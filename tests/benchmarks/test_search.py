@@ -107,18 +107,17 @@ def test_selection_weighs_layouts_and_is_compared_in_measured_times() -> None:
     network.conv(network.conv(x, 16, 3), 8, 3)
     us = {"im2col GEMM(0)": 10.0, "direct(0)": 11.0, "pack": 4.0, "unpack": 4.0}
     layouts = {"im2col GEMM(0)": "plain>plain", "direct(0)": "packed>packed"}
-    seconds = dict.fromkeys(network.layers, 1.5)
     model = PerformanceModel.fit(np.array(network.layers, float), np.array([list(us.values())] * 3), seed=0)
 
     def selected(middle_us: float) -> Selected:
         """Return the selections where the model expects 11 µs of each direct convolution."""
         measured = {layer: Sample(layer, us, layouts) for layer in network.layers}
         measured[network.layers[1]] = Sample(network.layers[1], us | {"direct(0)": middle_us}, layouts)
-        return select("AlexNet", network, model, tuple(us), measured, seconds)
+        return select("AlexNet", network, model, tuple(us), measured, 1.5)
 
     assert selected(11.0).measured_us == 30.0  # no change of layout
     assert (selected(11.0).increase, selected(11.0).differing) == (0.0, 0)
-    assert selected(11.0).profiling_s == 4.5
+    assert selected(11.0).profiling_s == 1.5
     assert selected(1.0).measured_us == 23.0  # all direct, because changes of layout cost 8
     assert selected(1.0).increase == pytest.approx(30 / 23 - 1)
     assert selected(1.0).differing == 3
@@ -134,7 +133,7 @@ def test_the_report_is_drawn_beside_the_papers_numbers(tmp_path: Path) -> None:
     network.conv(network.image, 8, 3)
     layer = network.layers[0]
     measured = {layer: Sample(layer, {"direct(0)": 10.0}, {"direct(0)": "plain>packed"})}
-    row = select("ResNet-34", network, model, ("direct(0)",), measured, {layer: 0.5})
+    row = select("ResNet-34", network, model, ("direct(0)",), measured, 0.5)
     report = reports.Report({"machine": "M & <N>"}, regrets, errors, {"avx512 to avx2": moved}, [row])
     text = reports.table(report)
     assert "1.00 %" in text

@@ -51,7 +51,7 @@ def started(path: Path, least: int) -> subprocess.Popen[bytes]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time each primitive five times, not 25."""
-    monkeypatch.setattr(profiling.profile_layer, "__kwdefaults__", {"runs": 5})
+    monkeypatch.setattr(profiling.profile_layers, "__kwdefaults__", {"runs": 5})
 
 
 @pytest.mark.usefixtures("quick")

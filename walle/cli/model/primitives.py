@@ -1,5 +1,6 @@
 """`walle model profile-primitives`: times of the engine's convolution primitives, samples for the performance model."""
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from walle.cli.output import JsonFlag, emit, progress_console
 from walle.errors import ConfigError
 from walle.protocol import printable
+
+_AT_ONCE = 16  # layers whose runs alternate
 
 
 def profile_primitives(
@@ -37,7 +40,7 @@ def profile_primitives(
     from walle import __version__
     from walle.engine_ext import rates
     from walle.engine_ext.search.layers import LayerDraw
-    from walle.engine_ext.search.profiling import profile_layer
+    from walle.engine_ext.search.profiling import profile_layers
     from walle.engine_ext.search.samples_file import SamplesFile, SamplesHead
 
     name = _backend(backend)
@@ -48,8 +51,10 @@ def profile_primitives(
         known = {sample.layer for sample in file.samples}
         before = len(known)
         try:
-            for _ in _limited(before, count, minutes * 60, as_json=as_json):
-                file.append(profile_layer(next(one for one in draw if one not in known), name))
+            for some in _limited(before, count, minutes * 60, as_json=as_json):
+                layers = list(itertools.islice((one for one in draw if one not in known), some))
+                for sample in profile_layers(layers, name):
+                    file.append(sample)
         except KeyboardInterrupt:
             text = f"walle: stopped; {path} has {len(file.samples)} layers, the same command continues there"
             print(printable(text), file=sys.stderr)
@@ -80,17 +85,17 @@ def _backend(name: str) -> str:
     return name
 
 
-def _limited(begun: int, count: int, most_s: float, *, as_json: bool) -> Iterator[None]:
-    """Yield once for each layer to measure, until the count or the time is reached; show a bar with the time left."""
+def _limited(begun: int, count: int, most_s: float, *, as_json: bool) -> Iterator[int]:
+    """Yield how many layers to measure next, until the count or the time is reached; show a bar with the time left."""
     start_s = time.monotonic()
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     hidden = as_json or not progress_console.is_terminal
     with Progress(*columns, console=progress_console, transient=True, disable=hidden) as progress:
         bar = progress.add_task("profiling", total=1.0)
-        for number in range(begun, count):
+        for number in range(begun, count, _AT_ONCE):
             passed_s = time.monotonic() - start_s
             if most_s and passed_s >= most_s:
                 return
             share = max((number - begun) / (count - begun), passed_s / most_s if most_s else 0.0)
             progress.update(bar, completed=share, description=f"{number} layers")
-            yield
+            yield min(_AT_ONCE, count - number)
