@@ -61,6 +61,9 @@ def test_errors_are_medians_of_the_defined_times_by_class() -> None:
         "direct": 0.1, "pack": 0.0, "winograd": 0.1, ALL: 0.05,
     }  # fmt: skip
     assert class_of("merged groups(2)") == "merged groups"
+    predicted[:, 1] = NAN  # of a primitive that no training layer had
+    assert median_errors(predicted, data())["winograd"] == math.inf
+    assert regret(predicted, data()).worst == 1.0
 
 
 def test_columns_are_aligned_and_split_without_overlap() -> None:
