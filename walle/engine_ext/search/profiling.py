@@ -100,7 +100,8 @@ def _measure(timed: Sequence[_Timed], runs: int) -> list[dict[str, float]]:
     repeats, counts = [], []
     for session, inputs, _ in timed:
         session.run(inputs)  # the first run gets memory
-        us = sum(_run(session, inputs, 1).us)
+        first = _run(session, inputs, 1)
+        us = first.cpu_share * sum(first.us)
         repeats.append(min(_MOST_REPEATS, math.ceil(_LEAST_US / max(us, 1e-3))))
         counts.append(min(runs, max(_LEAST_RUNS, int(_MOST_S * 1e6 / max(us, 1e-3)))))
     samples: list[list[_Run]] = [[] for _ in timed]
@@ -130,15 +131,23 @@ def _run(session: _core.Session, inputs: dict[str, Any], repeats: int) -> _Run:
 
 
 def _undisturbed(runs: list[_Run]) -> list[list[float]]:
-    """Return the steps' times of the runs that no other process interrupted.
-
-    Long runs may all be interrupted: the times are then multiplied by the share of CPU time, which is right for the
-    step that takes most of a run.
-    """
+    """Return the steps' times of the runs that no other process interrupted; where all are long, of all in CPU time."""
     kept = [run.us for run in runs if run.cpu_share > _CPU_SHARE]
     if len(kept) >= min(_LEAST_RUNS, len(runs)):
         return kept
-    return [[run.cpu_share * us for us in run.us] for run in runs]
+    least = [min(column) for column in zip(*(run.us for run in runs), strict=True)]
+    return [_in_cpu_time(run, least) for run in runs]
+
+
+def _in_cpu_time(run: _Run, least: Sequence[float]) -> list[float]:
+    """Return the steps' times of a run without interruptions, which are taken to be in the steps far above the least."""
+    us, lost_us = list(run.us), (1 - run.cpu_share) * sum(run.us)
+    for step in sorted(range(len(us)), key=lambda step: least[step] - us[step]):
+        cut_us = min(lost_us, us[step] - least[step])
+        us[step] -= cut_us
+        lost_us -= cut_us
+    us[us.index(max(us))] -= lost_us  # the longest step is interrupted in every run
+    return us
 
 
 def _convolution(layer: Layer) -> bytes:
