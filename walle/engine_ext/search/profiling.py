@@ -140,7 +140,7 @@ def _undisturbed(runs: list[_Run]) -> list[list[float]]:
 
 
 def _in_cpu_time(run: _Run, least: Sequence[float]) -> list[float]:
-    """Return the steps' times of a run without interruptions, which are taken to be in the steps far above the least."""
+    """Return the steps' times of a run without interruptions, which are taken to be in steps far above the least."""
     us, lost_us = list(run.us), (1 - run.cpu_share) * sum(run.us)
     for step in sorted(range(len(us)), key=lambda step: least[step] - us[step]):
         cut_us = min(lost_us, us[step] - least[step])
