@@ -16,7 +16,7 @@ from walle.engine_ext.search.samples_file import Sample
 from walle.search import PerformanceModel, solve_pbqp
 
 _ROUNDS = 15
-_UNKNOWN_US = 1e9  # of a primitive that no sample of the model had
+_UNKNOWN_US = 1e9  # cost of a primitive that no sample of the model had
 
 
 class Selected(NamedTuple):
@@ -27,9 +27,9 @@ class Selected(NamedTuple):
     model_ms: float
     pbqp_ms: float
     profiling_s: float
-    measured_us: float  # of the selection by measured times
-    increase: float  # of the one by predicted times, in measured times
-    differing: int  # layers
+    measured_us: float  # cost of the selection by measured times
+    increase: float  # excess of the selection by predicted times, in measured times
+    differing: int  # layers of other choices
 
 
 def profiled(layers: Sequence[Layer], backend: str, runs: int) -> tuple[dict[Layer, Sample], float]:

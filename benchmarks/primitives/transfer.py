@@ -12,7 +12,7 @@ from walle.engine_ext.search.sample_choice import choose_samples
 from walle.search import PerformanceModel
 
 FRACTIONS = (0.001, 0.01, 0.025, 0.05, 0.1, 0.25)
-ACTIVE_FRACTION = 0.02  # of the claim: as good as 10 % at random
+ACTIVE_FRACTION = 0.02  # share that, chosen actively, should be as good as 10 % at random
 
 
 class Transferred(NamedTuple):

@@ -61,7 +61,7 @@ def test_errors_are_medians_of_the_defined_times_by_class() -> None:
         "direct": 0.1, "pack": 0.0, "winograd": 0.1, ALL: 0.05,
     }  # fmt: skip
     assert class_of("merged groups(2)") == "merged groups"
-    predicted[:, 1] = NAN  # of a primitive that no training layer had
+    predicted[:, 1] = NAN  # no training layer had the primitive
     assert median_errors(predicted, data())["winograd"] == math.inf
     assert regret(predicted, data()).worst == 1.0
 

@@ -19,7 +19,7 @@ from walle.errors import ConfigError
 
 # SIGINT is ignored where a shell runs the tests in the background.
 _WALLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import walle.cli; walle.cli.main()"
-_SEED = 2622  # its first layers are small, the second one has a stride
+_SEED = 2622  # seed of small first layers, the second with a stride
 
 
 def command(path: Path, *more: object) -> list[str]:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 MOST_CHANNELS = 2048
 IMAGE_SIZES = (7, 299)
-KERNEL_SIZES = {1: 36, 3: 40, 5: 12, 7: 6, 9: 3, 11: 3}  # with the weight of each in the draw
+KERNEL_SIZES = {1: 36, 3: 40, 5: 12, 7: 6, 9: 3, 11: 3}  # size → weight in the draw
 STRIDES = {1: 75, 2: 20, 4: 5}
 # Values of AlexNet, VGG, GoogLeNet, ResNet, MobileNet and DenseNet.
 POPULAR_CHANNELS = (
@@ -18,8 +18,8 @@ POPULAR_SIZES = (7, 8, 13, 14, 17, 27, 28, 35, 55, 56, 64, 73, 80, 112, 147, 149
 
 MOST_FLOPS = 4e9
 MOST_WEIGHT_BYTES = 16 << 20
-MOST_IMAGE_BYTES = 64 << 20  # of the input, and of the output
-MOST_COLUMN_BYTES = 256 << 20  # of im2col's matrix
+MOST_IMAGE_BYTES = 64 << 20  # limit of the input, and of the output
+MOST_COLUMN_BYTES = 256 << 20  # limit of im2col's matrix
 LIMITS = "4 GFLOP, 16 MiB of weights, 64 MiB of input or output, 256 MiB of im2col"
 
 _THINNED_FLOPS = 250e6  # above, a layer is kept with a chance in inverse proportion: long runs buy few samples

@@ -26,7 +26,7 @@ _LEAST_RUNS = 5
 _MOST_S = 2.0  # seconds for one primitive, after which fewer runs than RUNS are enough
 _LEAST_US = 20.0  # a run repeats a primitive until it takes this long: a tick of the clock is about 0.03 µs
 _MOST_REPEATS = 16
-_CPU_SHARE = 0.99  # of a run that no other process interrupted
+_CPU_SHARE = 0.99  # least share of a run that no other process interrupted
 _CONV = "conv"
 _PATTERN = 1 << 16  # random values in all; longer inputs and weights repeat them
 

@@ -33,7 +33,7 @@ class SamplesFileError(ConfigError):
 
 
 class SamplesHead(NamedTuple):
-    """Where and how samples were measured: CPU model, backend, engine version, and the seed of the layers' draw."""
+    """Origin of samples: CPU model, backend, engine version, and the seed of the layers' draw."""
 
     cpu: str
     backend: str
