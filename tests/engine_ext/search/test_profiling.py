@@ -79,12 +79,14 @@ def test_runs_that_others_interrupted_do_not_count_or_in_cpu_time(monkeypatch: p
     assert interrupted == ([20.0, 100.0], 0.5)
     assert profiling._undisturbed([interrupted] * 20 + [whole] * 5) == [[21.0, 100.0]] * 5
     assert profiling._undisturbed([whole]) == [[21.0, 100.0]]
-    assert profiling._undisturbed([interrupted] * 25) == [[20.0, 40.0]] * 25
+    assert profiling._undisturbed([interrupted] * 25) == [[10.0, 50.0]] * 25
 
 
 def test_an_interruption_is_taken_off_the_step_that_it_was_in() -> None:
     long, short = profiling._Run([30.0, 400.0], 0.5), profiling._Run([180.0, 70.0], 0.4)
     assert profiling._undisturbed([long, short]) == [[30.0, 185.0], [30.0, 70.0]]
+    mostly = profiling._Run([300.0, 280.0, 20.0], 0.01)
+    assert profiling._undisturbed([mostly]) == [[pytest.approx(us) for us in (3.0, 2.8, 0.2)]]
 
 
 def test_a_slow_primitive_has_fewer_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ _LEAST_RUNS = 5
 _MOST_S = 2.0  # seconds for one primitive, after which fewer runs than RUNS are enough
 _LEAST_US = 20.0  # a run repeats a primitive until it takes this long: a tick of the clock is about 0.03 µs
 _MOST_REPEATS = 16
+_LEAST_TIME_US = 1e-3  # time of a step that ends within a tick of the clock
 _CPU_SHARE = 0.99  # least share of a run that no other process interrupted
 _CONV = "conv"
 _PATTERN = 1 << 16  # random values in all; longer inputs and weights repeat them
@@ -146,8 +147,8 @@ def _in_cpu_time(run: _Run, least: Sequence[float]) -> list[float]:
         cut_us = min(lost_us, us[step] - least[step])
         us[step] -= cut_us
         lost_us -= cut_us
-    us[us.index(max(us))] -= lost_us  # the longest step is interrupted in every run
-    return us
+    cpu_us = sum(us) - lost_us  # less than the sum where long steps are interrupted in every run
+    return [one * cpu_us / sum(us) for one in us]
 
 
 def _convolution(layer: Layer) -> bytes:
@@ -185,4 +186,4 @@ def _pattern() -> array.array[float]:
 
 
 def _rounded(us: float) -> float:
-    return float(f"{us:.5g}")
+    return float(f"{max(us, _LEAST_TIME_US):.5g}")
