@@ -18,7 +18,13 @@ from walle.engine_ext.search.samples_file import SampleSet, SamplesFile, Samples
 from walle.errors import ConfigError
 
 # SIGINT is ignored where a shell runs the tests in the background.
-_WALLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import walle.cli; walle.cli.main()"
+_WALLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import walle.cli.model.primitives
+walle.cli.model.primitives._AT_ONCE = 2  # lines are written soon
+walle.cli.main()
+"""
 _SEED = 2622  # seed of small first layers, the second with a stride
 
 

@@ -23,7 +23,7 @@ RUNS = 25
 CONVERSIONS = ("pack", "unpack")  # names of the rasters between plain and packed layouts in a plan
 
 _LEAST_RUNS = 5
-_MOST_S = 2.0  # seconds for one primitive, after which fewer runs than RUNS are enough
+_MOST_S = 0.5  # seconds for one primitive, after which fewer runs than RUNS are enough
 _LEAST_US = 20.0  # a run repeats a primitive until it takes this long: a tick of the clock is about 0.03 µs
 _MOST_REPEATS = 16
 _LEAST_TIME_US = 1e-3  # time of a step that ends within a tick of the clock
@@ -78,7 +78,7 @@ class _LayerProfile(NamedTuple):
         chosen = _core.Session(model, backend)
         candidates = _candidates(chosen)
         others = [_core.Session(model, backend, algorithms={_CONV: one}) for one in candidates[1:]]
-        conversions = _core.Session(_channelwise(layer.c, layer.im), backend)
+        conversions = _conversions(layer, backend)
         names = [f"{name}({parameter})" for name, parameter in candidates]
         return cls(layer, names, [_Timed.of(one, inputs) for one in (chosen, *others, conversions)])
 
@@ -87,6 +87,14 @@ class _LayerProfile(NamedTuple):
         us |= {name: medians[-1][name] for name in CONVERSIONS if name in medians[-1]}
         layouts = {name: one.layouts for name, one in zip(self.names, self.timed[:-1], strict=True)}
         return Sample(self.layer, {name: _rounded(value) for name, value in us.items()}, layouts)
+
+
+def _conversions(layer: Layer, backend: str) -> _core.Session:
+    """Return a session that packs a value of the layer's input shape and unpacks it, where one does."""
+    model = _channelwise(layer.c, layer.im)
+    chosen = _core.Session(model, backend)
+    sessions = (_core.Session(model, backend, algorithms={_CONV: one}) for one in _candidates(chosen))
+    return next((one for one in sessions if _Timed.of(one, {}).layouts == "packed>packed"), chosen)
 
 
 def _candidates(session: _core.Session) -> list[tuple[str, int]]:
