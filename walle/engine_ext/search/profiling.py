@@ -24,6 +24,7 @@ CONVERSIONS = ("pack", "unpack")  # names of the rasters between plain and packe
 
 _LEAST_RUNS = 5
 _MOST_S = 0.5  # seconds for one primitive, after which fewer runs than RUNS are enough
+_MOST_TIMES = 20.0  # predicted cost of the slowest primitive that is measured, relative to the least
 _LEAST_US = 20.0  # a run repeats a primitive until it takes this long: a tick of the clock is about 0.03 µs
 _MOST_REPEATS = 16
 _LEAST_TIME_US = 1e-3  # time of a step that ends within a tick of the clock
@@ -100,8 +101,9 @@ def _conversions(layer: Layer, backend: str) -> _core.Session:
 def _candidates(session: _core.Session) -> list[tuple[str, int]]:
     plan = session.plan()
     assert plan is not None, "the model fixes all shapes"
-    found = next(op for op in plan["ops"] if op[0] == _CONV)
-    return [(name, parameter) for name, parameter, _ in found[-1]]  # the chosen one first
+    found = next(op for op in plan["ops"] if op[0] == _CONV)[-1]
+    most_us = _MOST_TIMES * min(us for _, _, us in found)
+    return [(name, parameter) for name, parameter, us in found if us <= most_us]  # the chosen one first
 
 
 def _measure(timed: Sequence[_Timed], runs: int) -> list[dict[str, float]]:

@@ -6,7 +6,7 @@ three layouts to read and one to write, with edges that convert (003_88355cf18ea
 choice and pair a cost in [0, 1), which no rule simplifies. For DenseNet-121 "uniform" is left out: its optimum is
 unknown. There is no peer: PBQP solvers are parts of compilers.
 
-    python -m benchmarks.pbqp [--rounds 30] [--seed 1] [--json]
+    python -m benchmarks.primitives.solver [--rounds 30] [--seed 1] [--json]
 """
 
 import argparse
