@@ -1,4 +1,4 @@
-"""Learned search (003_…): accuracy of the performance model, transfer, and selection for six networks.
+"""Learned search (Mulder et al.): accuracy of the performance model, transfer, and selection for six networks.
 
 The samples of two backends, files of `walle model profile-primitives`, are read from FOLDER/BACKEND.jsonl, or measured
 for --minutes each where there are none. A tenth of them is for the tests. Rows: the pick regret (the time of the

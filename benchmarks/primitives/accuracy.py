@@ -1,4 +1,4 @@
-"""Accuracy of predicted times: error by class of primitive (003_…, Fig. 4), and what a wrong pick costs."""
+"""Accuracy of predicted times: error by class of primitive (Mulder et al., Fig. 4), and what a wrong pick costs."""
 
 from typing import NamedTuple
 

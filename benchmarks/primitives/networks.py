@@ -1,4 +1,4 @@
-"""Convolutions of the six networks of 003_…, Table 1 and Fig. 5, in their published sizes, batch 1, 224 x 224 pixels.
+"""Convolutions of the six networks of Mulder et al., Table 1 and Fig. 5, in published sizes, batch 1, 224 x 224 pixels.
 
 Padding is "same" everywhere, as in the layers that are profiled, so that AlexNet's first layers are a pixel wider than
 published; the groups of AlexNet are left out, as in its later form (arXiv:1404.5997).

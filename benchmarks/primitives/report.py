@@ -145,7 +145,7 @@ def page(text: str, facts: str, picture: Path, path: Path) -> None:
     path.write_text(
         "<!doctype html><meta charset=utf-8><title>Search</title>"
         "<style>body{font:15px/1.45 system-ui,sans-serif;margin:2rem}img{max-width:100%}pre{overflow-x:auto}</style>"
-        f"<h1>Learned search (003_…)</h1><p>{html.escape(facts)}</p><img src={picture.name!r} alt='Search'>"
+        f"<h1>Learned search (Mulder et al.)</h1><p>{html.escape(facts)}</p><img src={picture.name!r} alt='Search'>"
         f"<pre>{html.escape(text)}</pre>\n",
         encoding="utf-8",
     )

@@ -1,4 +1,4 @@
-"""Selection of primitives for whole networks (003_…, Table 1 and Fig. 5): by predicted and by measured times."""
+"""Selection of primitives for whole networks (Mulder et al., Table 1, Fig. 5): by predicted and by measured times."""
 
 import math
 import statistics

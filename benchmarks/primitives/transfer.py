@@ -1,4 +1,4 @@
-"""Transfer of a performance model to another backend by few samples (003_…, §5.4, Fig. 6)."""
+"""Transfer of a performance model to another backend by few samples (Mulder et al., §5.4, Fig. 6)."""
 
 import statistics
 from collections.abc import Callable, Sequence

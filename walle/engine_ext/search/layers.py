@@ -1,4 +1,4 @@
-"""Convolution layers to profile: seeded draws over the ranges of popular networks (003_…, §4.4, Table 3)."""
+"""Convolution layers to profile: seeded draws over the ranges of popular networks (Mulder et al., §4.4, Table 3)."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Fully-connected network of ReLUs and its training by Adam on a masked squared error (003_…, §4.2 and Table 2)."""
+"""Fully-connected network of ReLUs and its training by Adam on a masked error (Mulder et al., §4.2, Table 2)."""
 
 import math
 from collections.abc import Callable, Sequence

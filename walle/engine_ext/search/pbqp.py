@@ -1,7 +1,7 @@
 """Partitioned boolean quadratic problems (PBQP): one choice for each node of a graph, at the least sum of costs.
 
 A network's selection is such a problem: nodes are operators, choices are primitives with their layouts, and an edge's
-matrix has the time of the change of layout between two operators (003_88355cf18ea90307, §2.1).
+matrix has the time of the change of layout between two operators (Mulder et al., §2.1).
 """
 
 from collections.abc import Buffer, Mapping, Sequence
@@ -54,7 +54,7 @@ def solve_pbqp(
         PbqpError: costs of the wrong shape, NaN, -infinity or above 1e300 in sum, a node that does not exist or has no
             choices, an edge from a node to itself, or no assignment of finite cost within `max_steps`.
 
-    Source: 003_88355cf18ea90307, §2.1; reductions of Scholz and Eckstein (2002).
+    Source: Mulder et al., §2.1; reductions of Scholz and Eckstein (2002).
     """
     costs = [_float64(given, f"costs of node {node}") for node, given in enumerate(node_costs)]
     for node, array in enumerate(costs):

@@ -24,7 +24,7 @@ TRANSFERRING = replace(FITTING, learning_rate=1e-4)  # the paper's Table 2: 1e-3
 
 
 class PerformanceModel:
-    """Predictor of the time of each primitive of a convolution layer (003_…, §4.2 to §4.4 and §5.4).
+    """Predictor of the time of each primitive of a convolution layer (Mulder et al., §4.2 to §4.4 and §5.4).
 
     A fully-connected network of ReLUs predicts logarithms of times. Departures from the paper: its inputs are physical
     features (`features.py`), and it learns what a ridge regression on them leaves over. `features="raw"` with

@@ -1,4 +1,4 @@
-"""Profiling of convolution layers: the median time of each primitive that the engine has for them (003_…, §4.4).
+"""Profiling of convolution layers: the median time of each primitive of the engine (Mulder et al., §4.4).
 
 A primitive is an algorithm of a backend with one of its parameters, named as plans print it ("winograd(4)"), or a
 change of the layout of a layer's input ("pack", "unpack"). Runs of all primitives alternate, so that other load on

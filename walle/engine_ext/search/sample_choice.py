@@ -1,4 +1,4 @@
-"""Active choice of the layers to profile on another machine, of which a performance model learns most (§6 of 003_…)."""
+"""Active choice of the layers to profile on another machine, of which a model learns most (Mulder et al., §6)."""
 
 from walle.engine_ext import np
 from walle.engine_ext.np.likes import ArrayLike

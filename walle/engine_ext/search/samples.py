@@ -1,4 +1,4 @@
-"""Profiled samples of the performance model: convolution layers, and times of their primitives (003_…, §4.4)."""
+"""Profiled samples of the performance model: layers, and times of their primitives (Mulder et al., §4.4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

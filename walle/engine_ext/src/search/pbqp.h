@@ -1,5 +1,5 @@
 // Solver of partitioned boolean quadratic problems (PBQP): one choice for each node of a graph, such that the costs of the
-// choices and of the edges between them are least. It chooses primitives and layouts of a network (003_88355cf18ea90307, §2.2).
+// choices and of the edges between them are least. It chooses primitives and layouts of a network (Mulder et al., §2.2).
 #pragma once
 #include <cstdint>
 #include <vector>
