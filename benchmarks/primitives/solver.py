@@ -4,7 +4,7 @@ Graphs are those of ResNet-34, GoogLeNet and DenseNet-121, a node for each convo
 in a dense block each layer reads the values of all earlier ones. Costs are drawn: "layouts" gives each primitive one of
 three layouts to read and one to write, with edges that convert (Mulder et al., §2.1); "uniform" gives every
 choice and pair a cost in [0, 1), which no rule simplifies. For DenseNet-121 "uniform" is left out: its optimum is
-unknown. There is no peer: PBQP solvers are parts of compilers.
+unknown. No other solver is compared: PBQP solvers are internal parts of compilers.
 
     python -m benchmarks.primitives.solver [--rounds 30] [--seed 1] [--json]
 """

@@ -34,8 +34,8 @@ class VM:
 
     Raises:
         BytecodeError: a file of the task does not compile, or is bytecode of another Python.
-        VMError: too many abandoned VMs are still busy, a resource cannot be opened for the host, or tracemalloc traces
-            this process and there is no host.
+        VMError: too many abandoned VMs are still busy, a resource cannot be opened for the host, or `host` is None
+            while tracemalloc traces this process.
     """
 
     def __init__(

@@ -38,10 +38,10 @@ class PackedValues {
   // Postpones a raster that only renames the elements of a value of which the packed form exists alone: it is added when its
   // result is read plain. False where the op is not such a raster.
   bool defer(ProgramOp& op);
-  // Return the value whose elements a deferred rename renames; any other value unchanged.
-  int source_of(int index) const;
 
  private:
+  // Return the value whose elements a deferred rename renames; any other value unchanged.
+  int source_of(int index) const;
   int add_value(Dims shape);
   void add_raster(int from, int to, std::vector<Region> regions, std::string name);
 

@@ -48,8 +48,8 @@ class CostGraph {
   void normalise(int edge);
   // Removes choices that equal a cheaper one of the node in each edge.
   void prune_equal(int node);
-  // Removes choices where another one is no dearer for any choices of the neighbours; returns whether it removed any. Replaces
-  // `known`, the problem's index of a choice, by the other one where it is removed.
+  // Removes choices for which another one costs at most as much, whatever the neighbours choose; returns whether it removed any.
+  // Replaces `known`, the problem's index of a choice, by the other one where it is removed.
   bool prune_dominated(int node, int& known);
   // Eliminates nodes of one choice (folded into their neighbours) and of degrees 0 to 2, until none exists.
   void reduce();
