@@ -101,6 +101,8 @@ class Page:
         self.complaints: list[str] = []
         self.dialogs: list[str] = []
         self.requested: list[str] = []
+        self._slow: dict[str, float | None] = {}
+        self._answering: set[asyncio.Task[Any]] = set()
 
     def note(self, method: str, parameters: dict[str, Any]) -> None:
         match method:
@@ -114,6 +116,30 @@ class Page:
                 self.dialogs.append(parameters["message"])
             case "Network.requestWillBeSent":
                 self.requested.append(parameters["request"]["url"])
+            case "Fetch.requestPaused":
+                answering = asyncio.create_task(self._let_through(parameters["requestId"], parameters["request"]["url"]))
+                self._answering.add(answering)
+                answering.add_done_callback(self._answering.discard)
+
+    async def slow(self, delays_s: dict[str, float | None]) -> None:
+        """Let each request whose address has one of these texts wait that long, or fail where it has None.
+
+        It takes the place of what an earlier call said.
+        """
+        self._slow = delays_s
+        if delays_s:
+            await self.call("Fetch.enable", patterns=[{"urlPattern": f"*{text}*"} for text in delays_s])
+        else:
+            await self.call("Fetch.disable")
+
+    async def _let_through(self, request: str, url: str) -> None:
+        delay_s = next((delay for text, delay in self._slow.items() if text in url), 0.0)
+        with contextlib.suppress(PageError):  # the page is gone, or no request waits any more
+            if delay_s is None:
+                await self.call("Fetch.failRequest", requestId=request, errorReason="ConnectionRefused")
+            else:
+                await asyncio.sleep(delay_s)
+                await self.call("Fetch.continueRequest", requestId=request)
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return await self._browser.call(method, self._session, **parameters)

@@ -266,16 +266,17 @@ async def test_a_cloud_that_goes_away_and_comes_back_is_noticed(tmp_path: Path, 
         await page.until("document.querySelector('#live h1 .state').innerText === 'rolled back'")
 
 
-async def test_a_page_whose_first_connection_fails_says_so_and_connects_again(world: World) -> None:
-    async with world.person("nils") as page:
-        await page.call("Network.setBlockedURLs", urls=["*/live*"])
+@pytest.mark.parametrize("late", ["", "walle.js", "htmx-sse"])
+async def test_a_page_whose_first_connection_fails_says_so_and_connects_again(world: World, late: str) -> None:
+    async with world.person(f"nils {late}".strip()) as page:
+        await page.slow({"/live": None} | ({late: 0.5} if late else {}))
         await page.go(world.release("full"))
         await page.until("!document.getElementById('connection').hidden")
         assert "shop/count" in await page.run("document.querySelector('#live h1').innerText")
-        await page.call("Network.setBlockedURLs", urls=[])
+        await page.slow({})
         await page.until("document.getElementById('connection').hidden")
         await page.until("document.getElementById('live')._htmx?.sse?.status === 200")
-        page.complaints.clear()  # the blocked requests
+        page.complaints.clear()  # the refused requests
 
 
 async def test_a_link_from_elsewhere_finds_the_session_and_a_late_one_the_login(world: World) -> None:
