@@ -33,7 +33,7 @@ test: $(STAMP)  ## pass the tests of every change, C++ ones under ASan and UBSan
 PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 test-python: $(STAMP)  ## pass the Python tests of every change, or those of TEST_ARGS
-	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=3 $(TEST_ARGS)
+	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=3 --second-run=3 $(TEST_ARGS)
 
 test-night: $(STAMP)  ## pass the tests that take long: whole systems, kills, clusters, load, memory (about 40 minutes)
 	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m night $(TEST_ARGS)

@@ -9,10 +9,7 @@ Then it runs once more, alone: a child of a test before may have ended in it, wh
 """
 
 import json
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Generator
@@ -20,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from tests.plugins.alone import run_alone
 
 _FAILS_AT: Final = 2.0  # times the limit
 _LOOP: Final = 400_000
@@ -63,16 +62,11 @@ class _Spent:
 
     def _repeat(self, config: pytest.Config) -> None:
         """Replace what the tests above the limit took by what each takes alone."""
-        python = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", __name__]
-        where = [f"--rootdir={config.rootpath}", *(["-c", str(config.inipath)] if config.inipath else [])]
         for _, name in self._above():
             with tempfile.TemporaryDirectory() as folder:
                 report = Path(folder) / "report.json"
                 options = [f"--cpu-limit={self._limit}", f"--cpu-report={report}", "--cpu-alone"]
-                command = [*python, *where, *options, str(config.rootpath / name)]
-                environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-                folder_of_run = config.invocation_params.dir
-                subprocess.run(command, cwd=folder_of_run, env=environment, capture_output=True, check=False)
+                run_alone(config, name, __name__, *options)
                 if report.exists():
                     self._spent.update(json.loads(report.read_text()))
 
