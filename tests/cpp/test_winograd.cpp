@@ -64,6 +64,19 @@ Sums direct(const ConvShape& shape, const std::vector<float>& x, const std::vect
   return sums;
 }
 
+// Operands that all units of a shape share, and their convolution.
+struct Operands {
+  std::vector<float> x, w, bias, residual;
+  Sums sums;
+
+  Operands(std::mt19937_64& random, const ConvProblem& conv)
+      : x(numbers(random, conv.shape.batch * conv.channels_in() * conv.shape.window.in_count())),
+        w(numbers(random, conv.channels_out() * conv.shape.in_channels * conv.shape.window.taps())),
+        bias(numbers(random, conv.channels_out())),
+        residual(numbers(random, conv.shape.batch * conv.channels_out() * conv.shape.window.out_count())),
+        sums(direct(conv.shape, x, w)) {}
+};
+
 // Returns the largest allowed error, in units of float32's rounding of the largest sum of magnitudes. It is at least twice the
 // error of these seeds.
 double bound(std::int64_t unit, std::int64_t taps, bool square) {
@@ -71,15 +84,13 @@ double bound(std::int64_t unit, std::int64_t taps, bool square) {
   return size == 4 ? (square ? 6 : 5) : size == 6 ? (square ? 70 : 16) : square ? 130 : 24;
 }
 
-void convolve(const Table& table, std::mt19937_64& random, ConvShape shape, std::int64_t unit, bool with_bias, bool with_residual,
+void convolve(const ConvProblem& conv, const Operands& operands, std::int64_t unit, bool with_bias, bool with_residual,
               bool clamped) {
+  const auto& [x, w, bias, residual, sums] = operands;
+  const ConvShape& shape = conv.shape;
+  const Table& table = *conv.table;
   const Window& win = shape.window;
-  const ConvProblem conv{shape, &table};
   const std::int64_t c = table.pack, in_plane = win.in_count(), out_plane = win.out_count(), channels = conv.channels_out();
-  const std::vector<float> x = numbers(random, shape.batch * conv.channels_in() * in_plane),
-                           w = numbers(random, channels * shape.in_channels * win.taps()), bias = numbers(random, channels),
-                           residual = numbers(random, shape.batch * channels * out_plane);
-  const Sums sums = direct(shape, x, w);
   std::vector<float> in = packed(x, shape.batch, conv.channels_in(), in_plane, c, std::nanf("")),
                      add = packed(residual, shape.batch, channels, out_plane, c, 0.0f), out(add.size(), std::nanf("")),
                      last_bias = bias;
@@ -145,8 +156,9 @@ void convolutions(const Table& table, int rounds) {
     const ConvProblem conv{shape, &table};
     const std::vector<std::int64_t> units = kPackedWinograd.parameters(conv);
     CHECK(!units.empty() && units[0] == 2);
+    const Operands operands(random, conv);
     for (const std::int64_t unit : units) {
-      convolve(table, random, shape, unit, round % 2 == 0, round % 3 == 0, round % 5 == 0);
+      convolve(conv, operands, unit, round % 2 == 0, round % 3 == 0, round % 5 == 0);
       const Work work = kPackedWinograd.work(conv, unit);
       CHECK(work.panel > 0 && work.lanes > 0 && work.streamed > 0 && work.moved > 0);
     }
