@@ -5,7 +5,9 @@ for --minutes each where there are none. A tenth of them is for the tests. Rows:
 primitive that is predicted to be the fastest, over the fastest one's) and the median relative error of our model, of
 the same network on the paper's five raw inputs, of a line in logs and of boosted trees; transfer by few samples from
 the first backend to the second; and for each network the time of model and PBQP, of profiling its layers in this run,
-and the excess of the selection by predicted times in measured times. A picture and a page are written to out/.
+and the excess of the selection by predicted times: in the measured times of its primitives, and in latencies of the
+whole network, runs of which take turns with those of the measured selection and of the plan that a session makes by
+itself. A picture and a page are written to out/.
 
     walle figures search -- [FOLDER] [--backends avx512,avx2] [--minutes 15] [--json]
 """
@@ -71,7 +73,7 @@ def selections(names: list[str], backend: str, model: PerformanceModel, data: Da
         _progress(f"profiling the layers of {name}")
         network = NETWORKS[name]()
         measured, seconds = profiled(network.layers, backend, runs)
-        found.append(select(name, network, model, data.primitives, measured, seconds))
+        found.append(select(name, network, model, data.primitives, measured, seconds, backend))
     return found
 
 

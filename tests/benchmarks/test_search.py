@@ -10,11 +10,12 @@ import pytest
 from benchmarks.primitives import report as reports
 from benchmarks.primitives.accuracy import ALL, Regret, median_errors, regret
 from benchmarks.primitives.data import Data, class_of
-from benchmarks.primitives.networks import NETWORKS, Network
-from benchmarks.primitives.selection import Selected, select
+from benchmarks.primitives.networks import NETWORKS, Network, conv_name
+from benchmarks.primitives.selection import Selected, latencies, select
 from benchmarks.primitives.transfer import Transferred, transfers
 from walle.engine_ext.search.layers import Layer, LayerDraw
 from walle.engine_ext.search.samples_file import Sample, SampleSet, SamplesHead
+from walle.engine_ext.session import Session
 from walle.search import PerformanceModel
 
 PRIMITIVES = ("direct(0)", "winograd(2)", "pack")
@@ -106,6 +107,7 @@ def test_transfer_compares_few_samples_with_all() -> None:
 
 def test_selection_weighs_layouts_and_is_compared_in_measured_times() -> None:
     network = Network()
+    network.image = network.image._replace(size=8)
     x = network.conv(network.image, 8, 3)
     network.conv(network.conv(x, 16, 3), 8, 3)
     us = {"im2col GEMM(0)": 10.0, "direct(0)": 11.0, "pack": 4.0, "unpack": 4.0}
@@ -116,7 +118,7 @@ def test_selection_weighs_layouts_and_is_compared_in_measured_times() -> None:
         """Return the selections where the model expects 11 µs of each direct convolution."""
         measured = {layer: Sample(layer, us, layouts) for layer in network.layers}
         measured[network.layers[1]] = Sample(network.layers[1], us | {"direct(0)": middle_us}, layouts)
-        return select("AlexNet", network, model, tuple(us), measured, 1.5)
+        return select("AlexNet", network, model, tuple(us), measured, 1.5, "scalar", 0.01)
 
     assert selected(11.0).measured_us == 30.0  # no change of layout
     assert (selected(11.0).increase, selected(11.0).differing) == (0.0, 0)
@@ -127,16 +129,41 @@ def test_selection_weighs_layouts_and_is_compared_in_measured_times() -> None:
     assert selected(1e-3).measured_us == pytest.approx(22.001)
 
 
+def small_network() -> Network:
+    """Return a network with all kinds of steps on an image of 8 pixels a side."""
+    network = Network()
+    network.image = network.image._replace(size=8)
+    x = network.pool(network.conv(network.image, 8, 3), 4)
+    y = network.add(network.conv(network.conv(x, 8, 3), 8, 3, is_summand=True), x)
+    network.conv(network.concat(y, network.conv(x, 8, 1)), 8, 1, 2)
+    return network
+
+
+def test_a_plan_names_the_convolutions_of_a_network_by_their_numbers() -> None:
+    network = small_network()
+    plan = Session(network.to_bytes(), backend="scalar").plan()
+    assert plan is not None
+    assert {op.name for op in plan.ops if op.candidates} == {conv_name(i) for i in range(len(network.layers))}
+
+
+def test_latencies_are_of_the_forced_algorithms_and_equal_for_equal_plans() -> None:
+    forced = {conv_name(1): ("im2col GEMM", 0)}
+    found = latencies(small_network(), "scalar", ({}, forced, {}, forced), seconds=0.01)
+    assert (found[0], found[1]) == (found[2], found[3])
+    assert min(found) > 0
+
+
 def test_the_report_is_drawn_beside_the_papers_numbers(tmp_path: Path) -> None:
     regrets = {"ours": Regret(0.01, 0.05, 0.1, 7), "Linear": Regret(0.03, 0.2, 0.4, 7)}
     errors = {name: {"direct": 0.02, ALL: 0.03} for name in regrets}
     moved = [Transferred(0.1, 5, how, 0.1, 0.02) for how in ("random", "active", "from scratch")]
     model = PerformanceModel.fit([[8, 3, 224, 1, 3]] * 2, [[10.0]] * 2, seed=0)
     network = Network()
+    network.image = network.image._replace(size=8)
     network.conv(network.image, 8, 3)
     layer = network.layers[0]
     measured = {layer: Sample(layer, {"direct(0)": 10.0}, {"direct(0)": "plain>packed"})}
-    row = select("ResNet-34", network, model, ("direct(0)",), measured, 0.5)
+    row = select("ResNet-34", network, model, ("direct(0)",), measured, 0.5, "scalar", 0.01)
     report = reports.Report({"machine": "M & <N>"}, regrets, errors, {"avx512 to avx2": moved}, [row])
     text = reports.table(report)
     assert "1.00 %" in text
