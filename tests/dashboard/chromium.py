@@ -117,7 +117,8 @@ class Page:
             case "Network.requestWillBeSent":
                 self.requested.append(parameters["request"]["url"])
             case "Fetch.requestPaused":
-                answering = asyncio.create_task(self._let_through(parameters["requestId"], parameters["request"]["url"]))
+                request, url = parameters["requestId"], parameters["request"]["url"]
+                answering = asyncio.create_task(self._let_through(request, url))
                 self._answering.add(answering)
                 answering.add_done_callback(self._answering.discard)
 
