@@ -190,6 +190,7 @@ def test_plans_show_the_candidates_and_the_costs_of_backends() -> None:
     assert algorithms >= {"direct", "winograd", "im2col GEMM", "plain direct"}
     assert step.predicted_us == min(candidate.predicted_us for candidate in step.candidates) > 0
     assert plan.backend in plan.costs
+    assert "scalar" not in plan.costs or AVAILABLE == ["scalar"]
     assert plan.costs[plan.backend] <= 1.03 * min(plan.costs.values())
     assert plan.search_ms <= plan.plan_ms
     assert "winograd" in str(plan)

@@ -33,6 +33,7 @@ struct Window {
     return o * stride[axis] - begin[axis] + k * dilation[axis];
   }
 
+  bool operator==(const Window&) const = default;
   Dims out_dims() const { return Dims(out.end() - static_cast<std::ptrdiff_t>(rank), out.end()); }
 
   // Make the window for spatial dimensions `in` and `kernel` from the attributes strides, dilations, pads, auto_pad and

@@ -38,13 +38,14 @@ class Lister {
   Alternatives of(const ProgramOp& op) {
     Alternatives found;
     if (const auto problem = conv_problem(program_, op, table_, false)) {
-      list_conv(op, *problem, found);
+      found = of_conv(op, *problem);
     } else if (const auto linear = linear_problem(program_, op, table_)) {
       for (const LinearChoice& choice : weigh(linear_algorithms(), *linear, rates_)) {
         Alternative way;
         way.linear = choice.algorithm;
         add_choice(choice, way, found);
       }
+      show(found);
     } else if (op.is_raster()) {
       list_raster(op, found);
     } else {
@@ -56,7 +57,19 @@ class Lister {
     return found;
   }
 
-  void list_conv(const ProgramOp& op, const ConvProblem& problem, Alternatives& found) {
+  // Weighs equal convolutions of a network once.
+  Alternatives of_conv(const ProgramOp& op, const ConvProblem& problem) {
+    const std::string name = op.attributes.get_string("algorithm", "");
+    const auto known = std::find_if(convs_.begin(), convs_.end(), [&](const auto& one) { return one.first == problem; });
+    if (known != convs_.end() && name.empty()) return known->second;
+    Alternatives found;
+    list_conv(problem, name, found);
+    show(found);
+    if (name.empty()) convs_.emplace_back(problem, found);
+    return found;
+  }
+
+  void list_conv(const ConvProblem& problem, const std::string& name, Alternatives& found) {
     const auto add = [&](const ConvChoice& choice, Form first) {
       Alternative way;
       way.conv = choice.algorithm;
@@ -64,11 +77,12 @@ class Lister {
       if (choice.algorithm->pack != nullptr) way.others = way.result = Form::packed;
       add_choice(choice, way, found);
     };
-    for (const ConvChoice& choice : weigh_conv(problem, rates_, op.attributes.get_string("algorithm", "")))
+    for (const ConvChoice& choice : weigh_conv(problem, rates_, name))
       add(choice, choice.algorithm->pack == nullptr ? Form::plain : Form::packed);
-    const auto direct = conv_problem(program_, op, table_, true);
-    if (!direct->plain_input) return;
-    for (const ConvChoice& choice : weigh(conv_algorithms(), *direct, rates_))
+    if (!can_read_plain(problem)) return;
+    ConvProblem direct = problem;
+    direct.plain_input = true;
+    for (const ConvChoice& choice : weigh(conv_algorithms(), direct, rates_))
       if (choice.algorithm->pack != nullptr) add(choice, Form::plain);
   }
 
@@ -80,20 +94,26 @@ class Lister {
     found.ways.push_back(way);
   }
 
-  // Lists the candidates for show, of those that differ in layouts alone the cheapest; then keeps the forced algorithm, or all
-  // that need not be asked for by name.
-  void settle(const ProgramOp& op, Alternatives& found) {
-    weighed_.insert(op.name);
-    std::vector<Alternative> sorted = found.ways;
-    std::stable_sort(sorted.begin(), sorted.end(), [](const Alternative& a, const Alternative& b) {
-      return std::pair(a.by_name, a.us) < std::pair(b.by_name, b.us);
+  // Lists the candidates for show, the cheapest first; of those that differ in layouts alone the cheapest.
+  static void show(Alternatives& found) {
+    std::vector<const Alternative*> sorted;
+    sorted.reserve(found.ways.size());
+    for (const Alternative& way : found.ways) sorted.push_back(&way);
+    std::stable_sort(sorted.begin(), sorted.end(), [](const Alternative* a, const Alternative* b) {
+      return std::pair(a->by_name, a->us) < std::pair(b->by_name, b->us);
     });
-    for (const Alternative& way : sorted)
-      if (std::none_of(found.shown.begin(), found.shown.end(), [&](const AlgorithmCost& shown) { return way.is(shown); }))
-        found.shown.push_back({way.algorithm(), way.parameter, way.us});
+    for (const Alternative* way : sorted)
+      if (std::none_of(found.shown.begin(), found.shown.end(), [&](const AlgorithmCost& shown) { return way->is(shown); }))
+        found.shown.push_back({way->algorithm(), way->parameter, way->us});
+  }
+
+  // Keeps the forced algorithm, or all that need not be asked for by name.
+  void settle(const ProgramOp& op, Alternatives& found) {
+    if (!forced_.empty()) weighed_.insert(op.name);
     const auto forced = forced_.find(op.name);
     if (forced == forced_.end()) {
-      if (!sorted.front().by_name) std::erase_if(found.ways, [](const Alternative& way) { return way.by_name; });
+      const auto by_name = [](const Alternative& way) { return way.by_name; };
+      if (!std::all_of(found.ways.begin(), found.ways.end(), by_name)) std::erase_if(found.ways, by_name);
       return;
     }
     const auto& [algorithm, parameter] = forced->second;
@@ -157,6 +177,7 @@ class Lister {
   bool packs_ = false;             // a convolution may pack its result: else no op can follow
   std::vector<int> source_;        // by value: what it renames, -1 for none
   std::set<std::string> weighed_;  // nodes
+  std::vector<std::pair<ConvProblem, Alternatives>> convs_;
 };
 
 }  // namespace

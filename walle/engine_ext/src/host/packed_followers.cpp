@@ -57,11 +57,11 @@ bool reduces_planes(const ProgramOp& op, const Dims& from, const Dims& to) {
   return from.size() >= 3 && op.axes.size() == from.size() - 2 && op.axes.front() == 2 && to.size() == from.size();
 }
 
-std::optional<std::vector<Region>> packed_regions(const Program& program, const Packing& packing, const ProgramOp& op,
-                                                  std::span<const int> inputs) {
-  std::vector<Dims> sources;
-  for (const int input : inputs) sources.push_back(program.values[at(input)].shape);
-  return packing.follow(sources, program.values[at(op.output)].shape, op.regions);
+std::vector<const Dims*> shapes(const Program& program, std::span<const int> values) {
+  std::vector<const Dims*> found;
+  found.reserve(values.size());
+  for (const int value : values) found.push_back(&program.values[at(value)].shape);
+  return found;
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ bool can_follow_packed(const Program& program, const Packing& packing, const Pro
     case Kind::none: return false;
     case Kind::pool: return true;
     case Kind::reduction: return reduces_planes(op, value(inputs[0]).shape, shape);
-    case Kind::raster: return packed_regions(program, packing, op, inputs).has_value();
+    case Kind::raster: return packing.can_follow(shapes(program, inputs), shape, op.regions);
     case Kind::elementwise:
       return shape.size() >= 2 &&
              std::all_of(inputs.begin(), inputs.end(), [&](int input) { return can_pack_operand(value(input), shape); });
@@ -87,7 +87,7 @@ bool can_follow_packed(const Program& program, const Packing& packing, const Pro
 void follow_packed(PackedValues& values, ProgramOp op, std::vector<int> inputs, const Table& table) {
   const Kind kind = kind_of(op);
   if (kind == Kind::raster) {
-    op.regions = *packed_regions(values.program(), values.packing(), op, inputs);
+    op.regions = *values.packing().follow(shapes(values.program(), inputs), values.value(op.output).shape, op.regions);
     for (int& input : inputs)
       input = element_count(values.value(input).shape) == 1 ? values.need_plain(input) : values.need_packed(input);
   } else if (kind == Kind::elementwise) {

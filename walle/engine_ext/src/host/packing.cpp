@@ -21,47 +21,122 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-// Return the source of each channel of the result; nothing where planes are not moved whole, or are moved between images.
-std::optional<std::vector<Channel>> channels_of(std::span<const Dims> sources, const Dims& result,
-                                                std::span<const Region> regions) {
-  const Planes to(result);
-  std::vector<Channel> channels(static_cast<std::size_t>(to.channels));
-  for (const Region& region : regions) {
-    const Dims& source = sources[static_cast<std::size_t>(region.source)];
-    if (source.size() < 3) return std::nullopt;
+// Source of each channel of a raster's result.
+class ChannelSources {
+ public:
+  ChannelSources(std::span<const Dims* const> sources, const Dims& result)
+      : sources_(sources), to_(result), channels_(static_cast<std::size_t>(to_.channels)) {}
+
+  // False where planes are not moved whole, or are moved between images.
+  bool find(std::span<const Region> regions) {
+    return std::all_of(regions.begin(), regions.end(), [&](const Region& region) { return add(region); }) &&
+           std::all_of(channels_.begin(), channels_.end(), [](const Channel& channel) { return channel.source >= 0; });
+  }
+  const std::vector<Channel>& channels() const noexcept { return channels_; }
+
+ private:
+  bool add(const Region& region) {
+    const Dims& source = *sources_[static_cast<std::size_t>(region.source)];
+    // A source of one element stays plain: it has no block to copy.
+    if (source.size() < 3 || region.axes == 0 || element_count(source) == 1) return false;
     const Planes from(source);
-    if (from.plane != to.plane || from.batch != to.batch || region.axes == 0) return std::nullopt;
+    const std::int64_t plane = to_.plane;
+    if (from.batch != to_.batch || from.plane != plane) return false;
     const auto last = static_cast<std::size_t>(region.axes - 1);
     const std::int64_t size = region.size[last];
-    const bool dense = to.plane == 1 || (region.src.stride[last] == 1 && region.dst.stride[last] == 1 && size % to.plane == 0);
-    if (!dense || region.src.offset % to.plane != 0 || region.dst.offset % to.plane != 0) return std::nullopt;
-    for (std::size_t i = 0; i < last; ++i)
-      if (region.src.stride[i] % to.plane != 0 || region.dst.stride[i] % to.plane != 0) return std::nullopt;
-    std::array<std::int64_t, kMaxAxes> place{};
-    const std::int64_t run = to.plane == 1 ? 1 : size / to.plane;
-    const std::size_t outer = to.plane == 1 ? last + 1 : last;
+    if (size == 0) return true;
+    const bool dense = plane == 1 || (region.src.stride[last] == 1 && region.dst.stride[last] == 1 && size % plane == 0);
+    if (!dense || region.src.offset % plane != 0 || region.dst.offset % plane != 0) return false;
+    // From here on in planes: the last axis is a run of them, the axes before it step over them.
+    const std::int64_t run = plane == 1 ? 1 : size / plane;
+    const std::size_t outer = plane == 1 ? last + 1 : last;
+    std::array<std::int64_t, kMaxAxes> place{}, src_step{}, dst_step{};
+    for (std::size_t i = 0; i < outer; ++i) {
+      if (region.src.stride[i] % plane != 0 || region.dst.stride[i] % plane != 0) return false;
+      src_step[i] = region.src.stride[i] / plane;
+      dst_step[i] = region.dst.stride[i] / plane;
+    }
+    std::int64_t src = region.src.offset / plane, dst = region.dst.offset / plane;
     for (;;) {
-      std::int64_t src = region.src.offset, dst = region.dst.offset;
-      for (std::size_t i = 0; i < outer; ++i) {
-        src += place[i] * region.src.stride[i];
-        dst += place[i] * region.dst.stride[i];
-      }
-      for (std::int64_t p = 0; p < run; ++p) {
-        const std::int64_t src_plane = src / to.plane + p, dst_plane = dst / to.plane + p;
-        if (src_plane / from.channels != dst_plane / to.channels) return std::nullopt;
-        const Channel given{region.source, src_plane % from.channels};
-        Channel& channel = channels[static_cast<std::size_t>(dst_plane % to.channels)];
-        if (channel.source >= 0 && channel != given) return std::nullopt;  // images are permuted differently
-        channel = given;
-      }
+      if (!add_run(region.source, from.channels, src, dst, run)) return false;
       std::size_t axis = outer;
-      while (axis-- > 0 && ++place[axis] == region.size[axis]) place[axis] = 0;
-      if (axis == static_cast<std::size_t>(-1)) break;
+      while (axis-- > 0) {
+        src += src_step[axis];
+        dst += dst_step[axis];
+        if (++place[axis] < region.size[axis]) break;
+        src -= src_step[axis] * region.size[axis];
+        dst -= dst_step[axis] * region.size[axis];
+        place[axis] = 0;
+      }
+      if (axis == static_cast<std::size_t>(-1)) return true;
     }
   }
-  for (const Channel& channel : channels)
-    if (channel.source < 0) return std::nullopt;
-  return channels;
+
+  // Adds `run` planes from plane `src` of a source of `from` channels to plane `dst` of the result.
+  bool add_run(int source, std::int64_t from, std::int64_t src, std::int64_t dst, std::int64_t run) {
+    while (run > 0) {
+      const std::int64_t src_image = src < from ? 0 : src / from, dst_image = dst < to_.channels ? 0 : dst / to_.channels;
+      if (src_image != dst_image) return false;
+      const std::int64_t first = src - src_image * from, to = dst - dst_image * to_.channels;
+      const std::int64_t count = std::min({run, from - first, to_.channels - to});
+      for (std::int64_t c = 0; c < count; ++c) {
+        const Channel given{source, first + c};
+        Channel& channel = channels_[static_cast<std::size_t>(to + c)];
+        if (channel.source >= 0 && channel != given) return false;  // images are permuted differently
+        channel = given;
+      }
+      src += count;
+      dst += count;
+      run -= count;
+    }
+    return true;
+  }
+
+  std::span<const Dims* const> sources_;
+  const Planes to_;
+  std::vector<Channel> channels_;
+};
+
+// Return the regions that move whole channels between packed forms.
+std::vector<Region> regions_of(const Packing& packing, const std::vector<Channel>& channels, std::span<const Dims* const> sources,
+                               const Dims& result) {
+  const std::int64_t pack = packing.pack();
+  const Planes to(result);
+  const std::int64_t image_to = packing.blocks_of(to.channels) * to.plane * pack, extent_to = to.batch * image_to;
+  std::vector<Region> packed;
+  for (std::int64_t c = 0; c < to.channels;) {
+    const Channel first = channels[static_cast<std::size_t>(c)];
+    std::int64_t run = 1;
+    while (c + run < to.channels && channels[static_cast<std::size_t>(c + run)] == Channel{first.source, first.channel + run})
+      ++run;
+    const std::int64_t source_channels = (*sources[static_cast<std::size_t>(first.source)])[1];
+    // Whole blocks where both sides are at the start of one; a last, partly filled block is copied with its padding.
+    std::int64_t blocks = 0;
+    if (c % pack == 0 && first.channel % pack == 0) {
+      blocks = run / pack;
+      if (c + run == to.channels && first.channel + run == source_channels && run % pack != 0) ++blocks;
+    }
+    const std::int64_t image_from = packing.blocks_of(source_channels) * to.plane * pack, extent_from = to.batch * image_from;
+    const std::int64_t src = first.channel / pack * to.plane * pack + first.channel % pack;
+    const std::int64_t dst = c / pack * to.plane * pack + c % pack;
+    if (blocks > 0) {
+      packed.push_back(Region::make(first.source, Dims{to.batch, blocks * to.plane * pack}, Dims{image_from, 1}, src,
+                                    Dims{image_to, 1}, dst, extent_from, extent_to));
+      c += std::min(run, blocks * pack);
+      continue;
+    }
+    const std::int64_t lanes = std::min({run, pack - c % pack, pack - first.channel % pack});
+    packed.push_back(Region::make(first.source, Dims{to.batch, to.plane, lanes}, Dims{image_from, pack, 1}, src,
+                                  Dims{image_to, pack, 1}, dst, extent_from, extent_to));
+    c += lanes;
+  }
+  return packed;
+}
+
+bool has_planes(std::span<const Dims* const> sources, const Dims& result) {
+  if (result.size() < 3 || element_count(result) == 0) return false;
+  return std::all_of(sources.begin(), sources.end(),
+                     [&](const Dims* source) { return source->size() == result.size() || element_count(*source) == 1; });
 }
 
 }  // namespace
@@ -92,67 +167,29 @@ std::vector<Region> Packing::between(const Dims& shape, bool to_packed) const {
   return regions;
 }
 
-std::optional<std::vector<Region>> Packing::follow(std::span<const Dims> sources, const Dims& result,
+std::optional<std::vector<Region>> Packing::follow(std::span<const Dims* const> sources, const Dims& result,
                                                    std::span<const Region> regions) const {
-  if (result.size() < 3 || element_count(result) == 0) return std::nullopt;
-  for (const Dims& source : sources)
-    if (source.size() != result.size() && element_count(source) != 1) return std::nullopt;
-  auto packed = whole_channels(sources, result, regions);
-  return packed ? packed : within_planes(sources, result, regions);
+  if (!has_planes(sources, result)) return std::nullopt;
+  ChannelSources channels(sources, result);
+  if (channels.find(regions)) return regions_of(*this, channels.channels(), sources, result);
+  return within_planes(sources, result, regions);
 }
 
-std::optional<std::vector<Region>> Packing::whole_channels(std::span<const Dims> sources, const Dims& result,
-                                                           std::span<const Region> regions) const {
-  const auto extent = [&](const Dims& plain) { return element_count(shape(plain)); };
-  const auto channels = channels_of(sources, result, regions);
-  if (!channels) return std::nullopt;
-  for (const Channel& channel : *channels)  // a source of one element stays plain: it has no block to copy
-    if (element_count(sources[static_cast<std::size_t>(channel.source)]) == 1) return std::nullopt;
-  const Planes to(result);
-  std::vector<Region> packed;
-  for (std::int64_t c = 0; c < to.channels;) {
-    const Channel first = (*channels)[static_cast<std::size_t>(c)];
-    const Dims& source = sources[static_cast<std::size_t>(first.source)];
-    std::int64_t run = 1;
-    while (c + run < to.channels && (*channels)[static_cast<std::size_t>(c + run)] == Channel{first.source, first.channel + run})
-      ++run;
-    const std::int64_t source_channels = source[1];
-    // Whole blocks where both sides are at the start of one; a last, partly filled block is copied with its padding.
-    std::int64_t blocks = 0;
-    if (c % pack_ == 0 && first.channel % pack_ == 0) {
-      blocks = run / pack_;
-      if (c + run == to.channels && first.channel + run == source_channels && run % pack_ != 0) ++blocks;
-    }
-    const std::int64_t image_to = blocks_of(to.channels) * to.plane * pack_,
-                       image_from = blocks_of(source_channels) * to.plane * pack_;
-    const std::int64_t src = first.channel / pack_ * to.plane * pack_ + first.channel % pack_;
-    const std::int64_t dst = c / pack_ * to.plane * pack_ + c % pack_;
-    if (blocks > 0) {
-      packed.push_back(Region::make(first.source, Dims{to.batch, blocks * to.plane * pack_}, Dims{image_from, 1}, src,
-                                    Dims{image_to, 1}, dst, extent(sources[static_cast<std::size_t>(first.source)]),
-                                    extent(result)));
-      c += std::min(run, blocks * pack_);
-      continue;
-    }
-    const std::int64_t lanes = std::min({run, pack_ - c % pack_, pack_ - first.channel % pack_});
-    packed.push_back(Region::make(first.source, Dims{to.batch, to.plane, lanes}, Dims{image_from, pack_, 1}, src,
-                                  Dims{image_to, pack_, 1}, dst, extent(sources[static_cast<std::size_t>(first.source)]),
-                                  extent(result)));
-    c += lanes;
-  }
-  return packed;
+bool Packing::can_follow(std::span<const Dims* const> sources, const Dims& result, std::span<const Region> regions) const {
+  if (!has_planes(sources, result)) return false;
+  return ChannelSources(sources, result).find(regions) || within_planes(sources, result, regions).has_value();
 }
 
 // Where each region moves elements the same way within every plane of one source with the result's channels (or repeats one
 // number).
-std::optional<std::vector<Region>> Packing::within_planes(std::span<const Dims> sources, const Dims& result,
+std::optional<std::vector<Region>> Packing::within_planes(std::span<const Dims* const> sources, const Dims& result,
                                                           std::span<const Region> regions) const {
   const auto extent = [&](const Dims& plain) { return element_count(shape(plain)); };
   const Planes to(result);
   const std::int64_t planes = to.batch * to.channels, packed_planes = to.batch * blocks_of(to.channels);
   std::vector<Region> packed;
   for (const Region& region : regions) {
-    const Dims& source = sources[static_cast<std::size_t>(region.source)];
+    const Dims& source = *sources[static_cast<std::size_t>(region.source)];
     const bool fill = element_count(source) == 1;
     const std::int64_t from_plane = fill ? 0 : Planes(source).plane;
     if (!fill && (source[0] != to.batch || source[1] != to.channels)) return std::nullopt;
@@ -187,7 +224,7 @@ std::optional<std::vector<Region>> Packing::within_planes(std::span<const Dims> 
     dst.push_back(1);
     if (size.size() > kMaxAxes) return std::nullopt;
     packed.push_back(Region::make(region.source, size, src, fill ? 0 : region.src.offset * pack_, dst, region.dst.offset * pack_,
-                                  fill ? 1 : extent(sources[static_cast<std::size_t>(region.source)]), extent(result)));
+                                  fill ? 1 : extent(source), extent(result)));
   }
   return packed;
 }

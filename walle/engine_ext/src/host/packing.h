@@ -23,14 +23,14 @@ class Packing {
   // Return the regions of a raster between the packed forms of its sources (a source of one element stays plain) and of its
   // result, where it moves whole channels, or moves elements the same way within every plane of one source; nothing otherwise.
   // All shapes are plain ones.
-  std::optional<std::vector<Region>> follow(std::span<const Dims> sources, const Dims& result,
+  std::optional<std::vector<Region>> follow(std::span<const Dims* const> sources, const Dims& result,
                                             std::span<const Region> regions) const;
+  // Return whether follow() returns regions. It makes none for whole channels, of which a channel shuffle has hundreds.
+  bool can_follow(std::span<const Dims* const> sources, const Dims& result, std::span<const Region> regions) const;
 
  private:
   std::vector<Region> between(const Dims& plain, bool to_packed) const;
-  std::optional<std::vector<Region>> whole_channels(std::span<const Dims> sources, const Dims& result,
-                                                    std::span<const Region> regions) const;
-  std::optional<std::vector<Region>> within_planes(std::span<const Dims> sources, const Dims& result,
+  std::optional<std::vector<Region>> within_planes(std::span<const Dims* const> sources, const Dims& result,
                                                    std::span<const Region> regions) const;
 
   std::int64_t pack_;

@@ -18,10 +18,13 @@ std::optional<ConvProblem> conv_problem(const Program& program, const ProgramOp&
   ConvProblem problem{conv_shape(x.shape, w.shape, x.dtype, op.attributes), &table};
   problem.packable = x.dtype == DType::f32 && w.is_constant() && (!has_bias || operand_of(program, op, kBias).is_constant()) &&
                      op.attributes.get_string("algorithm", "").empty();  // a named one is of plain layouts
-  // Few channels are read where they lie: blocks of them would be mostly padding.
-  problem.plain_input =
-      problem.packable && plain_input && problem.shape.groups == 1 && problem.shape.in_channels * 2 <= problem.pack();
+  problem.plain_input = plain_input && can_read_plain(problem);
   return problem;
+}
+
+bool can_read_plain(const ConvProblem& problem) noexcept {
+  // Few channels are read where they lie: blocks of them would be mostly padding.
+  return problem.packable && problem.shape.groups == 1 && problem.shape.in_channels * 2 <= problem.pack();
 }
 
 std::optional<LinearProblem> linear_problem(const Program& program, const ProgramOp& op, const Table& table) {

@@ -17,6 +17,7 @@ struct ConvShape {
 
   std::size_t type() const noexcept { return static_cast<std::size_t>(compute_index(dtype)); }
   double multiplications() const noexcept;
+  bool operator==(const ConvShape&) const = default;
 };
 
 // Of operands [batch, channels, in...] and [out channels, in channels, kernel...]; throws Error (shape, model, unsupported) where
@@ -33,6 +34,7 @@ struct ConvProblem {
   std::int64_t blocks_of(std::int64_t channels) const noexcept { return (channels + pack() - 1) / pack(); }
   std::int64_t channels_in() const noexcept { return shape.groups * shape.in_channels; }
   std::int64_t channels_out() const noexcept { return shape.groups * shape.out_channels; }
+  bool operator==(const ConvProblem&) const = default;
 };
 
 // An algorithm with `pack` reads x and the residual packed and gives a packed result; bias and slope then have whole blocks of
