@@ -67,7 +67,7 @@ class Problem {
     }
     for (const int output : program.outputs) values_[at(output)].always |= kPlain;
     for (std::size_t i = 0; i < ops_.size(); ++i) add_value(program.ops[i].output, &ops_[i]);
-    for (std::size_t value = 0; value < values_.size(); ++value)  // of a value that no op gives the plain form is there
+    for (std::size_t value = 0; value < values_.size(); ++value)  // inputs exist in their plain form
       if (program.values[value].input >= 0) add_value(static_cast<int>(value), nullptr);
   }
 

@@ -64,13 +64,6 @@ void CoreSolver::remember(const std::vector<int>& nodes, const std::vector<int>&
   for (std::size_t k = 0; k < nodes.size(); ++k) known_[nodes[k]] = graph_.node(nodes[k]).choices[positions[k]];
 }
 
-void CoreSolver::fix(const std::vector<int>& nodes) {
-  for (const int node : nodes) {
-    const std::vector<int>& choices = graph_.node(node).choices;
-    graph_.fix(node, static_cast<int>(std::lower_bound(choices.begin(), choices.end(), known_[node]) - choices.begin()));
-  }
-}
-
 void CoreSolver::advance(const std::vector<int>& nodes) {
   if (prune(nodes)) return;
   const int count_before = choice_count(graph_, nodes);
@@ -98,7 +91,7 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
     search.set_greedy();
     search.descend();
     consider(tables, search.positions());
-    if (cost - messages.bound() <= tolerance()) return fix(nodes);
+    if (cost - messages.bound() <= tolerance()) return graph_.fix(nodes, known_);
     if (messages.bound() - last < kLeastRise * (cost - messages.bound())) break;
     last = messages.bound();
   }
@@ -144,7 +137,7 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
                                             " and of the nodes connected to it cannot be combined"
                                       : "no assignment of finite cost was found within the limit of steps; raise max_steps");
   is_exact_ = is_exact_ && is_complete;
-  fix(nodes);
+  graph_.fix(nodes, known_);
 }
 
 }  // namespace walle::pbqp

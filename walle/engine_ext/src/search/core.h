@@ -21,7 +21,6 @@ class CoreSolver {
 
  private:
   bool prune(const std::vector<int>& nodes);
-  void fix(const std::vector<int>& nodes);
   std::vector<int> known_positions(const std::vector<int>& nodes) const;
   void remember(const std::vector<int>& nodes, const std::vector<int>& positions);
 

@@ -13,6 +13,7 @@ CoreTables::CoreTables(const CostGraph& graph, const std::vector<int>& nodes) : 
     const CostGraph::Node& node = graph.node(nodes[s]);
     costs[s] = node.costs;
     penalty += *std::max_element(node.costs.begin(), node.costs.end());
+    arcs[s].reserve(node.edges.size());
     for (const int e : node.edges) {
       const CostGraph::Edge& edge = graph.edge(e);
       arcs[s].push_back({number(edge.other(nodes[s])), edge.side(nodes[s]) == 0 ? edge.costs : transposed(edge.costs), 0});

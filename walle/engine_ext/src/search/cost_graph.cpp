@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <unordered_map>
 
 #include "core/error.h"
 
@@ -59,23 +58,39 @@ bool is_zero(const CostMatrix& matrix, const std::vector<double>& rows, const st
   return true;
 }
 
+// Returns, for each edge, the first one between the same nodes in either direction.
+std::vector<int> first_edges(const PbqpProblem& problem) {
+  std::vector<std::pair<std::uint64_t, int>> keys;
+  keys.reserve(problem.edges.size());
+  for (const PbqpEdge& edge : problem.edges) {
+    const auto [low, high] = std::minmax(edge.u, edge.v);
+    keys.emplace_back(static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high), static_cast<int>(keys.size()));
+  }
+  std::sort(keys.begin(), keys.end());
+  std::vector<int> first(keys.size());
+  for (std::size_t k = 0; k < keys.size(); ++k)
+    first[keys[k].second] = k > 0 && keys[k].first == keys[k - 1].first ? first[keys[k - 1].second] : keys[k].second;
+  return first;
+}
+
 }  // namespace
 
 CostGraph::CostGraph(const PbqpProblem& problem) {
   add_nodes(problem);
-  std::unordered_map<std::uint64_t, int> edge_of;
-  for (const PbqpEdge& given : problem.edges) {
-    const auto [low, high] = std::minmax(given.u, given.v);
-    const std::uint64_t key = static_cast<std::uint64_t>(low) << 32 | static_cast<std::uint32_t>(high);
-    const auto [found, is_new] = edge_of.try_emplace(key, static_cast<int>(edges_.size()));
+  const std::vector<int> first = first_edges(problem);
+  std::vector<int> edge_of(first.size(), -1);  // by the problem's edge
+  edges_.reserve(first.size());
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const PbqpEdge& given = problem.edges[i];
     CostMatrix matrix = selected(given.costs, nodes_[given.u].choices, nodes_[given.v].choices);
     proceed(matrix.work());
-    if (!is_new) {
-      Edge& edge = edges_[found->second];
+    if (first[i] < static_cast<int>(i)) {
+      Edge& edge = edges_[edge_of[first[i]]];
       add_to(edge.costs, edge.ends[0] == given.u ? matrix : transposed(matrix));
       continue;
     }
-    for (const int end : {given.u, given.v}) nodes_[end].edges.push_back(static_cast<int>(edges_.size()));
+    edge_of[i] = static_cast<int>(edges_.size());
+    for (const int end : {given.u, given.v}) nodes_[end].edges.push_back(edge_of[i]);
     edges_.push_back({{given.u, given.v}, std::move(matrix)});
   }
   for (int e = 0; e < static_cast<int>(edges_.size()); ++e)
@@ -86,9 +101,10 @@ CostGraph::CostGraph(const PbqpProblem& problem) {
 // Adds the nodes without those choices whose least cost is above the highest cost of another one: most, in a network.
 void CostGraph::add_nodes(const PbqpProblem& problem) {
   double total = 0;
-  const auto check = [&](const CostMatrix& costs, const std::string& place, bool is_node) {
-    const Extremes extremes = extremes_of(costs);
-    if (!extremes.is_valid) refuse(costs, place, is_node);
+  Extremes extremes;
+  const auto check = [&](const CostMatrix& costs, const auto& place, bool is_node) {
+    extremes.find(costs);
+    if (!extremes.is_valid) refuse(costs, place(), is_node);
     for (const double x : extremes.row_maxima)
       if (x == kInfinity) {
         total += largest_finite(costs);
@@ -99,25 +115,25 @@ void CostGraph::add_nodes(const PbqpProblem& problem) {
       for (const double x : *costs_of)
         if (x < kInfinity) largest = std::max(largest, std::abs(x));
     total += largest;
-    if (total > PbqpProblem::kMaxCost) refuse(costs, place, is_node);
-    return extremes;
+    if (total > PbqpProblem::kMaxCost) refuse(costs, place(), is_node);
   };
   for (std::size_t i = 0; i < problem.costs.size(); ++i) {
     const std::vector<double>& costs = problem.costs[i];
-    const std::string place = "node " + std::to_string(i);
-    if (costs.empty()) throw Error(ErrorKind::model, place + " has no choices; each node needs one or more costs");
+    const auto place = [&] { return "node " + std::to_string(i); };
+    if (costs.empty()) throw Error(ErrorKind::model, place() + " has no choices; each node needs one or more costs");
     check(CostMatrix::view(1, static_cast<int>(costs.size()), costs.data()), place, true);
   }
   std::vector<std::vector<double>> lowest = problem.costs, highest = problem.costs;
   for (const PbqpEdge& edge : problem.edges) {
     proceed(4 * edge.costs.work());
-    const Extremes extremes = check(edge.costs, "edge (" + std::to_string(edge.u) + ", " + std::to_string(edge.v) + ")", false);
+    check(edge.costs, [&] { return "edge (" + std::to_string(edge.u) + ", " + std::to_string(edge.v) + ")"; }, false);
     accumulate(lowest[edge.u], extremes.row_minima);
     accumulate(highest[edge.u], extremes.row_maxima);
     accumulate(lowest[edge.v], extremes.column_minima);
     accumulate(highest[edge.v], extremes.column_maxima);
   }
   nodes_.resize(problem.costs.size());
+  eliminated_.reserve(nodes_.size());
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const double limit = *std::min_element(highest[i].begin(), highest[i].end());
     for (std::size_t c = 0; c < lowest[i].size(); ++c) {
@@ -211,9 +227,7 @@ void CostGraph::remove_choices(int node, const std::vector<char>& removed) {
   if (kept.empty()) refuse_all_choices(static_cast<std::size_t>(node));
   for (const int e : at.edges) {
     Edge& edge = edges_[e];
-    std::vector<int> all(nodes_[edge.other(node)].choices.size());
-    for (std::size_t j = 0; j < all.size(); ++j) all[j] = static_cast<int>(j);
-    edge.costs = edge.side(node) == 0 ? selected(edge.costs, kept, all) : selected(edge.costs, all, kept);
+    edge.costs = edge.side(node) == 0 ? selected_rows(edge.costs, kept) : selected_columns(edge.costs, kept);
     proceed(edge.costs.work());
   }
   for (std::size_t c = 0; c < kept.size(); ++c) {
@@ -225,11 +239,14 @@ void CostGraph::remove_choices(int node, const std::vector<char>& removed) {
   touch(node);
 }
 
-void CostGraph::fix(int node, int position) {
-  std::vector<char> removed(nodes_[node].choices.size(), 1);
-  removed[position] = 0;
-  remove_choices(node, removed);
-  fold_single(node);
+void CostGraph::fix(const std::vector<int>& nodes, const std::vector<int>& choices) {
+  for (const int node : nodes) {
+    Node& at = nodes_[node];
+    at.exists = false;
+    for (const int e : at.edges) edges_[e].exists = false;
+    at.edges.clear();
+    eliminated_.push_back({node, {0.0}, {choices[node]}, {}});
+  }
 }
 
 void CostGraph::fold_single(int node) {
@@ -245,15 +262,16 @@ void CostGraph::fold_single(int node) {
     detach(e, neighbour);
     add_costs(neighbour, costs);
   }
-  eliminated_.push_back({node, {0.0}, at.choices, {}});
+  eliminated_.push_back({node, {0.0}, std::move(at.choices), {}});
 }
 
 void CostGraph::eliminate(int node) {
   Node& at = nodes_[node];
-  Elimination elimination{node, at.costs, at.choices, {}};
+  Elimination elimination{node, std::move(at.costs), std::move(at.choices), {}};
   at.exists = false;
   const std::vector<int> edges = std::move(at.edges);
   at.edges.clear();
+  elimination.links.reserve(edges.size());
   CostMatrix ways[2];  // [first neighbour, node] with the node's cost, and [node, second neighbour]
   for (std::size_t k = 0; k < edges.size(); ++k) {
     Edge& edge = edges_[edges[k]];
@@ -267,8 +285,8 @@ void CostGraph::eliminate(int node) {
     detach(edges[k], neighbour);
   }
   if (!edges.empty()) add_to_columns(ways[0], elimination.costs.data());
-  std::vector<int> neighbours;
-  for (const Elimination::Link& link : elimination.links) neighbours.push_back(link.neighbour);
+  std::array<int, 2> neighbours{};
+  for (std::size_t k = 0; k < edges.size(); ++k) neighbours[k] = elimination.links[k].neighbour;
   eliminated_.push_back(std::move(elimination));
   if (edges.size() == 1) {
     add_costs(neighbours[0], row_minima(ways[0]));

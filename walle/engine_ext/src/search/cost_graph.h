@@ -55,8 +55,8 @@ class CostGraph {
   void reduce();
   // Returns the connected nodes that contain the smallest remaining one, ascending; empty where none remains.
   std::vector<int> component();
-  // Gives a node this choice and eliminates it.
-  void fix(int node, int position);
+  // Eliminates nodes that have no edges to others, with these choices: the problem's indices, by node.
+  void fix(const std::vector<int>& nodes, const std::vector<int>& choices);
   // Removes the choices whose flag is set. Throws Error (model) where that leaves none.
   void remove_choices(int node, const std::vector<char>& removed);
   // Returns the problem's index of the choice of each node, once all are eliminated.

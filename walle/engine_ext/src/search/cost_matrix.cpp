@@ -61,16 +61,24 @@ CostMatrix transposed(const CostMatrix& matrix) {
 
 CostMatrix selected(const CostMatrix& matrix, const std::vector<int>& rows, const std::vector<int>& columns) {
   const bool all_rows = static_cast<int>(rows.size()) == matrix.rows;
-  const bool all_columns = static_cast<int>(columns.size()) == matrix.columns;
-  if (all_rows && all_columns) return CostMatrix::view(matrix.rows, matrix.columns, matrix.data());
-  CostMatrix result(static_cast<int>(rows.size()), static_cast<int>(columns.size()));
+  if (static_cast<int>(columns.size()) == matrix.columns)
+    return all_rows ? CostMatrix::view(matrix.rows, matrix.columns, matrix.data()) : selected_rows(matrix, rows);
+  return selected_columns(all_rows ? CostMatrix::view(matrix.rows, matrix.columns, matrix.data()) : selected_rows(matrix, rows),
+                          columns);
+}
+
+CostMatrix selected_rows(const CostMatrix& matrix, const std::vector<int>& rows) {
+  CostMatrix result(static_cast<int>(rows.size()), matrix.columns);
   double* to = result.mutable_row(0);
-  for (const int i : rows) {
+  for (const int i : rows) to = std::copy_n(matrix.row(i), matrix.columns, to);
+  return result;
+}
+
+CostMatrix selected_columns(const CostMatrix& matrix, const std::vector<int>& columns) {
+  CostMatrix result(matrix.rows, static_cast<int>(columns.size()));
+  double* to = result.mutable_row(0);
+  for (int i = 0; i < matrix.rows; ++i) {
     const double* from = matrix.row(i);
-    if (all_columns) {
-      to = std::copy(from, from + matrix.columns, to);
-      continue;
-    }
     for (const int j : columns) *to++ = from[j];
   }
   return result;
@@ -107,10 +115,13 @@ CostMatrix min_plus(const CostMatrix& a, const CostMatrix& b) {
   return result;
 }
 
-Extremes extremes_of(const CostMatrix& matrix) {
-  Extremes found{std::vector<double>(matrix.rows), std::vector<double>(matrix.rows),
-                 std::vector<double>(matrix.columns, kInfinity), std::vector<double>(matrix.columns, -kInfinity)};
-  double* __restrict least = found.column_minima.data(), * __restrict most = found.column_maxima.data();
+void Extremes::find(const CostMatrix& matrix) {
+  is_valid = true;
+  row_minima.resize(matrix.rows);
+  row_maxima.resize(matrix.rows);
+  column_minima.assign(matrix.columns, kInfinity);
+  column_maxima.assign(matrix.columns, -kInfinity);
+  double* __restrict least = column_minima.data(), * __restrict most = column_maxima.data();
   for (int i = 0; i < matrix.rows; ++i) {
     const double* __restrict cost = matrix.row(i);
     int refused = 0;
@@ -119,27 +130,36 @@ Extremes extremes_of(const CostMatrix& matrix) {
       most[j] = larger(cost[j], most[j]);
     }
     for (int j = 0; j < matrix.columns; ++j) refused |= !(cost[j] > -kInfinity);
-    found.is_valid = found.is_valid && refused == 0;
-    found.row_minima[i] = reduced(cost, static_cast<std::size_t>(matrix.columns), kInfinity, smaller);
-    found.row_maxima[i] = reduced(cost, static_cast<std::size_t>(matrix.columns), -kInfinity, larger);
+    is_valid = is_valid && refused == 0;
+    row_minima[i] = reduced(cost, static_cast<std::size_t>(matrix.columns), kInfinity, smaller);
+    row_maxima[i] = reduced(cost, static_cast<std::size_t>(matrix.columns), -kInfinity, larger);
   }
-  return found;
 }
 
-std::vector<double> row_minima(const CostMatrix& matrix) {
-  std::vector<double> result(matrix.rows);
+void row_minima(const CostMatrix& matrix, std::vector<double>& result) {
+  result.resize(matrix.rows);
   for (int i = 0; i < matrix.rows; ++i)
     result[i] = reduced(matrix.row(i), static_cast<std::size_t>(matrix.columns), kInfinity, smaller);
-  return result;
 }
 
-std::vector<double> column_minima(const CostMatrix& matrix) {
-  std::vector<double> result(matrix.columns, kInfinity);
+void column_minima(const CostMatrix& matrix, std::vector<double>& result) {
+  result.assign(matrix.columns, kInfinity);
   double* __restrict to = result.data();
   for (int i = 0; i < matrix.rows; ++i) {
     const double* __restrict from = matrix.row(i);
     for (int j = 0; j < matrix.columns; ++j) to[j] = smaller(from[j], to[j]);
   }
+}
+
+std::vector<double> row_minima(const CostMatrix& matrix) {
+  std::vector<double> result;
+  row_minima(matrix, result);
+  return result;
+}
+
+std::vector<double> column_minima(const CostMatrix& matrix) {
+  std::vector<double> result;
+  column_minima(matrix, result);
   return result;
 }
 

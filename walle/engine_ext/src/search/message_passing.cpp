@@ -13,7 +13,11 @@ void MessagePassing::collect(int node) {
     CostMatrix& matrix = graph_.matrix_of(e);
     const bool is_row = graph_.edge(e).side(node) == 0;
     graph_.proceed(4 * matrix.work());
-    std::vector<double> minima = is_row ? row_minima(matrix) : column_minima(matrix);
+    std::vector<double>& minima = minima_;
+    if (is_row)
+      row_minima(matrix, minima);
+    else
+      column_minima(matrix, minima);
     bool any = false;
     for (std::size_t c = 0; c < minima.size(); ++c) {
       costs[c] += minima[c];
@@ -44,7 +48,8 @@ void MessagePassing::distribute(int node, bool forward) {
   if (!forward) std::swap(ahead, behind);
   if (ahead == 0) return;
   std::vector<double>& costs = graph_.costs_of(node);
-  std::vector<double> share(costs.size());
+  std::vector<double>& share = share_;
+  share.resize(costs.size());
   for (std::size_t c = 0; c < costs.size(); ++c) {
     share[c] = costs[c] / std::max(ahead, behind);
     costs[c] = ahead >= behind ? 0 : costs[c] - ahead * share[c];

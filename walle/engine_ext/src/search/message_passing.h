@@ -34,6 +34,7 @@ class MessagePassing {
   CostGraph& graph_;
   const std::vector<int>& nodes_;
   double bound_ = 0, magnitude_ = 0;
+  std::vector<double> minima_, share_;  // scratch: minima of an edge, costs that a node gives to each edge
 };
 
 }  // namespace walle::pbqp

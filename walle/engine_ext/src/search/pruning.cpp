@@ -9,6 +9,8 @@ namespace walle::pbqp {
 
 namespace {
 
+constexpr int kFewest = 8;  // choices of a node that are worth the comparison: fewer are reduced in less time
+
 // Returns whether two choices of an end have the same cost with each choice of the other.
 bool equal_lines(const CostGraph::Edge& edge, int side, int a, int b, int others) noexcept {
   for (int j = 0; j < others; ++j)
@@ -38,7 +40,7 @@ void add_hashes(const CostGraph::Edge& edge, int side, std::uint64_t seed, std::
 void CostGraph::prune_equal(int node) {
   const Node& at = nodes_[node];
   const int count = at.count();
-  if (count == 1 || !at.exists) return;
+  if (count < kFewest || !at.exists) return;
   if (!at.edges.empty()) {  // most often, costs with one choice of one neighbour differ already
     const Edge& edge = edges_[at.edges[0]];
     std::vector<double> line(at.costs.size());
@@ -81,6 +83,7 @@ bool CostGraph::prune_dominated(int node, int& known) {
   const int count = at.count();
   // Lines of a choice are contiguous.
   std::vector<CostMatrix> matrices;
+  matrices.reserve(at.edges.size());
   std::int64_t others = 0;
   for (const int e : at.edges) {
     matrices.push_back(edges_[e].side(node) == 0 ? edges_[e].costs : transposed(edges_[e].costs));
