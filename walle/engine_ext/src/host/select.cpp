@@ -60,6 +60,7 @@ class Problem {
         rates_(rates),
         ops_(program.ops.size()),
         values_(program.values.size()) {
+    problem_.edges.reserve(2 * ops_.size());
     for (std::size_t i = 0; i < ops_.size(); ++i) {
       add_op(ops_[i], alternatives[i].ways);
       ops_[i].is_joined = program.ops[i].is_raster() && alternatives[i].ways.back().result != Form::none;

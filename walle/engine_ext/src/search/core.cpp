@@ -65,8 +65,6 @@ void CoreSolver::remember(const std::vector<int>& nodes, const std::vector<int>&
 }
 
 void CoreSolver::advance(const std::vector<int>& nodes) {
-  if (prune(nodes)) return;
-  const int count_before = choice_count(graph_, nodes);
   MessagePassing messages(graph_, nodes);
   double cost = kInfinity;
   const auto consider = [&](const CoreTables& tables, const std::vector<int>& positions) {
@@ -81,17 +79,24 @@ void CoreSolver::advance(const std::vector<int>& nodes) {
     return kTolerance * magnitude_;
   };
 
-  double last = -kInfinity;
-  for (int pass = 0; pass < kMaxPasses; pass += kPassesEach) {
-    for (int k = 0; k < kPassesEach; ++k) messages.pass();
+  const auto solves = [&](int passes) {
+    for (int k = 0; k < passes; ++k) messages.pass();
     messages.settle();
     const CoreTables tables(graph_, nodes);
-    if (pass == 0) consider(tables, known_positions(nodes));
+    consider(tables, known_positions(nodes));
     LocalSearch search(tables, graph_);
     search.set_greedy();
     search.descend();
     consider(tables, search.positions());
-    if (cost - messages.bound() <= tolerance()) return graph_.fix(nodes, known_);
+    return cost - messages.bound() <= tolerance();
+  };
+
+  if (solves(1)) return graph_.fix(nodes, known_);  // most networks
+  if (prune(nodes)) return;
+  const int count_before = choice_count(graph_, nodes);
+  double last = -kInfinity;
+  for (int pass = 0; pass < kMaxPasses; pass += kPassesEach) {
+    if (solves(kPassesEach)) return graph_.fix(nodes, known_);
     if (messages.bound() - last < kLeastRise * (cost - messages.bound())) break;
     last = messages.bound();
   }

@@ -28,10 +28,6 @@ namespace {
                                     " is compatible with those of other nodes");
 }
 
-void accumulate(std::vector<double>& sum, const std::vector<double>& costs) noexcept {
-  for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += costs[c];
-}
-
 void subtract_finite(CostMatrix& matrix, const std::vector<double>& minima, bool rows) {
   std::vector<double> shift(minima.size());
   bool any = false;
@@ -99,50 +95,32 @@ CostGraph::CostGraph(const PbqpProblem& problem) {
 }
 
 // Adds the nodes without those choices whose least cost is above the highest cost of another one: most, in a network.
+// Adds the nodes without forbidden choices, after a check of all costs.
 void CostGraph::add_nodes(const PbqpProblem& problem) {
+  const double limit = PbqpProblem::kMaxCost / static_cast<double>(problem.costs.size() + problem.edges.size());
   double total = 0;
-  Extremes extremes;
   const auto check = [&](const CostMatrix& costs, const auto& place, bool is_node) {
-    extremes.find(costs);
-    if (!extremes.is_valid) refuse(costs, place(), is_node);
-    for (const double x : extremes.row_maxima)
-      if (x == kInfinity) {
-        total += largest_finite(costs);
-        break;
-      }
-    double largest = 0;
-    for (const std::vector<double>* costs_of : {&extremes.row_minima, &extremes.row_maxima})
-      for (const double x : *costs_of)
-        if (x < kInfinity) largest = std::max(largest, std::abs(x));
-    total += largest;
-    if (total > PbqpProblem::kMaxCost) refuse(costs, place(), is_node);
+    proceed(costs.work());
+    if (is_within(costs, limit)) return;
+    total += largest_finite(costs);
+    if (!is_within(costs, PbqpProblem::kMaxCost) || total > PbqpProblem::kMaxCost) refuse(costs, place(), is_node);
   };
-  for (std::size_t i = 0; i < problem.costs.size(); ++i) {
+  nodes_.resize(problem.costs.size());
+  eliminated_.reserve(nodes_.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const std::vector<double>& costs = problem.costs[i];
     const auto place = [&] { return "node " + std::to_string(i); };
     if (costs.empty()) throw Error(ErrorKind::model, place() + " has no choices; each node needs one or more costs");
     check(CostMatrix::view(1, static_cast<int>(costs.size()), costs.data()), place, true);
-  }
-  std::vector<std::vector<double>> lowest = problem.costs, highest = problem.costs;
-  for (const PbqpEdge& edge : problem.edges) {
-    proceed(4 * edge.costs.work());
-    check(edge.costs, [&] { return "edge (" + std::to_string(edge.u) + ", " + std::to_string(edge.v) + ")"; }, false);
-    accumulate(lowest[edge.u], extremes.row_minima);
-    accumulate(highest[edge.u], extremes.row_maxima);
-    accumulate(lowest[edge.v], extremes.column_minima);
-    accumulate(highest[edge.v], extremes.column_maxima);
-  }
-  nodes_.resize(problem.costs.size());
-  eliminated_.reserve(nodes_.size());
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const double limit = *std::min_element(highest[i].begin(), highest[i].end());
-    for (std::size_t c = 0; c < lowest[i].size(); ++c) {
-      if (lowest[i][c] > limit || lowest[i][c] == kInfinity) continue;
+    for (std::size_t c = 0; c < costs.size(); ++c) {
+      if (costs[c] == kInfinity) continue;
       nodes_[i].choices.push_back(static_cast<int>(c));
-      nodes_[i].costs.push_back(problem.costs[i][c]);
+      nodes_[i].costs.push_back(costs[c]);
     }
     if (nodes_[i].choices.empty()) refuse_all_choices(i);
   }
+  for (const PbqpEdge& edge : problem.edges)
+    check(edge.costs, [&] { return "edge (" + std::to_string(edge.u) + ", " + std::to_string(edge.v) + ")"; }, false);
 }
 
 void CostGraph::touch(int node) {

@@ -36,8 +36,7 @@ class CostGraph {
     int count() const noexcept { return static_cast<int>(choices.size()); }
   };
 
-  // Keeps views of the problem's matrices. Leaves out choices whose cost with the best edges is above another's with the worst.
-  // Throws Error (model) for costs that are not allowed.
+  // Keeps views of the problem's matrices. Throws Error (model) for costs that are not allowed.
   explicit CostGraph(const PbqpProblem& problem);
 
   const Node& node(int index) const noexcept { return nodes_[index]; }

@@ -115,27 +115,6 @@ CostMatrix min_plus(const CostMatrix& a, const CostMatrix& b) {
   return result;
 }
 
-void Extremes::find(const CostMatrix& matrix) {
-  is_valid = true;
-  row_minima.resize(matrix.rows);
-  row_maxima.resize(matrix.rows);
-  column_minima.assign(matrix.columns, kInfinity);
-  column_maxima.assign(matrix.columns, -kInfinity);
-  double* __restrict least = column_minima.data(), * __restrict most = column_maxima.data();
-  for (int i = 0; i < matrix.rows; ++i) {
-    const double* __restrict cost = matrix.row(i);
-    int refused = 0;
-    for (int j = 0; j < matrix.columns; ++j) {
-      least[j] = smaller(cost[j], least[j]);
-      most[j] = larger(cost[j], most[j]);
-    }
-    for (int j = 0; j < matrix.columns; ++j) refused |= !(cost[j] > -kInfinity);
-    is_valid = is_valid && refused == 0;
-    row_minima[i] = reduced(cost, static_cast<std::size_t>(matrix.columns), kInfinity, smaller);
-    row_maxima[i] = reduced(cost, static_cast<std::size_t>(matrix.columns), -kInfinity, larger);
-  }
-}
-
 void row_minima(const CostMatrix& matrix, std::vector<double>& result) {
   result.resize(matrix.rows);
   for (int i = 0; i < matrix.rows; ++i)
@@ -161,6 +140,16 @@ std::vector<double> column_minima(const CostMatrix& matrix) {
   std::vector<double> result;
   column_minima(matrix, result);
   return result;
+}
+
+bool is_within(const CostMatrix& matrix, double limit) noexcept {
+  const double* cost = matrix.data();
+  const std::size_t count = matrix.size();
+  int outside = 0;
+  for (std::size_t j = 0; j < count; ++j)
+    outside |=
+        static_cast<int>(!(cost[j] >= -limit)) | (static_cast<int>(cost[j] > limit) & static_cast<int>(cost[j] < kInfinity));
+  return outside == 0;
 }
 
 double largest_finite(const CostMatrix& matrix) noexcept {

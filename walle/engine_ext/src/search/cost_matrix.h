@@ -72,14 +72,6 @@ class CostMatrix {
   bool is_complete_ = true;
 };
 
-// Least and highest costs of each row and column. Vectors keep their memory from one matrix to the next.
-struct Extremes {
-  std::vector<double> row_minima, row_maxima, column_minima, column_maxima;
-  bool is_valid = true;  // no cost is NaN or -infinity
-
-  void find(const CostMatrix& matrix);
-};
-
 CostMatrix transposed(const CostMatrix& matrix);
 // Returns the rows and columns of the given positions; a view where these are all.
 CostMatrix selected(const CostMatrix& matrix, const std::vector<int>& rows, const std::vector<int>& columns);
@@ -93,6 +85,8 @@ std::vector<double> column_minima(const CostMatrix& matrix);
 // The same, into a vector that keeps its memory.
 void row_minima(const CostMatrix& matrix, std::vector<double>& result);
 void column_minima(const CostMatrix& matrix, std::vector<double>& result);
+// Returns whether each cost is +infinity or at most this large; false for NaN.
+bool is_within(const CostMatrix& matrix, double limit) noexcept;
 // Returns the largest absolute value of the finite costs, 0 where there are none.
 double largest_finite(const CostMatrix& matrix) noexcept;
 // Returns whether the matrix is the sum of a row and a column, but for rounding; false where it has infinities.
