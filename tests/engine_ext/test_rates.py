@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import walle
+from tests.engine_ext.search.constant_model import constant_model
 from tests.sim.vm_task import write_task
 from walle.engine_ext import _core, rates
 from walle.engine_ext.errors import BackendError
@@ -155,10 +156,12 @@ def test_calibrated_backends_are_named_and_the_others_are_not(cache: Path, netwo
 def test_a_task_makes_the_plan_of_its_device(place: str, cache: Path, network: Path, tmp_path: Path) -> None:
     task = write_task(tmp_path / "task", TASK)
     assert plan_of_new_process(network, task, place, program=IN_VM) == plan_of_new_process(network)
-    rates.save({name: dict.fromkeys(NAMES, 123.0) for name in AVAILABLE[1:]}, cache)
+    names = AVAILABLE[1:]
+    models = dict.fromkeys(names, constant_model({"im2col GEMM(0)": 1.0, "direct(0)": 500.0}))
+    rates.save({name: dict.fromkeys(NAMES, 123.0) for name in names}, cache, models)
     found = plan_of_new_process(network, task, place, program=IN_VM)
     assert found == plan_of_new_process(network)
-    assert found[1] == ("calibrated" if found[0] in AVAILABLE[1:] else family())
+    assert found[1] == ("learned, calibrated" if found[0] in names else family())
 
 
 def test_other_cpus_are_kept_and_other_versions_dropped(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +233,32 @@ def test_saving_that_fails_leaves_the_old_file_and_nothing_else(cache: Path, mon
         rates.save(saved(2.0), cache)
     assert rates.read(cache) == saved(1.0)
     assert len(list(cache.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize("models", [1, {"scalar": 1}, {"scalar": "%"}, {"scalar": "AAAA"}])
+def test_a_broken_model_is_ignored_with_a_warning(
+    models: object, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rates.save(saved(6.0), cache)
+    content = json.loads(cache.read_bytes())
+    content["cpus"][0]["models"] = models
+    cache.write_text(json.dumps(content))
+    with caplog.at_level(logging.WARNING):
+        session()
+    assert "rates.json is ignored: " in caplog.text
+    assert _core.performance_model("scalar") is None
+
+
+def test_models_are_kept_until_others_replace_them(cache: Path) -> None:
+    model = constant_model({"direct(0)": 1.0})
+    rates.save(saved(1.0), cache, {"scalar": model})
+    rates.save(saved(2.0), cache)
+    assert (rates.read(cache), rates.read_models(cache)) == (saved(2.0), {"scalar": model})
+    session()
+    assert _core.performance_model("scalar") == model
+    _core.set_performance_model("scalar", None)
+    rates.save(saved(2.0), cache, {})
+    assert rates.read_models(cache) == {}
 
 
 def test_relative_cache_folders_are_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Calibration:
         self._path = path
         self._slices: Slices = {name: [] for name in backends}
         self.measured_s = 0.0
+        self.profiled_s = 0.0  # seconds of profiling primitives, for a performance model
         self._load()
 
     def measure(self, total_s: float, on_progress: Callable[[float], None] = lambda _measured_s: None) -> None:
@@ -57,6 +58,15 @@ class Calibration:
         finally:
             self._keep()
 
+    def keep_profiled(self, seconds: float) -> None:
+        """Write the seconds of profiling to the file, so that an interrupted calibration goes on with the time left.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self.profiled_s = seconds
+        self._keep()
+
     def rates(self) -> Rates:
         """Return the median of each rate to three significant digits, of all backends' slices for those of memory."""
         every = [slice_ for slices in self._slices.values() for slice_ in slices]
@@ -73,7 +83,8 @@ class Calibration:
         if self.measured_s == 0:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"format": _FORMAT, **identity(), "measured_s": self.measured_s, "slices": self._slices}
+        seconds = {"measured_s": self.measured_s, "profiled_s": self.profiled_s}
+        content = {"format": _FORMAT, **identity(), **seconds, "slices": self._slices}
         write_file(self._path, json.dumps(content))
 
     def _load(self) -> None:
@@ -88,7 +99,7 @@ class Calibration:
         if any(content.get(key) != value for key, value in identity().items()):
             return  # another machine's, in a home folder that several share, or another version's
         self._slices = {name: content["slices"].get(name, []) for name in self._slices}
-        self.measured_s = float(content["measured_s"])
+        self.measured_s, self.profiled_s = float(content["measured_s"]), float(content.get("profiled_s", 0.0))
 
 
 def _median(values: list[float]) -> float:
@@ -97,6 +108,7 @@ def _median(values: list[float]) -> float:
 
 def _check(content: Any) -> None:
     fits = isinstance(content, dict) and content.get("format") == _FORMAT and _is_positive(content.get("measured_s"))
+    fits = fits and (content.get("profiled_s", 0) == 0 or _is_positive(content["profiled_s"]))
     slices = content.get("slices") if fits else None
     if not isinstance(slices, dict) or not all(
         isinstance(some, list) and all(map(_is_slice, some)) for some in slices.values()

@@ -1,6 +1,7 @@
 """Calibrated rates of this machine's backends (P of eq. 3, §4.1), kept in a file in the user's cache folder.
 
-Sessions use the file's rates for this CPU, backend and engine version. For other backends the engine has rates that
+The file may have performance models too (§4.2 of Mulder et al.), which give the costs of most convolutions. Sessions
+use the file's rates and models for this CPU, backend and engine version. For other backends the engine has rates that
 are shipped for the CPU's family, or computed by a formula; it never measures by itself. Only `save` writes the file,
 and only `walle model calibrate` calls it.
 """
@@ -16,9 +17,11 @@ from walle.engine_ext.errors import BackendError
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
+_MODELS = "models"  # key of an entry's performance models, base64 by backend
 _MOST_CPUS = 16  # a home folder may serve several machines; the file stays small
 
 type Rates = dict[str, dict[str, float]]  # backend → rate → operations or bytes per microsecond
+type Models = dict[str, bytes]  # backend → performance model (search/portable_model.py)
 
 
 def cache_path() -> Path:
@@ -66,11 +69,20 @@ def read(path: Path) -> Rates:
     return next((entry["rates"] for entry in _entries(path) if _mine(entry)), {})
 
 
-def read_portable(path: Path, *, any_cpu: bool) -> Rates:
-    """Return the rates in a file of another machine whose CPU has this one's name, or any name with `any_cpu`.
+def read_models(path: Path) -> Models:
+    """Return the file's performance models for this CPU and engine version; an empty dict if there is none.
 
     Raises:
-        ValueError: the file cannot be read, or has no rates for this CPU and engine version.
+        ValueError: the file cannot be read, or is not in the format that `save` writes.
+    """
+    return next((_models(entry) for entry in _entries(path) if _mine(entry)), {})
+
+
+def read_portable(path: Path, *, any_cpu: bool) -> tuple[Rates, Models]:
+    """Return rates and models in a file of another machine whose CPU has this one's name, or any name with `any_cpu`.
+
+    Raises:
+        ValueError: the file cannot be read, has a broken model, or no rates for this CPU and engine version.
     """
     entries = _entries(path)
     fitting = [entry for entry in entries if entry["engine"] == _version()]
@@ -87,7 +99,13 @@ def read_portable(path: Path, *, any_cpu: bool) -> Rates:
     rates: Rates = chosen[0]["rates"]
     if any(one.keys() != _core.rates("scalar").keys() for one in rates.values()):
         raise ValueError("its rates do not have this engine's names; measure them again")
-    return rates
+    models = _models(chosen[0])
+    for backend, model in models.items():
+        try:
+            _core.predicted_times(model, [[1] * 5])
+        except BackendError as error:
+            raise ValueError(f"{backend}: {error}") from error
+    return rates, models
 
 
 def _mine(entry: dict[str, Any]) -> bool:
@@ -122,16 +140,30 @@ def _check(entry: Any) -> None:
         for one in rates.values()
     ):
         raise ValueError("an entry is not a CPU and an engine version with positive rates")
+    models = entry.get(_MODELS, {})
+    if not isinstance(models, dict) or not all(isinstance(text, str) for text in models.values()):
+        raise ValueError("the performance models of an entry are not texts by backend")
 
 
-def save(rates: Rates, path: Path) -> None:
+def _models(entry: dict[str, Any]) -> Models:
+    import binascii
+
+    try:
+        return {name: binascii.a2b_base64(text, strict_mode=True) for name, text in entry.get(_MODELS, {}).items()}
+    except ValueError as error:
+        raise ValueError(f"a performance model is not base64: {error}") from error
+
+
+def save(rates: Rates, path: Path, models: Models | None = None) -> None:
     """Write the rates of this CPU to the file, atomically; entries of other CPUs of this engine version are kept.
 
-    A broken file is replaced, with a warning: rates of other CPUs in it are lost.
+    So are this CPU's performance models, unless `models` replaces them. A broken file is replaced, with a warning:
+    rates of other CPUs in it are lost.
 
     Raises:
         OSError: the file cannot be written.
     """
+    import binascii
     import json
 
     from walle.base.durable_file import write_file
@@ -142,14 +174,20 @@ def save(rates: Rates, path: Path) -> None:
         _LOG.warning("%s is replaced, with the rates of other CPUs in it: %s", path, error)
         known = []
     others = [entry for entry in known if entry["engine"] == _version() and not _mine(entry)]
-    content = {"format": _FORMAT, "cpus": [identity() | {"rates": rates}, *others][:_MOST_CPUS]}
+    texts: dict[str, str]
+    if models is None:
+        texts = next((entry.get(_MODELS, {}) for entry in known if _mine(entry)), {})
+    else:
+        texts = {name: binascii.b2a_base64(model, newline=False).decode() for name, model in models.items()}
+    mine: dict[str, Any] = {**identity(), "rates": rates} | ({_MODELS: texts} if texts else {})
+    content = {"format": _FORMAT, "cpus": [mine, *others][:_MOST_CPUS]}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, json.dumps(content, indent=1))
 
 
 @functools.cache
 def use_saved() -> None:
-    """Set the rates that were saved for this machine, once per process; ignore a broken file with a warning."""
+    """Set the rates and models saved for this machine, once per process; ignore a broken file with a warning."""
     try:
         path = cache_path()
     except RuntimeError as error:  # the user has no home folder
@@ -164,3 +202,10 @@ def use_saved() -> None:
                 _core.set_rates(backend, rates)
     except (ValueError, BackendError) as error:
         _LOG.warning("%s is ignored: %s; write a new one with: walle model calibrate", path, error)
+        return
+    try:
+        for backend, model in read_models(path).items():
+            if backend in available:
+                _core.set_performance_model(backend, model)
+    except (ValueError, BackendError) as error:
+        _LOG.warning("a performance model in %s is ignored: %s", path, error)

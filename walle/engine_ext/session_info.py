@@ -61,7 +61,9 @@ class Plan(NamedTuple):
 
     `costs` are the predicted microseconds on each backend that search could take (eq. 1 of the paper), and `source` is
     where the rates of the chosen one come from: "calibrated" (`walle model calibrate` measured this machine),
-    "shipped: AMD Zen 4" (measured for this CPU's family) or "formula" (a CPU of a family that nobody measured).
+    "shipped: AMD Zen 4" (measured for this CPU's family) or "formula" (a CPU of a family that nobody measured). It is
+    "learned, calibrated" where a performance model gave costs of convolutions; backends are then compared by rates,
+    unless each has a model.
     `search_ms` is the time spent in weighing backends and algorithms, `plan_ms` in all of planning, packing of weights
     included.
     """

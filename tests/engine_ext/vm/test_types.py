@@ -72,7 +72,8 @@ async def test_the_native_module_in_a_vm_has_no_function_that_acts_on_the_proces
     vm.close()
     assert [name for name in core if name.startswith("vm_")] == ["vm_sleep", "vm_snapshot_size", "vm_used_bytes"]
     rates = {"set_rates", "measure_rates", "peak_gflops"}
-    assert not {"VM", "ReplyQueue", "live_storage_bytes", *rates} & set(core)
+    models = {"performance_model", "predicted_times", "set_performance_model"}
+    assert not {"VM", "ReplyQueue", "live_storage_bytes", *rates, *models} & set(core)
     assert "interrupt_main" not in thread
     assert {"Session", "ndarray", "evaluate", "call_back"} <= set(core)
 

@@ -48,7 +48,7 @@ def write(path: Path, metadata: Mapping[str, Any], arrays: Mapping[str, np.ndarr
         exact = "float32" if weights == "int8" else array.dtype.name
         stored = weights if name.startswith("weight") else exact
         table.append({"name": name, "shape": list(array.shape), "dtype": stored})
-        parts.append(_quantised(array) if stored == "int8" else array.astype(stored).tobytes())
+        parts.append(quantised(array) if stored == "int8" else array.astype(stored).tobytes())
     text = json.dumps({"format": _FORMAT, **metadata, "arrays": table}, indent=1)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -106,7 +106,8 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
     return archive.read(info)
 
 
-def _quantised(matrix: np.ndarray) -> bytes:
+def quantised(matrix: np.ndarray) -> bytes:
+    """Return the float32 steps of the columns, then the int8 multiples of them, row by row."""
     steps = np.maximum(np.abs(matrix).max(axis=0), 1e-30).astype("float32") / 127
     return bytes(steps.tobytes()) + np.rint(matrix / steps).astype("int8").tobytes()
 

@@ -75,7 +75,7 @@ class _LayerProfile(NamedTuple):
 
     @classmethod
     def of(cls, layer: Layer, backend: str) -> "_LayerProfile":
-        model, inputs = _convolution(layer), {"x": _values((1, layer.c, layer.im, layer.im))}
+        model, inputs = convolution_model(layer), {"x": _values((1, layer.c, layer.im, layer.im))}
         chosen = _core.Session(model, backend)
         candidates = _candidates(chosen)
         others = [_core.Session(model, backend, algorithms={_CONV: one}) for one in candidates[1:]]
@@ -161,7 +161,7 @@ def _in_cpu_time(run: _Run, least: Sequence[float]) -> list[float]:
     return [one * cpu_us / sum(us) for one in us]
 
 
-def _convolution(layer: Layer) -> bytes:
+def convolution_model(layer: Layer) -> bytes:
     """Return a model of the layer: one Conv with constant seeded weights and no bias."""
     shape = (layer.k, layer.c, layer.f, layer.f)
     graph = GraphBuilder("layer")

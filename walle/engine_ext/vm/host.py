@@ -78,6 +78,8 @@ core.vm_set_boot(config["boot"], config["paths"])
 core.vm_register_modules(config["modules"])
 for backend, calibrated in config["rates"].items():
     core.set_rates(backend, calibrated)
+for backend, model in config["models"].items():
+    core.set_performance_model(backend, model)
 limit, record = config["max_memory_bytes"], [server.trace_fd] if server.trace_fd >= 0 else []
 layers = core.enter_sandbox(config["readable"], server.descriptors, limit, record) if config["readable"] else {}
 server.send_hello({"layers": layers})
@@ -395,13 +397,16 @@ def _log_output(output: io.BufferedReader, pid: int) -> None:
 
 def _config() -> dict[str, Any]:
     rates.use_saved()
-    calibrated = [name for name, has, _ in _core.backends() if has and _core.rates_source(name) == "calibrated"]
+    available = [name for name, has, _ in _core.backends() if has]
+    calibrated = [name for name in available if _core.rates_source(name) == "calibrated"]
+    models = {name: model for name in available if (model := _core.performance_model(name)) is not None}
     return {
         **boot.contents(),
         "modules": boot.modules(),
         "count_memory": boot.counts_memory(),
         "readable": _readable(),
         "rates": {name: _core.rates(name) for name in calibrated},
+        "models": models,
     }
 
 

@@ -45,7 +45,7 @@ _SETTINGS_REMOVED = {
 # Names of the native core that create or end VMs, take long, or belong to the process: rates of backends, counts.
 _CORE_REMOVED = (
     "VM", "HostClient", "HostServer", "ReplyQueue", "enter_sandbox", "live_storage_bytes", "measure_rates",
-    "peak_gflops", "set_rates",
+    "peak_gflops", "performance_model", "predicted_times", "set_performance_model", "set_rates",
 )  # fmt: skip
 _CORE_KEPT = frozenset({"vm_sleep", "vm_snapshot_size", "vm_used_bytes"})  # kept, though they begin with vm_
 

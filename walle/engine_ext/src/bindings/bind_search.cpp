@@ -1,12 +1,15 @@
-// Binding of the PBQP solver, for walle.engine_ext.search.
+// Bindings of the PBQP solver and of performance models, for walle.engine_ext.search.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
 #include "bindings/released_gil.h"
+#include "kernels/table.h"
+#include "search/model_registry.h"
 #include "search/pbqp.h"
 
 namespace py = pybind11;
@@ -45,11 +48,70 @@ std::tuple<std::vector<int>, double, bool> solved_pbqp(const py::sequence& node_
   return {std::move(solution.choices), solution.cost, solution.exact};
 }
 
+// Return layers of an array of shape (n, 5): k, c, im, s and f, which are at least 1. Throws Error (shape) for other arrays.
+std::vector<ConvLayer> conv_layers(py::handle array) {
+  const Tensor given = cost_array(array);
+  constexpr std::int64_t kNumbers = 5;
+  if (given.ndim() != 2 || given.shape()[1] != kNumbers)
+    throw Error(ErrorKind::shape, "layers have shape " + to_string(given.shape()) + "; give (n, 5): k, c, im, s and f of each");
+  const double* numbers = given.data<double>();
+  if (!std::all_of(numbers, numbers + given.size(), [](double number) { return number >= 1 && number <= 1e9; }))
+    throw Error(ErrorKind::shape, "layers have a number that is not from 1 to 1e9");
+  std::vector<ConvLayer> layers;
+  for (const double* row = numbers; row != numbers + given.size(); row += kNumbers)
+    layers.push_back({row[0], row[1], row[2], row[3], row[4]});
+  return layers;
+}
+
+Tensor layer_features_array(py::handle array) {
+  const std::vector<ConvLayer> layers = conv_layers(array);
+  const auto count = static_cast<std::int64_t>(layers.size());
+  const Tensor result = Tensor::empty(DType::f64, {count, static_cast<std::int64_t>(kLayerFeatures)});
+  double* row = result.data<double>();
+  for (const ConvLayer& layer : layers) {
+    layer_features(layer, std::span<double, kLayerFeatures>(row, kLayerFeatures));
+    row += kLayerFeatures;
+  }
+  return result;
+}
+
+Tensor predicted_times(const py::bytes& model, py::handle array) {
+  const PerformanceModel given{std::string_view(model)};
+  const std::vector<ConvLayer> layers = conv_layers(array);
+  const std::vector<float> us = given.predict(layers);
+  const Tensor result =
+      Tensor::empty(DType::f32, {static_cast<std::int64_t>(layers.size()), static_cast<std::int64_t>(given.primitives().size())});
+  std::copy(us.begin(), us.end(), result.data<float>());
+  return result;
+}
+
+void bind_performance_models(py::module_& module) {
+  module.def("layer_feature_names", &layer_feature_names);
+  module.def("layer_features", &layer_features_array, py::arg("layers"), "Return the features of layers (n, 5), float64.");
+  module.def("predicted_times", &predicted_times, py::arg("model"), py::arg("layers"),
+             "Return microseconds (n, primitives), float32, of layers (n, 5); NaN beyond its range.");
+  module.def(
+      "performance_model",
+      [](const std::string& backend) -> py::object {
+        const auto model = performance_model(kernels(backend).name);
+        return model == nullptr ? py::object(py::none()) : py::bytes(model->bytes());
+      },
+      py::arg("backend"));
+  module.def(
+      "set_performance_model",
+      [](const std::string& backend, const std::optional<py::bytes>& model) {
+        set_performance_model(kernels(backend).name,
+                              model ? std::make_shared<const PerformanceModel>(std::string_view(*model)) : nullptr);
+      },
+      py::arg("backend"), py::arg("model"));
+}
+
 }  // namespace
 
 void bind_search(py::module_& module) {
   module.def("solve_pbqp", &solved_pbqp, py::arg("node_costs"), py::arg("edges"), py::arg("max_steps"),
              "Return (choices, cost, is_exact) of a PBQP problem; edges are (u, v, matrix).");
+  bind_performance_models(module);
 }
 
 }  // namespace walle

@@ -4,6 +4,7 @@
 
 #include "graph/index.h"
 #include "host/host_selection.h"
+#include "host/learned_costs.h"
 #include "host/packed_followers.h"
 #include "host/problems.h"
 #include "host/work.h"
@@ -14,12 +15,13 @@ namespace {
 
 class Lister {
  public:
-  Lister(const Program& program, const Table& table, const Packing& packing, const Forced& forced)
+  Lister(const Program& program, const Table& table, const Packing& packing, const Forced& forced, const LearnedCosts& learned)
       : program_(program),
         table_(table),
         packing_(packing),
         forced_(forced),
         rates_(rates(table)),
+        learned_(learned),
         source_(program.values.size(), -1) {}
 
   std::vector<Alternatives> run() {
@@ -64,6 +66,7 @@ class Lister {
     if (known != convs_.end() && name.empty()) return known->second;
     Alternatives found;
     list_conv(problem, name, found);
+    learned_.replace(op, found);
     show(found);
     if (name.empty()) convs_.emplace_back(problem, found);
     return found;
@@ -174,6 +177,7 @@ class Lister {
   const Packing& packing_;
   const Forced& forced_;
   const Rates rates_;
+  const LearnedCosts& learned_;
   bool packs_ = false;             // a convolution may pack its result: else no op can follow
   std::vector<int> source_;        // by value: what it renames, -1 for none
   std::set<std::string> weighed_;  // nodes
@@ -183,8 +187,8 @@ class Lister {
 }  // namespace
 
 std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
-                                            const Forced& forced) {
-  return Lister(program, table, packing, forced).run();
+                                            const Forced& forced, const LearnedCosts& learned) {
+  return Lister(program, table, packing, forced, learned).run();
 }
 
 }  // namespace walle

@@ -19,6 +19,7 @@ struct Alternative {
   const LinearAlgorithm* linear = nullptr;
   std::int64_t parameter = 0;
   bool by_name = false;  // taken only where it is forced
+  double rates_us = 0;   // us by rates, where Alternatives::is_learned
 
   std::string_view algorithm() const noexcept { return conv != nullptr ? conv->name : linear != nullptr ? linear->name : ""; }
   bool is(const AlgorithmCost& one) const noexcept { return algorithm() == one.algorithm && parameter == one.parameter; }
@@ -27,12 +28,15 @@ struct Alternative {
 struct Alternatives {
   std::vector<Alternative> ways;     // at least one; in the order in which a tie is decided
   std::vector<AlgorithmCost> shown;  // all that were weighed, those taken by name only too, the cheapest first
+  bool is_learned = false;           // costs are a performance model's
   std::vector<int> sources;          // operands of an alternative that follows: those of a raster with renames looked through
 };
 
+class LearnedCosts;  // host/learned_costs.h
+
 // Return the alternatives of every op of a program. Throws Error (model) for a forced algorithm that is not a candidate.
 std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
-                                            const Forced& forced);
+                                            const Forced& forced, const LearnedCosts& learned);
 
 struct HostSelection final : PrimitiveSelection {
   struct Choice {

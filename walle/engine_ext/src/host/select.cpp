@@ -12,6 +12,7 @@
 #include "graph/index.h"
 #include "host/host_kernels.h"
 #include "host/host_selection.h"
+#include "host/learned_costs.h"
 #include "host/work.h"
 #include "search/pbqp.h"
 
@@ -51,13 +52,24 @@ std::pair<std::vector<int>, double> cheapest_alone(const std::vector<Alternative
   return {std::move(choices), us};
 }
 
+// Return the least cost by rates of an op of which an alternative was chosen. Where rates would choose another one, changes of
+// layout may differ, which this leaves out.
+double rates_us_of(const Alternatives& one, const Alternative& chosen) {
+  if (!one.is_learned) return chosen.us;
+  return std::min_element(one.ways.begin(), one.ways.end(),
+                          [](const Alternative& a, const Alternative& b) { return a.rates_us < b.rates_us; })
+      ->rates_us;
+}
+
 class Problem {
  public:
-  Problem(const Program& program, const std::vector<Alternatives>& alternatives, const Packing& packing, const Rates& rates)
+  Problem(const Program& program, const std::vector<Alternatives>& alternatives, const Packing& packing, const Rates& rates,
+          const LearnedCosts& learned)
       : program_(program),
         alternatives_(alternatives),
         packing_(packing),
         rates_(rates),
+        learned_(learned),
         ops_(program.ops.size()),
         values_(program.values.size()) {
     problem_.edges.reserve(2 * ops_.size());
@@ -172,13 +184,13 @@ class Problem {
   void add_value(int index, const Op* op) {
     const Value& value = values_[at(index)];
     if (value.always == 0 && value.readers.empty()) return;
-    const double change = change_us(index, op);
+    const double pack = change_us(index, op, Form::packed), unpack = change_us(index, op, Form::plain);
     const std::size_t given = op == nullptr ? 1 : op->size();
     // Cost of reading these forms of what choice `i` gives.
     const auto cost = [&](std::size_t i, Forms read) {
       const Forms result = op == nullptr ? kPlain : op->result(i);
       if ((read & ~result) == 0) return 0.0;
-      return result == 0 ? kNever : change;
+      return result == 0 ? kNever : result == kPlain ? pack : unpack;
     };
     const int node = op == nullptr ? -1 : op->node;
     if (value.readers.empty()) return add_costs(node, given, [&](std::size_t i) { return cost(i, value.always); });
@@ -223,22 +235,22 @@ class Problem {
   }
 
   // Cost of a change between the forms of a value; infinite where it has one form.
-  double change_us(int index, const Op* op) const {
+  double change_us(int index, const Op* op, Form to) const {
     const ProgramValue& value = program_.values[at(index)];
     if (value.dtype != DType::f32 || value.shape.size() < 2 || value.shape[1] == 0) return kNever;
     // A joined raster moves single elements: it took up to 20 times as long as one that moves rows (channel shuffles of 28 x 28
     // and 14 x 14 planes, avx512).
     constexpr double kJoined = 16;
-    const std::int64_t plain = element_count(value.shape);
-    const double us =
-        quantised(rates_.us(layout_work(plain, plain / value.shape[1] * packing_.blocks_of(value.shape[1]) * packing_.pack())));
-    return op != nullptr && op->is_joined ? us * kJoined : us;
+    const double by_rates = quantised(change_by_rates_us(value.shape, packing_, rates_));
+    const double us = learned_.change_us(index, to, by_rates);
+    return op != nullptr && op->is_joined ? std::max(us, by_rates * kJoined) : us;
   }
 
   const Program& program_;
   const std::vector<Alternatives>& alternatives_;
   const Packing& packing_;
   const Rates& rates_;
+  const LearnedCosts& learned_;
   std::vector<Op> ops_;
   std::vector<Value> values_;
   PbqpProblem problem_;
@@ -249,15 +261,21 @@ class Problem {
 
 std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& program, const Forced& forced) const {
   const Packing packing(table_.pack);
-  std::vector<Alternatives> alternatives = list_alternatives(program, table_, packing, forced);
+  const LearnedCosts learned(program, table_, packing);
+  std::vector<Alternatives> alternatives = list_alternatives(program, table_, packing, forced, learned);
   auto selection = std::make_unique<HostSelection>();
   selection->source = rates_source(table_);
+  selection->is_learned = learned.change_ratio() != 1;
   selection->choices.reserve(alternatives.size());
   std::vector<int> choices;
-  std::tie(choices, selection->us) =
-      packs(alternatives) ? Problem(program, alternatives, packing, rates(table_)).solve() : cheapest_alone(alternatives);
+  std::tie(choices, selection->us) = packs(alternatives) ? Problem(program, alternatives, packing, rates(table_), learned).solve()
+                                                         : cheapest_alone(alternatives);
+  double changes_us = selection->us;
   for (std::size_t i = 0; i < alternatives.size(); ++i) {
     const Alternative& way = alternatives[i].ways[at(choices[i])];
+    selection->is_learned = selection->is_learned || alternatives[i].is_learned;
+    selection->rates_us += rates_us_of(alternatives[i], way);
+    changes_us -= way.us;
     std::vector<AlgorithmCost>& shown = alternatives[i].shown;
     const auto chosen = std::find_if(shown.begin(), shown.end(), [&](const AlgorithmCost& one) { return way.is(one); });
     if (chosen != shown.end()) {
@@ -266,6 +284,8 @@ std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& pro
     }
     selection->choices.push_back({way, std::move(shown), std::move(alternatives[i].sources)});
   }
+  selection->rates_us += changes_us / learned.change_ratio();
+  if (selection->is_learned) selection->source = "learned, " + selection->source;
   return selection;
 }
 

@@ -15,8 +15,10 @@ using Forced = std::map<std::string, std::pair<std::string, std::int64_t>, std::
 class PrimitiveSelection {
  public:
   virtual ~PrimitiveSelection() = default;
-  double us = 0;       // sum of the predicted costs (eq. 1), those of changes of layout included
-  std::string source;  // where costs come from, such as "calibrated" or "formula"
+  double us = 0;            // sum of the predicted costs (eq. 1), those of changes of layout included
+  double rates_us = 0;      // about the same by rates, to compare with a set without a performance model
+  bool is_learned = false;  // some costs are a performance model's
+  std::string source;       // where costs come from, such as "calibrated" or "formula"
 };
 
 class KernelSet {

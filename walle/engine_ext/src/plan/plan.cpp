@@ -30,12 +30,14 @@ std::vector<Weighed> weigh_sets(const Program& program, const Target& target) {
 }
 
 // Return the set that costs least (eq. 2). Of sets that cost about the same the last, which has the widest vectors: a slightly
-// different calibration then gives the same plan.
+// different calibration then gives the same plan. Costs of a performance model are compared with one another only.
 Weighed& cheapest(std::vector<Weighed>& sets) {
   constexpr double kSame = 1.03;
-  double least = sets.front().selection->us;
-  for (const Weighed& set : sets) least = std::min(least, set.selection->us);
-  return *std::find_if(sets.rbegin(), sets.rend(), [&](const Weighed& set) { return set.selection->us <= least * kSame; });
+  const bool learned = std::all_of(sets.begin(), sets.end(), [](const Weighed& set) { return set.selection->is_learned; });
+  const auto cost = [&](const Weighed& set) { return learned ? set.selection->us : set.selection->rates_us; };
+  double least = cost(sets.front());
+  for (const Weighed& set : sets) least = std::min(least, cost(set));
+  return *std::find_if(sets.rbegin(), sets.rend(), [&](const Weighed& set) { return cost(set) <= least * kSame; });
 }
 
 std::size_t size_bytes(const TensorType& type) {
