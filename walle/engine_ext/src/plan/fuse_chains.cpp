@@ -160,8 +160,8 @@ class ChainFusion {
   }
   // The factors of a product of products, at most five; x is not taken apart.
   void collect_factors(int index, int x, std::vector<int>& factors) const {
-    constexpr std::size_t kMost = 5;
-    if (factors.size() >= kMost) return;
+    constexpr std::size_t kMostFactors = 5;
+    if (factors.size() >= kMostFactors) return;
     const ProgramOp* product = index == x ? nullptr : producer(index, "Mul");
     if (product == nullptr) {
       factors.push_back(index);
