@@ -9,6 +9,7 @@ same run.
     python benchmarks/engine.py --against HEAD~5       # both revisions of this engine, interleaved
     python benchmarks/engine.py --quantised            # the networks in int8, by ONNX Runtime's quantiser
     python benchmarks/engine.py --plans                # the choices of search against all candidates, timed
+    python benchmarks/engine.py --costs                # the predicted costs of operators against measured ones
 
 FOLDER holds the networks as ONNX files with a manifest.json; missing ones are written with seeded random weights. A
 picture and a page are written to out/.
@@ -28,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.fig10 import interleave, networks, plans, report, revision  # noqa: E402  # the path must be set first
+from benchmarks.fig10 import costs, interleave, networks, plans, report, revision  # noqa: E402  # the path must be set first
 from benchmarks.fig10.engines import ENGINES, inputs_of  # noqa: E402
 from benchmarks.fig10.reference import reference  # noqa: E402
 from benchmarks.headline import print_headline  # noqa: E402
@@ -169,10 +170,12 @@ def judge(options: argparse.Namespace, names: list[str], manifest: dict[str, Any
         path = options.folder / f"{name}.walle"
         if not path.exists():
             convert(options.folder / f"{name}.onnx", path)
-        reports.append(plans.quality(path, inputs_of(manifest[name]), options.rounds, options.backend))
-        _progress(f"{name}: {100 * plans.excess(reports[-1]):.1f} % above the best plan")
+        measure = costs.compare_costs if options.costs else plans.quality
+        reports.append(measure(path, inputs_of(manifest[name]), options.rounds, options.backend))
+        _progress(f"{name} is measured")
     _progress("")
-    print(json.dumps(reports, indent=1) if options.json else plans.table(reports))
+    table = costs.table if options.costs else plans.table
+    print(json.dumps(reports, indent=1) if options.json else table(reports))
 
 
 def main() -> None:
@@ -188,7 +191,8 @@ def main() -> None:
         "--quantised", action="store_true", help="time the networks quantised to int8, beside walle's float32"
     )
     parser.add_argument("--plans", action="store_true", help="evaluate the choices of search instead")
-    parser.add_argument("--backend", default="auto", help="with --plans: the backend (default: %(default)s)")
+    parser.add_argument("--costs", action="store_true", help="compare predicted with measured costs instead")
+    parser.add_argument("--backend", default="auto", help="with --plans, --costs: the backend (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     options.folder = options.folder.resolve()
@@ -197,7 +201,7 @@ def main() -> None:
     names = _names(options.models, list(dict.fromkeys([*networks.NETWORKS, *given])), "network")
     networks.write(options.folder, [name for name in names if name in networks.NETWORKS])
     manifest = json.loads(manifest_path.read_bytes())
-    (judge if options.plans else compare)(options, names, manifest)
+    (judge if options.plans or options.costs else compare)(options, names, manifest)
 
 
 if __name__ == "__main__":

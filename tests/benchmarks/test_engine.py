@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from benchmarks import engine
-from benchmarks.fig10 import interleave, networks, plans, report
+from benchmarks.fig10 import costs, interleave, networks, plans, report
 from benchmarks.fig10.engines import ENGINES, inputs_of
 from benchmarks.fig10.reference import in_float64, reference
 from walle.engine_ext import _core
@@ -149,6 +149,18 @@ def test_plans_are_evaluated_by_all_candidates(tmp_path: Path) -> None:
     assert 0 < found["best_us"] <= found["chosen_us"]
     assert plans.excess(found) >= 0
     assert "g " in plans.table([found])
+
+
+def test_predicted_costs_are_compared_with_measured_ones(
+    din: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--models", "din", "--costs", "--rounds", "1", "--json"]
+    monkeypatch.setattr(sys, "argv", ["engine.py", str(din.parent), *arguments])
+    engine.main()
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["error"] == pytest.approx(found["predicted_us"] / found["measured_us"] - 1)
+    assert found["measured_us"] == pytest.approx(sum(kind["measured_us"] for kind in found["kinds"].values()))
+    assert "din " in costs.table([found])
 
 
 def row(cpu: float, wall: float) -> dict[str, Any]:

@@ -23,6 +23,12 @@ void families_are_those_of_their_vendor_and_models() {
   for (const int model : {0x01, 0x21, 0x50, 0x80}) CHECK(shipped_rates({"AuthenticAMD", 25, model}, "avx2") == nullptr);
   CHECK(shipped_rates({"AuthenticAMD", 26, 0x11}, "avx2") == nullptr);
   CHECK(shipped_rates({"GenuineIntel", 25, 0x11}, "avx2") == nullptr);
+  for (const int model : {143, 207}) {
+    const ShippedRates* found = shipped_rates({"GenuineIntel", 6, model}, "avx512");
+    CHECK(found != nullptr && found->family == "Intel Sapphire Rapids" && found->set == "avx512");
+    CHECK(shipped_rates({"GenuineIntel", 6, model}, "avx512_bf16") == nullptr);
+  }
+  for (const int model : {142, 144, 173, 206, 208}) CHECK(shipped_rates({"GenuineIntel", 6, model}, "avx512") == nullptr);
   CHECK(shipped_rates({}, "avx2") == nullptr);
   CHECK(shipped_rates({"AuthenticAMD", 25, 0x11}, "neon") == nullptr);
 }
@@ -39,8 +45,9 @@ void rates_are_positive_and_have_three_digits() {
     for (const RateName& one : rate_names()) {
       const double rate = formula_rates(set.name).*one.rate;
       CHECK(rate > 0 && has_three_digits(rate));
-      if (const ShippedRates* shipped = shipped_rates({"AuthenticAMD", 25, 0x11}, set.name))
-        CHECK(shipped->rates.*one.rate > 0 && has_three_digits(shipped->rates.*one.rate));
+      for (const Cpu& cpu : {Cpu{"AuthenticAMD", 25, 0x11}, Cpu{"GenuineIntel", 6, 207}})
+        if (const ShippedRates* shipped = shipped_rates(cpu, set.name))
+          CHECK(shipped->rates.*one.rate > 0 && has_three_digits(shipped->rates.*one.rate));
     }
   }
 }
@@ -53,6 +60,29 @@ void wider_sets_are_no_slower_by_the_formula() {
   }
   CHECK(formula_rates("neon").panel > formula_rates("scalar").panel);
   CHECK(equal(formula_rates("unknown"), formula_rates("scalar")));
+}
+
+void work_far_from_the_core_takes_longer() {
+  const Rates rates = formula_rates("avx512");
+  Work near, far;
+  near.move(kNearBytes);
+  far.move(16 * kNearBytes);
+  CHECK(near.far == 0 && near.moved == kNearBytes && far.far == 16 * kNearBytes && far.moved == 0);
+  Work between;
+  between.move(2 * kNearBytes);
+  CHECK(between.moved == 0 && between.retained + between.far == 2 * kNearBytes);
+  CHECK(rates.for_weights(0, 2 * kNearBytes).us(between) > rates.for_weights(0, 0).us(between));
+  CHECK(rates.us(far) > 16 * rates.us(near));
+}
+
+void weights_that_a_cache_keeps_stream_faster() {
+  const Rates rates = formula_rates("avx512");
+  Work work;
+  work.panel = work.streamed = 1e6;
+  const double near = rates.for_weights(kNearBytes, 0).us(work), shared = rates.for_weights(kSharedBytes, 0).us(work),
+               memory = rates.for_weights(kSharedBytes + 1, 0).us(work);
+  CHECK(near < shared && shared < memory);
+  CHECK(rates.for_weights(0, 0).us({}) < rates.for_weights(kSharedBytes, 0).us({}));
 }
 
 void rates_are_shipped_then_set() {
@@ -77,6 +107,8 @@ int main() {
   families_are_those_of_their_vendor_and_models();
   rates_are_positive_and_have_three_digits();
   wider_sets_are_no_slower_by_the_formula();
+  work_far_from_the_core_takes_longer();
+  weights_that_a_cache_keeps_stream_faster();
   rates_are_shipped_then_set();
   return check::failures == 0 ? 0 : 1;
 }

@@ -128,9 +128,13 @@ def family() -> str:
     """Return the source of rates on this CPU, by what the system reports of it."""
     found = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
     info = {key.strip(): value.strip() for key, value in found.items()}
-    if info.get("vendor_id") != "AuthenticAMD" or info["cpu family"] != "25":
-        return "formula"
-    return "shipped: AMD Zen 4" if int(info["model"]) >> 4 in {1, 6, 7, 10} else "formula"
+    model = int(info.get("model", 0))
+    match info.get("vendor_id"), info.get("cpu family"):
+        case "AuthenticAMD", "25" if model >> 4 in {1, 6, 7, 10}:
+            return "shipped: AMD Zen 4"
+        case "GenuineIntel", "6" if model in {143, 207}:
+            return "shipped: Intel Sapphire Rapids"
+    return "formula"
 
 
 def test_every_process_makes_the_same_plan(network: Path) -> None:

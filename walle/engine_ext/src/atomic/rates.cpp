@@ -189,8 +189,23 @@ const Sourced& sourced(const Table& table) {
 }  // namespace
 
 double Rates::us(const Work& work) const noexcept {
-  const double products = work.panel / panel + work.pairs / pairs;
-  return std::max(products, work.streamed / streamed) + work.lanes / lanes + work.moved / moved + work.far / streamed;
+  const double products = work.panel / panel + work.pairs / pairs, read = work.streamed / (streamed * weights_ratio);
+  const double computed = weights_wait ? products + read : std::max(products, read);
+  const double near = work.moved + (weights_evict ? 0 : work.retained), far = work.far + (weights_evict ? work.retained : 0);
+  return computed + work.lanes / lanes + near / moved + far / (kSharedRatio * streamed) + step_us;
+}
+
+Rates Rates::for_weights(double bytes, double mean) const noexcept {
+  constexpr double kColdStepUs = 0.5;  // least time of a step whose code and operands weights have evicted
+  Rates rates = *this;
+  rates.weights_wait = bytes > kSharedBytes;
+  rates.weights_evict = mean > kNearBytes;
+  if (bytes <= kNearBytes)
+    rates.weights_ratio = std::max(1.0, moved / streamed);
+  else
+    rates.step_us = kColdStepUs;
+  if (bytes > kNearBytes && bytes <= kSharedBytes) rates.weights_ratio = kSharedRatio;
+  return rates;
 }
 
 std::span<const RateName> rate_names() noexcept {

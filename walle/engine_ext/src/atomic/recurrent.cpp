@@ -4,9 +4,12 @@
 // Inputs: projected (steps, batch, gates * h), weights (gates * h, h), state (batch, h), and if the cell type has them: cell
 // (batch, h), new_bias (h), peephole (3 * h), sequence_lens (batch). Output, flat: all states (steps, batch, h), the last state
 // (batch, h) and, for an LSTM, the last cell (batch, h).
+#include "atomic/recurrent.h"
+
 #include <cstring>
 
 #include "atomic/atomic.h"
+#include "atomic/element_work.h"
 #include "atomic/product_pieces.h"
 
 namespace walle {
@@ -224,6 +227,36 @@ TensorType infer_recurrent_steps(std::span<const Operand> operands, const Attrib
   check(kPeephole, false, {3 * hidden});
   check(kLens, false, {batch}, true);
   return {projected.dtype, {(steps + (gates == 4 ? 2 : 1)) * batch * hidden}};
+}
+
+Work recurrent_work(const Dims& projected, const Dims& weights, DType dtype) {
+  // Calls of row kernels in a step beside the product, each of which takes as long as moving some bytes; a product is as many.
+  constexpr double kCallBytes = 1200, kProductCalls = 4;
+  constexpr double kRowCalls[] = {0, 3, 0, 8, 12};
+  // Rows whose products read the weights in place, once each (kernels/generic/gemm-inl.h). For more, each step packs them, one
+  // number at a time.
+  constexpr double kRowsInPlace = 4, kPackedNumberBytes = 75;
+  const auto real = [](std::int64_t x) { return static_cast<double>(x); };
+  const double steps = real(projected[0]), batch = real(projected[1]), hidden = real(weights[1]);
+  const auto gates = hidden == 0 ? 0 : static_cast<std::size_t>(weights[0] / weights[1]);
+  const double numbers = real(weights[0]) * hidden, bytes = numbers * static_cast<double>(item_size(dtype));
+  const double calls = gates < std::size(kRowCalls) ? kRowCalls[gates] : 0, products = gates == 3 ? 2 : 1;
+  Work work;
+  work.panel = 2 * steps * batch * numbers;
+  work.lanes = steps * batch * hidden *
+               (gates == 1   ? element_operations("Tanh")
+                : gates == 3 ? 2 * element_operations("Sigmoid") + element_operations("Tanh")
+                             : 3 * element_operations("Sigmoid") + 2 * element_operations("Tanh"));
+  if (batch <= kRowsInPlace) {
+    // The kernel waits for the weights: that is all of a product of few rows.
+    work.panel = 0;
+    (bytes <= kNearBytes ? work.moved : work.streamed) += steps * batch * bytes;
+  } else {
+    work.moved += steps * numbers * kPackedNumberBytes;
+    if (bytes > kNearBytes) work.streamed += steps * bytes;
+  }
+  work.moved += steps * kCallBytes * (batch * calls + kProductCalls * products);
+  return work;
 }
 
 std::unique_ptr<HostStep> make_recurrent_steps(const StepRequest& request) { return std::make_unique<RecurrentStep>(request); }

@@ -20,7 +20,7 @@ class Lister {
         table_(table),
         packing_(packing),
         forced_(forced),
-        rates_(rates(table)),
+        rates_(program_rates(program, table)),
         learned_(learned),
         source_(program.values.size(), -1) {}
 
@@ -52,7 +52,7 @@ class Lister {
       list_raster(op, found);
     } else {
       found.sources = op.inputs;
-      list_following(op, found, quantised(rates_.us(work_of(program_, op))));
+      list_following(op, found);
     }
     if (found.ways.empty()) throw Error(ErrorKind::unsupported, op.title() + ": no algorithm applies");
     if (!found.ways.front().algorithm().empty()) settle(op, found);
@@ -140,13 +140,13 @@ class Lister {
         return;
       }
     }
-    list_following(op, found, quantised(rates_.us(work_of(program_, op))));
+    list_following(op, found);
   }
 
-  void list_following(const ProgramOp& op, Alternatives& found, double us) {
-    found.ways.push_back({us});
+  void list_following(const ProgramOp& op, Alternatives& found) {
+    found.ways.push_back({quantised(rates_.us(work_of(program_, op)))});
     if (!packs_ || !can_follow_packed(program_, packing_, op, found.sources)) return;
-    Alternative way{packed_us(op, us), Form::packed, Form::packed, Form::packed};
+    Alternative way{packed_us(op, rates_.us(work_of(program_, op, true))), Form::packed, Form::packed, Form::packed};
     way.follows = true;
     found.ways.push_back(way);
   }

@@ -5,8 +5,11 @@
 
 namespace walle {
 
-// Return the bytes of an op's values, and the multiplications of a matrix product.
-Work work_of(const Program& program, const ProgramOp& op);
+// Return the work of an op that has one algorithm, on plain values or on packed ones.
+Work work_of(const Program& program, const ProgramOp& op, bool packed = false);
+
+// Return the rates of an instruction set for a program, by its weights: the constant second operands of its operators.
+Rates program_rates(const Program& program, const Table& table);
 
 // Return the work of changing a float32 value of `plain` elements between its plain form and a packed one of `packed` elements.
 Work layout_work(std::int64_t plain, std::int64_t packed);

@@ -192,7 +192,7 @@ Work packed_work(const LinearProblem& problem, std::int64_t) {
   const auto weights = static_cast<double>(packed_linear_bytes(problem.depth, problem.columns, *problem.table));
   work.panel = 2 * rows * weights / kFloat;
   work.streamed = weights;
-  work.moved = rows * (depth + static_cast<double>(problem.columns)) * kFloat;
+  work.move(rows * (depth + static_cast<double>(problem.columns)) * kFloat);
   return work;
 }
 
@@ -206,7 +206,7 @@ Tensor packed_pack(const LinearProblem& problem, std::int64_t, const float* w) {
 // Weights are read and written once more.
 Work packing_work(const LinearProblem& problem, std::int64_t) {
   Work work = packed_work(problem, 0);
-  work.moved += 2 * work.streamed;
+  work.move(2 * work.streamed);
   return work;
 }
 

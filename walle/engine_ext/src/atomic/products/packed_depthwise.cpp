@@ -101,7 +101,7 @@ Work depthwise_work(const ConvProblem& conv, std::int64_t) {
   const double alone = static_cast<double>(win.out[2] - whole) / static_cast<double>(win.out[2]);
   work.lanes = 2 * planes * taps_met(win) * (1 - alone + kAlone * alone);
   const std::int64_t reads = conv.shape.out_channels == 1 ? 1 : 3;  // the gathered plane is written and read
-  work.moved = planes * kFloat * static_cast<double>(reads * conv.shape.window.in_count() + conv.shape.window.out_count());
+  work.move(planes * kFloat * static_cast<double>(reads * conv.shape.window.in_count() + conv.shape.window.out_count()));
   return work;
 }
 

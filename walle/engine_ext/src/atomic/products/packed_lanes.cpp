@@ -187,7 +187,7 @@ Work lanes_work(const ConvProblem& conv, std::int64_t) {
   work.lanes =
       2 * planes *
       (sum * channels * taps_met(shape.window) + kBeginRow * static_cast<double>(shape.window.out[0] * shape.window.out[1]));
-  work.moved = planes * kFloat * static_cast<double>(shape.window.in_count() + shape.window.out_count());
+  work.move(planes * kFloat * static_cast<double>(shape.window.in_count() + shape.window.out_count()));
   if (gathers(shape)) {  // planes are written and read, rows that two bands read twice
     const double twice =
         static_cast<double>(bands.in_rows * shape.window.out[1]) / static_cast<double>(bands.rows * shape.window.in[1]);

@@ -110,7 +110,7 @@ Work lane_sums_work(const ConvProblem& conv, std::int64_t) {
   constexpr double kSumLanes = 6, kFinishPixel = 14;
   Work work;
   work.lanes = 2 * pixels * ((blocks + kSumLanes) * out + kFinishPixel);
-  work.moved = pixels * kFloat * (blocks + 1);
+  work.move(pixels * kFloat * (blocks + 1));
   return work;
 }
 

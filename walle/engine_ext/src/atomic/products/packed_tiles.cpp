@@ -377,15 +377,14 @@ bool is_empty(const ConvShape& shape) noexcept {
   return shape.batch * shape.window.out_count() * shape.in_channels * shape.out_channels * shape.window.in_count() == 0;
 }
 
-// The image, its copy with borders, and the result.
-double moved_bytes(const ConvProblem& conv, const Source& source) {
+// Adds the image, its copy with borders, and the result.
+void move_values(const ConvProblem& conv, const Source& source, Work& work) {
   const ConvShape& shape = conv.shape;
   const auto images = static_cast<double>(shape.batch * kFloat);
   const auto columns = static_cast<double>(conv.blocks_of(conv.channels_out()) * conv.pack());
-  double bytes = images * (columns * static_cast<double>(shape.window.out_count()) +
-                           static_cast<double>(source.planes * shape.window.in_count() * source.channels));
-  if (source.copied) bytes += 2 * images * static_cast<double>(source.planes * source.plane);
-  return bytes;
+  work.move(images * (columns * static_cast<double>(shape.window.out_count()) +
+                      static_cast<double>(source.planes * shape.window.in_count() * source.channels)));
+  if (source.copied) work.move(2 * images * static_cast<double>(source.planes * source.plane));
 }
 
 // Whether a piece's part of A is too large to be near for all panels of weights.
@@ -431,7 +430,7 @@ Work tiles_work(const ConvProblem& conv, std::int64_t order) {
   const std::int64_t rows = order == kImages ? shape.batch : flat ? shape.window.out_count() : shape.window.out[2];
   (kGrain > 1 ? work.pairs : work.panel) = 2 * pixels * columns * depth * tile_excess(conv, rows);
   work.streamed = columns * depth * kFloat / kGrain;
-  work.moved = moved_bytes(conv, source);
+  move_values(conv, source, work);
   if (kGrain == 1 && reads_far(conv, source)) {
     // What is read again from beyond the near cache, A for each panel of weights or the weights for each piece, takes a third of
     // its time: the rest is read while the tile kernel computes.
@@ -513,7 +512,7 @@ Work group_tiles_work(const ConvProblem& conv, std::int64_t) {
   work.panel = 2 * static_cast<double>(conv.shape.batch * conv.shape.window.out_count()) * weights *
                tile_excess(conv, is_flat(conv.shape, source) ? conv.shape.window.out_count() : conv.shape.window.out[2]);
   work.streamed = weights * kFloat;
-  work.moved = moved_bytes(conv, source);
+  move_values(conv, source, work);
   return work;
 }
 

@@ -290,7 +290,7 @@ Work strassen_work(const LinearProblem& problem, std::int64_t levels) {
   work.panel = 2 * rows * depth * columns * static_cast<double>(power(kProducts, levels)) / static_cast<double>(power(8, levels));
   work.streamed =
       depth * columns * kFloat * static_cast<double>(power(kProducts, levels)) / static_cast<double>(power(4, levels));
-  work.moved = rows * (depth + columns) * kFloat;
+  work.move(rows * (depth + columns) * kFloat);
   // Each quarter is read and written whole, one after the other: no cache near the core holds one until its next use.
   for (std::int64_t level = 0; level < levels; ++level) {
     work.far += 12 * rows * depth * kFloat * part(level);

@@ -300,8 +300,8 @@ Work winograd_work(const ConvProblem& conv, std::int64_t unit) {
   work.streamed = real(weights > kCacheBytes - kBatchBytes ? weights * tiling.batches() : weights);
   // V and M are written and read, the image and the result once.
   const ConvShape& shape = conv.shape;
-  work.moved = 2 * tiles * real(tiling.tile_bytes()) +
-               real(shape.batch) * sizeof(float) * (in * real(shape.window.in_count()) + out * real(shape.window.out_count()));
+  work.moved = 2 * tiles * real(tiling.tile_bytes());
+  work.move(real(shape.batch) * sizeof(float) * (in * real(shape.window.in_count()) + out * real(shape.window.out_count())));
   return work;
 }
 

@@ -1,0 +1,10 @@
+// Work of an element by kernels that pass over values once: functions that take more operations than a move, and rows.
+#pragma once
+#include <string_view>
+
+namespace walle {
+
+// Return the lane operations for one element of an operator's first operand: 0 where they take no longer than moving it.
+double element_operations(std::string_view op) noexcept;
+
+}  // namespace walle
