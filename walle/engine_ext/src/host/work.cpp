@@ -86,7 +86,12 @@ Work work_of(const Program& program, const ProgramOp& op, bool packed) {
   work.move(values - weights);
   if (name == "PoolMax" || name == "PoolMean" || name == "PoolSum") add_pooling(op, shape(op.output), packed, work);
   const double size = item(op.output) / sizeof(float);
-  if (!op.inputs.empty() && op.inputs[0] >= 0) work.lanes += element_operations(name) * count(op.inputs[0]) * std::max(1.0, size);
+  if (!op.inputs.empty() && op.inputs[0] >= 0) {
+    const double elements = count(op.inputs[0]);
+    work.lanes += element_operations(name) * elements * std::max(1.0, size);
+    if (!shape(op.inputs[0]).empty())
+      work.moved += row_bytes(name) * elements / std::max<double>(1, static_cast<double>(shape(op.inputs[0]).back()));
+  }
   if (op.op->is(Family::reduce) || op.op->is(Family::mean)) {
     constexpr double kPackedSums = 10;  // operations of an element: a plane is a few sums, each of which waits for the last one
     work.lanes += (packed ? kPackedSums : 2) * count(op.inputs[0]);
