@@ -144,9 +144,9 @@ class Lister {
   }
 
   void list_following(const ProgramOp& op, Alternatives& found) {
-    found.ways.push_back({quantised(rates_.us(work_of(program_, op)))});
+    found.ways.push_back({quantised(rates_.us(work_of(program_, op, table_)))});
     if (!packs_ || !can_follow_packed(program_, packing_, op, found.sources)) return;
-    Alternative way{packed_us(op, rates_.us(work_of(program_, op, true))), Form::packed, Form::packed, Form::packed};
+    Alternative way{packed_us(op, rates_.us(work_of(program_, op, table_, true))), Form::packed, Form::packed, Form::packed};
     way.follows = true;
     found.ways.push_back(way);
   }

@@ -66,7 +66,7 @@ bool HostKernels::can_run(const Program& program) const {
 }
 
 double HostKernels::predict_us(const Program& program, const ProgramOp& op) const {
-  return quantised(program_rates(program, table_).us(work_of(program, op)));
+  return quantised(program_rates(program, table_).us(work_of(program, op, table_)));
 }
 
 std::shared_ptr<const Step> HostKernels::make_step(const ProgramOp& op, std::span<const Layout> inputs,

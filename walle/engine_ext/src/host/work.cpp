@@ -8,6 +8,7 @@
 #include "atomic/recurrent.h"
 #include "graph/index.h"
 #include "host/problems.h"
+#include "kernels/bytes.h"
 
 namespace walle {
 
@@ -37,6 +38,13 @@ void add_movement(const ProgramOp& op, double item, Work& work) {
   work.moved += alone * kAloneBytes + rows * kRowBytes;
 }
 
+// Return the products of bytes in the time of one of the tile kernel (Emerald Rapids): VNNI sums four at once, others widen
+// first.
+double byte_products(const Table& table) {
+  const Bytes& kernels = bytes(table);
+  return (kernels.name.ends_with("VNNI") ? 4 : 1.13) * static_cast<double>(kernels.pack) / static_cast<double>(table.pack);
+}
+
 // Adds the taps of a pooling. In the plain layout, a tap joins a row of a plane to the result; one by one where strides are
 // not 1.
 void add_pooling(const ProgramOp& op, const Dims& result, bool packed, Work& work) {
@@ -57,8 +65,7 @@ void add_pooling(const ProgramOp& op, const Dims& result, bool packed, Work& wor
 
 }  // namespace
 
-Work work_of(const Program& program, const ProgramOp& op, bool packed) {
-  constexpr double kBytesOfElement = 4;  // products of bytes in one operation of the tile kernel
+Work work_of(const Program& program, const ProgramOp& op, const Table& table, bool packed) {
   const auto value = [&](int index) -> const ProgramValue& { return program.values[at(index)]; };
   const auto shape = [&](int index) -> const Dims& { return value(index).shape; };
   const auto count = [&](int index) { return static_cast<double>(element_count(shape(index))); };
@@ -79,7 +86,7 @@ Work work_of(const Program& program, const ProgramOp& op, bool packed) {
   if (name == "MatMul") work.panel = 2.0 * count(op.output) * static_cast<double>(shape(op.inputs[0]).back());
   if (is_integer_product(op)) {
     const double columns = std::max<double>(1, static_cast<double>(shape(op.output).back()));
-    work.panel = 2.0 * count(op.output) * count(op.inputs[1]) / columns / kBytesOfElement;
+    work.panel = 2.0 * count(op.output) * count(op.inputs[1]) / columns / byte_products(table);
     weights = bytes(op.inputs[1]);
     work.streamed = weights;
   }

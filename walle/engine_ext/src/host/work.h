@@ -6,7 +6,7 @@
 namespace walle {
 
 // Return the work of an op that has one algorithm, on plain values or on packed ones.
-Work work_of(const Program& program, const ProgramOp& op, bool packed = false);
+Work work_of(const Program& program, const ProgramOp& op, const Table& table, bool packed = false);
 
 // Return the rates of an instruction set for a program, by its weights: the constant second operands of its operators.
 Rates program_rates(const Program& program, const Table& table);
