@@ -32,6 +32,7 @@ from benchmarks.primitives.data import Data, samples  # noqa: E402
 from benchmarks.primitives.networks import NETWORKS  # noqa: E402
 from benchmarks.primitives.selection import Selected, profiled, select  # noqa: E402
 from benchmarks.primitives.transfer import FRACTIONS, transfers  # noqa: E402
+from walle.engine_ext import rates  # noqa: E402
 from walle.engine_ext.search.baselines import LinearModel, TreeModel  # noqa: E402
 from walle.engine_ext.search.profiling import RUNS  # noqa: E402
 from walle.search import PerformanceModel  # noqa: E402
@@ -68,6 +69,7 @@ def accuracy(models: dict[str, Any], test: Data) -> tuple[dict[str, Regret], dic
 
 
 def selections(names: list[str], backend: str, model: PerformanceModel, data: Data, runs: int) -> list[Selected]:
+    rates.use_saved()  # set before the first network is profiled: one condition for all
     found = []
     for name in names:
         _progress(f"profiling the layers of {name}")

@@ -85,10 +85,12 @@ def forward(
         due_s = [path.on_the_way[0][0] for path in paths.values() if path.on_the_way]
         timeout_s = max(0.0, min(due_s) - time.monotonic()) if due_s else None
         readable, _, _ = select.select([device, cloud, stop], [], [], timeout_s)
-        for file in paths.keys() & readable:
-            paths[file].read()
-        if stop in readable and len(readable) == 1:  # what came before the stop is read and counted
+        if stop in readable:
+            for path in paths.values():  # what came before the stop counts
+                path.read()
             return {"up": up.counts(), "down": down.counts()}
+        for file in readable:
+            paths[file].read()
         for path in paths.values():
             path.write_due()
 

@@ -17,7 +17,6 @@ from walle.engine_ext import _core
 from walle.engine_ext.search.layers import Layer
 from walle.engine_ext.search.profiling import profile_layers
 from walle.engine_ext.search.samples_file import Sample
-from walle.engine_ext.session import Session
 from walle.search import PerformanceModel, solve_pbqp
 
 _ROUNDS = 15
@@ -132,7 +131,6 @@ def latencies(
     """
     model = network.to_bytes()
     x = np.random.default_rng(1).standard_normal((1, *_shape(network)), np.float32)
-    Session(model, backend=backend)  # reads the rates that the user has saved
     sessions = [_core.Session(model, backend, algorithms=dict(one)) for one in selections]
     plans = [_chosen(session) for session in sessions]
     places = [plans.index(plan) for plan in plans]

@@ -47,7 +47,9 @@ class ArenaKernels final : public KernelSet {
     return selection;
   }
   void apply(Program&, const PrimitiveSelection&, PackedWeights&) const override {}
-  double predict_us(const Program&, const ProgramOp&) const override { return 1; }
+  std::vector<double> predict_rasters(const Program& program) const override {
+    return std::vector<double>(program.ops.size(), 1);
+  }
   std::shared_ptr<const Step> make_step(const ProgramOp& op, std::span<const Layout> inputs,
                                         const TensorType& result) const override;
 

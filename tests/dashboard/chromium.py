@@ -125,7 +125,7 @@ class Page:
     async def slow(self, delays_s: dict[str, float | None]) -> None:
         """Let each request whose address has one of these texts wait that long, or fail where it has None.
 
-        It takes the place of what an earlier call said.
+        Replaces the delays of an earlier call.
         """
         self._slow = delays_s
         if delays_s:

@@ -1,4 +1,4 @@
-"""A test of this run once more, in a process where nothing runs beside it."""
+"""One test of a run again, in its own process."""
 
 import os
 import subprocess

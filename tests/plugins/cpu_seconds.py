@@ -75,7 +75,6 @@ class _Spent:
             spent: dict[str, Any] = dict(report.user_properties)
             self._spent[report.nodeid] = spent.get("cpu_s", 0.0)
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._repeats:
             self._repeat(session.config)

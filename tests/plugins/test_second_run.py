@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugins.test_cpu_seconds import BUSY
+
 ROOT = Path(__file__).parents[2]
 # A second run does not get pytest's own environment, of which this variable is one.
 BESIDE = "'PYTEST_BESIDE' not in os.environ"
@@ -49,6 +51,21 @@ def test_one_that_passes_alone_is_named_with_its_first_failure(
 )
 def test_otherwise_the_run_fails(tmp_path: Path, text: str, options: list[str]) -> None:
     assert run(tmp_path, text, *options).returncode == 1
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "a worker"])
+def test_a_test_above_the_limit_of_cpu_seconds_fails_the_run_of_a_flaky_one(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    limit = ["-p", "tests.plugins.cpu_seconds", "--cpu-limit=0.1", "--cpu-alone"]
+    done = run(tmp_path, FLAKY + BUSY, *limit, "--second-run=1", *workers)
+    assert "FLAKY" in done.stdout
+    assert done.returncode == 1, done.stdout
+
+
+def test_one_that_is_skipped_alone_has_not_passed(tmp_path: Path) -> None:
+    skipped = f"import os, pytest\ndef test_skipped():\n    if {BESIDE}: pytest.skip()\n    assert False\n"
+    assert run(tmp_path, skipped, "--second-run=1").returncode == 1
 
 
 def test_a_file_that_cannot_be_collected_fails_the_run(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class Calibration:
         self._path = path
         self._slices: Slices = {name: [] for name in backends}
         self.measured_s = 0.0
-        self.profiled_s = 0.0  # seconds of profiling primitives, for a performance model
+        self.profiled_s = dict[str, float]()  # seconds of profiling primitives by backend, for a performance model
         self._load()
 
     def measure(self, total_s: float, on_progress: Callable[[float], None] = lambda _measured_s: None) -> None:
@@ -58,13 +58,13 @@ class Calibration:
         finally:
             self._keep()
 
-    def keep_profiled(self, seconds: float) -> None:
+    def keep_profiled(self, backend: str, seconds: float) -> None:
         """Write the seconds of profiling to the file, so that an interrupted calibration goes on with the time left.
 
         Raises:
             OSError: the file cannot be written.
         """
-        self.profiled_s = seconds
+        self.profiled_s[backend] = seconds
         self._keep()
 
     def rates(self) -> Rates:
@@ -99,7 +99,7 @@ class Calibration:
         if any(content.get(key) != value for key, value in identity().items()):
             return  # another machine's, in a home folder that several share, or another version's
         self._slices = {name: content["slices"].get(name, []) for name in self._slices}
-        self.measured_s, self.profiled_s = float(content["measured_s"]), float(content.get("profiled_s", 0.0))
+        self.measured_s, self.profiled_s = float(content["measured_s"]), dict(content.get("profiled_s", {}))
 
 
 def _median(values: list[float]) -> float:
@@ -108,7 +108,8 @@ def _median(values: list[float]) -> float:
 
 def _check(content: Any) -> None:
     fits = isinstance(content, dict) and content.get("format") == _FORMAT and _is_positive(content.get("measured_s"))
-    fits = fits and (content.get("profiled_s", 0) == 0 or _is_positive(content["profiled_s"]))
+    profiled = content.get("profiled_s", {}) if fits else None
+    fits = fits and isinstance(profiled, dict) and all(map(_is_positive, profiled.values()))
     slices = content.get("slices") if fits else None
     if not isinstance(slices, dict) or not all(
         isinstance(some, list) and all(map(_is_slice, some)) for some in slices.values()

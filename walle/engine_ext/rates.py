@@ -204,8 +204,13 @@ def use_saved() -> None:
         _LOG.warning("%s is ignored: %s; write a new one with: walle model calibrate", path, error)
         return
     try:
-        for backend, model in read_models(path).items():
+        models = read_models(path)
+    except ValueError as error:
+        _LOG.warning("the performance models in %s are ignored: %s", path, error)
+        return
+    for backend, model in models.items():
+        try:
             if backend in available:
                 _core.set_performance_model(backend, model)
-    except (ValueError, BackendError) as error:
-        _LOG.warning("a performance model in %s is ignored: %s", path, error)
+        except BackendError as error:
+            _LOG.warning("the performance model of %s in %s is ignored: %s", backend, path, error)

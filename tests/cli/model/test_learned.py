@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import walle
+from tests.engine_ext.search.constant_model import constant_model
 from walle.cli import app
 from walle.engine_ext import _core, calibration, rates
 from walle.engine_ext.search import model_calibration
@@ -104,6 +105,26 @@ def test_few_layers_give_no_model_and_the_next_run_adds_layers(cache: Path, monk
     assert [one.layer for one in SampleSet.read(model_calibration.samples_path(BACKEND)).samples] == SIZES
 
 
+def test_a_model_that_was_installed_stays_where_none_is_fitted(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, -1.0)
+    monkeypatch.setattr(model_calibration, "_AT_ONCE", 8)
+    known = {BACKEND: constant_model({"direct(0)": 1.0})}
+    rates.save({BACKEND: _core.rates(BACKEND)}, cache, known)
+    assert not run("--learned", "--minutes", "0.00001")["learned"][BACKEND]["saved"]
+    assert rates.read_models(cache) == known
+
+
+def test_broken_samples_of_another_backend_stop_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, -1.0)
+    other = next(one.name for one in walle.backends() if one.available and one.name != BACKEND)
+    path = model_calibration.samples_path(other)
+    path.parent.mkdir(parents=True)
+    path.write_text("nothing\n")
+    found = run(*SHORT)["learned"]
+    assert found[BACKEND]["saved"]
+    assert str(path) in found[other]["text"]
+
+
 def test_samples_of_another_seed_are_continued_and_of_another_version_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, -1.0)
     monkeypatch.setattr(model_calibration, "_AT_ONCE", 8)
@@ -129,7 +150,7 @@ def test_an_interrupted_run_is_continued_with_the_time_left(cache: Path, monkeyp
     assert "stopped while profiling; the next calibration with --learned continues from here" in result.stderr
     assert rates.read(cache)  # the rates were measured before
     slices = cache.with_name("calibration.json")
-    slices.write_text(json.dumps(json.loads(slices.read_bytes()) | {"profiled_s": 1e6}))
+    slices.write_text(json.dumps(json.loads(slices.read_bytes()) | {"profiled_s": {BACKEND: 1e6}}))
     monkeypatch.setattr(model_calibration, "profile_layers", stop)
     assert run("--learned")["learned"][BACKEND]["layers"] == 0  # no time is left
     assert not slices.exists()

@@ -31,7 +31,7 @@ def calibrate(
         typer.Option(
             min=0,
             max=_MOST_MINUTES,
-            help="How long to measure; by default a few seconds, 10 minutes with --learned. Ctrl-C loses seconds.",
+            help="How long to measure; by default seconds, 10 minutes with --learned. Ctrl-C loses a minute at most.",
         ),
     ] = None,
     learned: Annotated[
@@ -76,9 +76,8 @@ def calibrate(
         _save(found, path)
         report["measured_s"] = calibration.measured_s
         if learned:
-            models = learn(
-                calibration, found, _LEARNED_MINUTES if minutes is None else minutes, report, as_json=as_json
-            )
+            minutes = _LEARNED_MINUTES if minutes is None else minutes
+            models = learn(calibration, found, minutes, report, _saved_models(path), as_json=as_json)
             _save(found, path, models)
         calibration.remove()
     if output is not None:

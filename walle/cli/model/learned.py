@@ -17,27 +17,31 @@ def learn(
     rates: dict[str, dict[str, float]],
     minutes: float,
     report: dict[str, Any],
+    saved: dict[str, bytes],
     *,
     as_json: bool,
 ) -> dict[str, bytes]:
     """Return the performance models that pick better than the rates, by backend.
 
     Profiles the backend that models run on until `minutes` have passed, those of an interrupted run included, and fits
-    a model for each backend that has samples. `report["learned"]` gets the scores of each.
+    a model for each backend that has enough samples; of others, the one in `saved` is returned. `report["learned"]`
+    gets the scores of each.
     """
     from walle.engine_ext import _core
     from walle.engine_ext.search import model_calibration
+    from walle.engine_ext.search.samples_file import SamplesFileError
 
     for name, one in rates.items():
         _core.set_rates(name, one)
     _profile(calibration, _core.backend(), 60 * minutes, as_json=as_json)
-    models, report["learned"] = dict[str, bytes](), dict[str, Any]()
+    models, report["learned"] = dict(saved), dict[str, Any]()
     for name in rates:
         path = model_calibration.samples_path(name)
         try:
             samples = model_calibration.read_samples(name, path)
-        except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror or error}") from error
+        except (OSError, SamplesFileError) as error:  # other backends are learned nevertheless
+            report["learned"][name] = {"layers": 0, "saved": False, "text": f"{name}: no model: {error}"}
+            continue
         if samples is None:
             continue
         if len(samples) < model_calibration.FEWEST_LAYERS:
@@ -46,6 +50,7 @@ def learn(
             continue
         with interruptible(f"learning; the next calibration with --learned continues with {path}"):
             found = model_calibration.fit(name, samples)
+        models.pop(name, None)
         if found.is_better:
             models[name] = found.model
         report["learned"][name] = _scores(name, found)
@@ -56,6 +61,7 @@ def _profile(calibration: "Calibration", backend: str, total_s: float, *, as_jso
     from walle.engine_ext.search import model_calibration
 
     path = model_calibration.samples_path(backend)
+    passed_s = calibration.profiled_s.get(backend, 0.0) if path.exists() else 0.0
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     hidden = as_json or not progress_console.is_terminal
     with (
@@ -65,11 +71,11 @@ def _profile(calibration: "Calibration", backend: str, total_s: float, *, as_jso
         bar = progress.add_task(f"profiling {backend}", total=total_s)
 
         def keep(seconds: float) -> None:
-            calibration.keep_profiled(seconds)
+            calibration.keep_profiled(backend, seconds)
             progress.update(bar, completed=seconds)
 
         try:
-            model_calibration.profile(backend, path, total_s, passed_s=calibration.profiled_s, on_layers=keep)
+            model_calibration.profile(backend, path, total_s, passed_s=passed_s, on_layers=keep)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from error
 

@@ -67,7 +67,8 @@ def profile(
     """Profile further layers and append them to the file, until `total_s` seconds have passed.
 
     `passed_s` are those of an earlier run, which count. `on_layers` is called with the seconds so far after some
-    layers. What was measured is in the file, also where an exception, such as that of Ctrl-C, ends this.
+    layers. What was measured is in the file but for the last 16 layers, also where an exception, such as that of
+    Ctrl-C, ends this.
 
     Raises:
         SamplesFileError: the file is broken, in use, or was measured on another CPU or by another engine version.
@@ -117,8 +118,12 @@ def fit(backend: str, samples: Sequence[Sample]) -> ModelFit:
     by_rates = [costs_by_rates(sample.layer, backend) for sample in held_out]
     rows = _core.predicted_times(data, [sample.layer for sample in held_out]).tolist()
     predicted = [dict(zip(names, row, strict=True)) for row in rows]
-    filled = [_filled(*pair) for pair in zip(predicted, by_rates, strict=True)]
-    return ModelFit(data, len(samples), len(held_out), _score(held_out, by_rates), _score(held_out, filled))
+    numbers = list(zip(*layers, strict=True))
+    weighed = [
+        _weighed(times, rates) if _is_within(sample.layer, numbers) else rates
+        for sample, times, rates in zip(held_out, predicted, by_rates, strict=True)
+    ]
+    return ModelFit(data, len(samples), len(held_out), _score(held_out, by_rates), _score(held_out, weighed))
 
 
 def _head(backend: str) -> SamplesHead:
@@ -146,11 +151,17 @@ def costs_by_rates(layer: Layer, backend: str) -> dict[str, float]:
     return {f"{name}({parameter})": us for name, parameter, us in candidates}
 
 
-def _filled(predicted: Mapping[str, float], by_rates: Mapping[str, float]) -> dict[str, float]:
-    """Return the costs as sessions weigh them: those by rates, scaled, of primitives that the model does not have."""
-    ratios = sorted(predicted[name] / us for name, us in by_rates.items() if name in predicted)
+def _is_within(layer: Layer, numbers: Sequence[Sequence[int]]) -> bool:
+    """Return whether the layer is in the range of others, whose k, c, im, s and f these are; sessions ask no other."""
+    return all(min(known) <= one <= max(known) for one, known in zip(layer, numbers, strict=True))
+
+
+def _weighed(predicted: Mapping[str, float], by_rates: Mapping[str, float]) -> dict[str, float]:
+    """Return the costs as sessions weigh them: those by rates, scaled, of primitives without a prediction."""
+    known = {name: predicted[name] for name in by_rates if math.isfinite(predicted.get(name, math.nan))}
+    ratios = sorted(us / by_rates[name] for name, us in known.items())
     ratio = ratios[len(ratios) // 2] if ratios else 1.0
-    return {name: predicted.get(name, us * ratio) for name, us in by_rates.items()}
+    return {name: known.get(name, us * ratio) for name, us in by_rates.items()}
 
 
 def _score(samples: Sequence[Sample], predicted: Times) -> Score:

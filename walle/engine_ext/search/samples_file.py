@@ -141,7 +141,7 @@ def _resumed(path: Path, handle: int, head: SamplesHead) -> list[Sample]:
         os.lseek(handle, whole_bytes, os.SEEK_SET)
         return samples
     if not _head_bytes(head).startswith(data):
-        raise SamplesFileError(path, "is not a file of samples; give another --output")
+        raise SamplesFileError(path, "is not a file of samples; move it away, or give another --output")
     os.ftruncate(handle, 0)
     write_all(handle, _head_bytes(head))
     return []
@@ -155,7 +155,11 @@ def _check_same(path: Path, found: SamplesHead, head: SamplesHead) -> None:
     for field in SamplesHead._fields:
         was, now = getattr(found, field), getattr(head, field)
         if was != now:
-            advice = f"give --seed {was}, or another --output" if field == "seed" else "give another --output"
+            advice = (
+                f"give --seed {was}, or another --output"
+                if field == "seed"
+                else "move it away, or give another --output"
+            )
             raise SamplesFileError(path, f"was measured with {field} {was!r}, this run has {now!r}; {advice}")
 
 

@@ -4,14 +4,14 @@ namespace walle {
 
 namespace {
 
-struct Function {
+struct OperatorTime {
   std::string_view name;
-  double time;
+  double time;  // unit of the table
 };
 
 // Time of an element beyond that of moving it, in lane operations: measured on values of 4096 to 196608 elements (Emerald Rapids,
 // avx512; avx2 and scalar need as many to within a half).
-constexpr Function kFunctions[] = {
+constexpr OperatorTime kFunctions[] = {
     // Functions of one vector.
     {"Exp", 15},
     {"Expm1", 30},
@@ -46,18 +46,19 @@ constexpr Function kFunctions[] = {
 };
 
 // Time of beginning a row and of joining its lanes, in bytes moved (64 rows of 64 elements, avx512).
-constexpr Function kRows[] = {{"Softmax", 2500}, {"LogSoftmax", 3200}, {"LayerNormalization", 1300}, {"RMSNormalization", 1000}};
+constexpr OperatorTime kRows[] = {
+    {"Softmax", 2500}, {"LogSoftmax", 3200}, {"LayerNormalization", 1300}, {"RMSNormalization", 1000}};
 
 }  // namespace
 
 double element_operations(std::string_view op) noexcept {
-  for (const Function& one : kFunctions)
+  for (const OperatorTime& one : kFunctions)
     if (one.name == op) return one.time;
   return 0;
 }
 
 double row_bytes(std::string_view op) noexcept {
-  for (const Function& one : kRows)
+  for (const OperatorTime& one : kRows)
     if (one.name == op) return one.time;
   return 0;
 }

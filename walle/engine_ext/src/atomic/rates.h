@@ -29,7 +29,7 @@ struct Work {
   double retained = 0;  // bytes of values that do not fit, which are near at the next use unless weights pass between
 
   // Adds the reading and writing of values, `bytes` in all. Of values that just do not fit, most is still near
-  // at the next use; of eight times as much, nothing (depthwise convolutions of 1.2 to 18 MB).
+  // at the next use; of nine times as much, nothing (depthwise convolutions of 1.2 to 18 MB).
   void move(double bytes) noexcept {
     const double beyond = bytes * std::clamp((bytes / kNearBytes - 1) / 8, 0.0, 1.0);
     far += beyond;

@@ -15,12 +15,13 @@ namespace {
 
 class Lister {
  public:
-  Lister(const Program& program, const Table& table, const Packing& packing, const Forced& forced, const LearnedCosts& learned)
+  Lister(const Program& program, const Table& table, const Packing& packing, const Forced& forced, const Rates& rates,
+         const LearnedCosts& learned)
       : program_(program),
         table_(table),
         packing_(packing),
         forced_(forced),
-        rates_(program_rates(program, table)),
+        rates_(rates),
         learned_(learned),
         source_(program.values.size(), -1) {}
 
@@ -187,8 +188,8 @@ class Lister {
 }  // namespace
 
 std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
-                                            const Forced& forced, const LearnedCosts& learned) {
-  return Lister(program, table, packing, forced, learned).run();
+                                            const Forced& forced, const Rates& rates, const LearnedCosts& learned) {
+  return Lister(program, table, packing, forced, rates, learned).run();
 }
 
 }  // namespace walle

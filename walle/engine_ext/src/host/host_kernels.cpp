@@ -65,8 +65,11 @@ bool HostKernels::can_run(const Program& program) const {
   });
 }
 
-double HostKernels::predict_us(const Program& program, const ProgramOp& op) const {
-  return quantised(program_rates(program, table_).us(work_of(program, op, table_)));
+std::vector<double> HostKernels::predict_rasters(const Program& program) const {
+  const Rates rates = program_rates(program, table_);
+  std::vector<double> us;
+  for (const ProgramOp& op : program.ops) us.push_back(op.is_raster() ? quantised(rates.us(work_of(program, op, table_))) : 0);
+  return us;
 }
 
 std::shared_ptr<const Step> HostKernels::make_step(const ProgramOp& op, std::span<const Layout> inputs,

@@ -36,7 +36,7 @@ class LearnedCosts;  // host/learned_costs.h
 
 // Return the alternatives of every op of a program. Throws Error (model) for a forced algorithm that is not a candidate.
 std::vector<Alternatives> list_alternatives(const Program& program, const Table& table, const Packing& packing,
-                                            const Forced& forced, const LearnedCosts& learned);
+                                            const Forced& forced, const Rates& rates, const LearnedCosts& learned);
 
 struct HostSelection final : PrimitiveSelection {
   struct Choice {

@@ -50,7 +50,7 @@ double change_by_rates_us(const Dims& plain, const Packing& packing, const Rates
   return rates.us(layout_work(count, count / plain[1] * packing.blocks_of(plain[1]) * packing.pack()));
 }
 
-LearnedCosts::LearnedCosts(const Program& program, const Table& table, const Packing& packing)
+LearnedCosts::LearnedCosts(const Program& program, const Table& table, const Packing& packing, const Rates& rates)
     : program_(program), model_(performance_model(table.name)) {
   if (model_ == nullptr) return;
   for (const ProgramOp& op : program.ops) {
@@ -63,7 +63,7 @@ LearnedCosts::LearnedCosts(const Program& program, const Table& table, const Pac
   }
   for (const ProgramValue& value : program.values) values_.push_back(row_of(changed_layer(value)));
   us_ = model_->predict(layers_);
-  change_ratio_ = change_ratio_of(table, packing);
+  change_ratio_ = change_ratio_of(packing, rates);
 }
 
 void LearnedCosts::replace(const ProgramOp& op, Alternatives& found) const {
@@ -80,7 +80,7 @@ void LearnedCosts::replace(const ProgramOp& op, Alternatives& found) const {
   std::vector<double> predicted, ratios;
   for (const Alternative& way : found.ways) {
     const std::string name = std::string(way.algorithm()) + "(" + std::to_string(way.parameter) + ")";
-    predicted.push_back(reads_as_profiled(way) ? us(row, name) : NAN);
+    predicted.push_back(reads_as_profiled(way) ? predicted_us(row, name) : NAN);
     if (std::isfinite(predicted.back()) && way.us > 0) ratios.push_back(predicted.back() / way.us);
   }
   if (ratios.empty()) return;
@@ -95,7 +95,7 @@ void LearnedCosts::replace(const ProgramOp& op, Alternatives& found) const {
 
 double LearnedCosts::change_us(int value, Form to, double rates_us) const {
   if (values_.empty()) return quantised(rates_us);
-  const double predicted = us(values_[at(value)], to == Form::packed ? "pack" : "unpack");
+  const double predicted = predicted_us(values_[at(value)], to == Form::packed ? "pack" : "unpack");
   return quantised(std::isfinite(predicted) ? predicted : rates_us * change_ratio_);
 }
 
@@ -107,20 +107,19 @@ int LearnedCosts::row_of(const std::optional<ConvLayer>& layer) {
   return found->second;
 }
 
-double LearnedCosts::us(int row, const std::string& primitive) const {
+double LearnedCosts::predicted_us(int row, const std::string& primitive) const {
   const std::vector<std::string>& names = model_->primitives();
   const auto column = std::find(names.begin(), names.end(), primitive);
   if (row < 0 || column == names.end()) return NAN;
   return us_[at(row) * names.size() + static_cast<std::size_t>(column - names.begin())];
 }
 
-double LearnedCosts::change_ratio_of(const Table& table, const Packing& packing) const {
-  const Rates given = rates(table);
+double LearnedCosts::change_ratio_of(const Packing& packing, const Rates& rates) const {
   std::vector<double> ratios;
   for (std::size_t value = 0; value < values_.size(); ++value)
     for (const char* change : {"pack", "unpack"})
-      if (const double predicted = us(values_[value], change); std::isfinite(predicted))
-        ratios.push_back(predicted / change_by_rates_us(program_.values[value].shape, packing, given));
+      if (const double predicted = predicted_us(values_[value], change); std::isfinite(predicted))
+        ratios.push_back(predicted / change_by_rates_us(program_.values[value].shape, packing, rates));
   return ratios.empty() ? 1 : median(std::move(ratios));
 }
 

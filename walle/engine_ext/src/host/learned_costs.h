@@ -15,7 +15,8 @@ double change_by_rates_us(const Dims& plain, const Packing& packing, const Rates
 // and where it covers no convolution.
 class LearnedCosts {
  public:
-  LearnedCosts(const Program& program, const Table& table, const Packing& packing);
+  // `rates` are those of the program (host/work.h).
+  LearnedCosts(const Program& program, const Table& table, const Packing& packing, const Rates& rates);
 
   // Replaces the costs by rates of an op of the program, where the model covers its layer and knows a primitive of it. Another
   // primitive's cost becomes that by rates, multiplied by the median ratio of model to rates, so that all can be compared.
@@ -29,8 +30,8 @@ class LearnedCosts {
   // Return the row of predictions of a layer, a new one at its first use; -1 for a layer that the model does not cover.
   int row_of(const std::optional<ConvLayer>& layer);
   // Return a prediction; NaN for row -1 and a primitive that the model does not have.
-  double us(int row, const std::string& primitive) const;
-  double change_ratio_of(const Table& table, const Packing& packing) const;
+  double predicted_us(int row, const std::string& primitive) const;
+  double change_ratio_of(const Packing& packing, const Rates& rates) const;
 
   const Program& program_;
   std::shared_ptr<const PerformanceModel> model_;

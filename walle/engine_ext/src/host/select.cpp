@@ -261,15 +261,16 @@ class Problem {
 
 std::unique_ptr<const PrimitiveSelection> HostKernels::select(const Program& program, const Forced& forced) const {
   const Packing packing(table_.pack);
-  const LearnedCosts learned(program, table_, packing);
-  std::vector<Alternatives> alternatives = list_alternatives(program, table_, packing, forced, learned);
+  const Rates rates = program_rates(program, table_);
+  const LearnedCosts learned(program, table_, packing, rates);
+  std::vector<Alternatives> alternatives = list_alternatives(program, table_, packing, forced, rates, learned);
   auto selection = std::make_unique<HostSelection>();
   selection->source = rates_source(table_);
   selection->is_learned = learned.change_ratio() != 1;
   selection->choices.reserve(alternatives.size());
   std::vector<int> choices;
-  std::tie(choices, selection->us) = packs(alternatives) ? Problem(program, alternatives, packing, rates(table_), learned).solve()
-                                                         : cheapest_alone(alternatives);
+  std::tie(choices, selection->us) =
+      packs(alternatives) ? Problem(program, alternatives, packing, rates, learned).solve() : cheapest_alone(alternatives);
   double changes_us = selection->us;
   for (std::size_t i = 0; i < alternatives.size(); ++i) {
     const Alternative& way = alternatives[i].ways[at(choices[i])];

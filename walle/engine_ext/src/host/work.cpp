@@ -107,10 +107,12 @@ Work work_of(const Program& program, const ProgramOp& op, const Table& table, bo
 }
 
 Rates program_rates(const Program& program, const Table& table) {
+  const auto is_product = [](const ProgramOp& op) {
+    return takes_epilogue(op.op->name) || op.op->name == "MatMul" || op.op->name == "RecurrentSteps" || is_integer_product(op);
+  };
   std::vector<int> weights;
   for (const ProgramOp& op : program.ops)
-    if (!op.is_raster() && op.inputs.size() > 1 && op.inputs[1] >= 0 && program.values[at(op.inputs[1])].is_constant())
-      weights.push_back(op.inputs[1]);
+    if (!op.is_raster() && is_product(op) && program.values[at(op.inputs[1])].is_constant()) weights.push_back(op.inputs[1]);
   std::sort(weights.begin(), weights.end());
   double bytes = 0, each = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {

@@ -8,7 +8,7 @@ namespace walle {
 // Return the work of an op that has one algorithm, on plain values or on packed ones.
 Work work_of(const Program& program, const ProgramOp& op, const Table& table, bool packed = false);
 
-// Return the rates of an instruction set for a program, by its weights: the constant second operands of its operators.
+// Return the rates of an instruction set for a program, by its weights: the constant second operands of its products.
 Rates program_rates(const Program& program, const Table& table);
 
 // Return the work of changing a float32 value of `plain` elements between its plain form and a packed one of `packed` elements.

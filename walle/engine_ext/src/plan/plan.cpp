@@ -92,6 +92,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   plan->inputs = std::move(types);
   plan->given = std::move(given);
   plan->rasters_made = program.rasters_made;
+  const std::vector<double> raster_us = kernels.predict_rasters(program);
   std::size_t scratch = 0;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
     const ProgramOp& op = program.ops[i];
@@ -126,7 +127,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     planned.algorithm = command.step->algorithm();
     scratch = std::max(scratch, command.step->scratch_bytes(target.threads));
     planned.candidates = op.candidates;
-    planned.predicted_us = op.is_raster() ? kernels.predict_us(program, op) : op.predicted_us;
+    planned.predicted_us = op.is_raster() ? raster_us[i] : op.predicted_us;
     plan->commands.max_inputs = std::max(plan->commands.max_inputs, command.inputs.size());
     const std::size_t result_bytes = size_bytes({result.dtype, result.shape});
     if (command.output.buffer == MemoryPlan::kArena && result_bytes > plan->largest_bytes) {

@@ -94,7 +94,6 @@ CostGraph::CostGraph(const PbqpProblem& problem) {
   for (int i = 0; i < node_count(); ++i) touch(i);
 }
 
-// Adds the nodes without those choices whose least cost is above the highest cost of another one: most, in a network.
 // Adds the nodes without forbidden choices, after a check of all costs.
 void CostGraph::add_nodes(const PbqpProblem& problem) {
   const double limit = PbqpProblem::kMaxCost / static_cast<double>(problem.costs.size() + problem.edges.size());

@@ -45,7 +45,7 @@ class CostGraph {
 
   // Moves the least cost of each row and column of an edge to its nodes. An edge of which nothing remains is removed.
   void normalise(int edge);
-  // Removes choices that equal a cheaper one of the node in each edge.
+  // Removes choices that equal a cheaper one of the node in each edge, of nodes with many choices.
   void prune_equal(int node);
   // Removes choices for which another one costs at most as much, whatever the neighbours choose; returns whether it removed any.
   // Replaces `known`, the problem's index of a choice, by the other one where it is removed.

@@ -26,26 +26,26 @@ constexpr std::array<Product, 7> kProducts{{{"flops", {1, 1, 0, 0, 2, 2}},
                                             {"reduction", {0, 1, 0, 0, 2, 0}}}};
 constexpr std::size_t kFirstMoved = 1, kLastMoved = 3;  // products that are moved: input, weights, output
 
-struct Numbered {
+struct BaseValue {
   Base base;
   int value;
 };
 // Tiles: the part of whole tiles that a number fills.
-constexpr std::array<Numbered, 13> kTiles{{{kK, 4},
-                                           {kK, 8},
-                                           {kK, 16},
-                                           {kK, 32},
-                                           {kC, 4},
-                                           {kC, 8},
-                                           {kC, 16},
-                                           {kOut, 2},
-                                           {kOut, 4},
-                                           {kOut, 6},
-                                           {kOut, 8},
-                                           {kOut, 16},
-                                           {kIm, 8}}};
+constexpr std::array<BaseValue, 13> kTiles{{{kK, 4},
+                                            {kK, 8},
+                                            {kK, 16},
+                                            {kK, 32},
+                                            {kC, 4},
+                                            {kC, 8},
+                                            {kC, 16},
+                                            {kOut, 2},
+                                            {kOut, 4},
+                                            {kOut, 6},
+                                            {kOut, 8},
+                                            {kOut, 16},
+                                            {kIm, 8}}};
 // Flags: 1 where a number has the value.
-constexpr std::array<Numbered, 5> kFlags{{{kF, 1}, {kF, 3}, {kF, 5}, {kS, 1}, {kS, 2}}};
+constexpr std::array<BaseValue, 5> kFlags{{{kF, 1}, {kF, 3}, {kF, 5}, {kS, 1}, {kS, 2}}};
 
 static_assert(kBases + kProducts.size() + 1 + kTiles.size() + kFlags.size() == kLayerFeatures);
 
