@@ -190,8 +190,9 @@ def main() -> None:
     parser.add_argument(
         "--quantised", action="store_true", help="time the networks quantised to int8, beside walle's float32"
     )
-    parser.add_argument("--plans", action="store_true", help="evaluate the choices of search instead")
-    parser.add_argument("--costs", action="store_true", help="compare predicted with measured costs instead")
+    judged = parser.add_mutually_exclusive_group()
+    judged.add_argument("--plans", action="store_true", help="evaluate the choices of search instead")
+    judged.add_argument("--costs", action="store_true", help="compare predicted with measured costs instead")
     parser.add_argument("--backend", default="auto", help="with --plans, --costs: the backend (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()

@@ -1,5 +1,5 @@
-// Depthwise sums of a row of outputs, tile by tile: an input pixel is loaded once for all outputs of a tile that it meets. The
-// kernel `depthwise` of kernels/table.h has no such tiles, but takes kernels of any shape.
+// Depthwise sums of a row of outputs, tile by tile: an input pixel is loaded once for all outputs of a tile that it meets.
+// `depthwise` of kernels/table.h takes kernels of any shape, and has no tiles.
 #pragma once
 #include "kernels/table.h"
 
