@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.night.cases import at_night
 from walle.base.backoff import LONGEST_ASKED_S, Backoff, Pace, retry_after_s
 
 DEVICES = 10_000
@@ -74,7 +75,7 @@ def attempts_of_a_fleet(outage_s: tuple[float, float], until_s: float, *, asked_
     return requests
 
 
-@pytest.mark.parametrize("asked_s", [0.0, 30.0])
+@pytest.mark.parametrize("asked_s", [0.0, *at_night(30.0)])
 def test_a_fleet_that_comes_back_after_an_outage_does_not_stampede(asked_s: float) -> None:
     usual = DEVICES / INTERVAL_S
     requests = attempts_of_a_fleet((20.0, 520.0), 900.0, asked_s=asked_s, seed=1)

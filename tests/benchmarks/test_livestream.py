@@ -272,6 +272,7 @@ class Given:
             yield item
 
 
+@pytest.mark.night
 @needs_data
 @pytest.mark.asyncio
 async def test_the_baseline_decides_every_second_by_the_apps_own_tasks(tmp_path: Path) -> None:

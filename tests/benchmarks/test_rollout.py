@@ -127,6 +127,7 @@ def test_load_is_that_of_the_devices_that_are_online() -> None:
     assert requests_each_s(fleet, 300.0, sample=400).mean() == pytest.approx(asked.mean(), rel=0.2)
 
 
+@pytest.mark.night
 def test_the_figure_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--devices=30000", "--minutes=20", f"--out={tmp_path}", "--json"])
     found = json.loads(capsys.readouterr().out)

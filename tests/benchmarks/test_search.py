@@ -94,6 +94,7 @@ def samples(count: int, factor: float) -> SampleSet:
     return SampleSet(SamplesHead("a CPU", "avx2", "0.1.0", 5), rows)
 
 
+@pytest.mark.night
 def test_transfer_compares_few_samples_with_all() -> None:
     first, second = (Data.of(samples(60, factor)) for factor in (1.0, 3.0))
     target, test = second.split(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.mqtt_broker import PROGRAM, MqttBroker
 from walle.access.identity.authority import Authority
 from walle.base.address import parse_address
@@ -157,7 +158,7 @@ async def test_messages_of_qos_0_outlive_the_connection_and_others_come_again(
             assert [await anext(messages) for _ in range(5)] == [b"1", b"3", b"5", b"7", b"9"]
 
 
-@pytest.mark.parametrize("way", ["kill", "stop", "freeze"])
+@pytest.mark.parametrize("way", [*at_night("kill", "stop"), "freeze"])
 async def test_a_broker_that_goes_ends_publishing_with_the_cause(
     way: str, broker: MqttBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

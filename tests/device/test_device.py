@@ -438,6 +438,7 @@ async def test_closing_does_not_wait_for_a_cloud_that_is_silent(tmp_path: Path) 
     await server.wait_closed()
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.asyncio
 async def test_kill_9_in_mid_stream_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:

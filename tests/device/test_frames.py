@@ -256,6 +256,7 @@ async def test_equal_frames_are_kept_and_the_longer_history_leaves_frames_out(tm
         assert len(await rig.outputs("sum")) == 4
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.vm_host
 async def test_kill_9_of_a_device_with_frames_and_clicks_does_each_click_once(tmp_path: Path) -> None:
@@ -296,7 +297,7 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("vm_host", [pytest.param(False, id="process"), HOST])
+@pytest.mark.parametrize("vm_host", [pytest.param(False, id="process", marks=pytest.mark.night), HOST])
 async def test_frames_of_runs_that_fail_are_released_at_once(tmp_path: Path, vm_host: bool) -> None:
     """Nothing waits for the collector of cycles: it may come after hundreds of frames, of megabytes each."""
     fails = "def execute(ctx, trigger): raise ValueError('no')"

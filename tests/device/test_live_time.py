@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.offline_device import offline_config
 from walle.base import plain
 from walle.base.clock import ManualClock
@@ -351,7 +352,7 @@ def kill_after(folder: Path, last: int, condition: str = "quiet") -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("last", [50, 91, 99])
+@pytest.mark.parametrize("last", [*at_night(50, 91), 99])
 async def test_a_killed_process_neither_loses_nor_doubles_a_quiet_page(tmp_path: Path, last: int) -> None:
     kill_after(tmp_path, last)
     async with opened(tmp_path, clock=clock_at(20 * last)) as device:
@@ -364,7 +365,7 @@ async def test_a_killed_process_neither_loses_nor_doubles_a_quiet_page(tmp_path:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("last", [5, 70, 99])
+@pytest.mark.parametrize("last", [*at_night(5), 70, *at_night(99)])
 async def test_a_killed_process_neither_loses_nor_doubles_an_event_of_a_window(tmp_path: Path, last: int) -> None:
     kill_after(tmp_path, last, "windows")
     async with opened(tmp_path, MINUTES, clock=clock_at(20 * last)) as device:

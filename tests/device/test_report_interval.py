@@ -86,6 +86,7 @@ def _is_about(pause_s: float, interval_s: float) -> bool:
     return 0.75 * interval_s <= pause_s <= 1.25 * interval_s
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_the_cloud_lengthens_the_interval_and_it_shortens_by_half_at_a_time(
     reporting: tuple[_Cloud, _Reporting],

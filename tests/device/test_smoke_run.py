@@ -93,6 +93,7 @@ async def test_a_version_that_fails_on_the_device_is_refused_there_and_the_old_o
         assert not any((tmp_path / "d0" / "smoke").iterdir())
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_each_user_of_the_smoke_events_begins_with_nothing(tmp_path: Path) -> None:
     main = """\
@@ -227,6 +228,7 @@ async def test_what_a_killed_smoke_run_left_is_removed(tmp_path: Path) -> None:
             assert not (tmp_path / "d0" / "smoke").exists()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_rollback_does_not_wait_for_a_smoke_run(tmp_path: Path) -> None:
     slow = on_device("__import__('time').sleep(60)")
@@ -245,6 +247,7 @@ async def test_a_rollback_does_not_wait_for_a_smoke_run(tmp_path: Path) -> None:
         assert user.has("v1")
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_release_is_simulated_for_the_devices_that_it_is_for(tmp_path: Path) -> None:
     reading = "def execute(ctx, trigger):\n    return [ctx.device['app_version'], ctx.device['performance']]\n"

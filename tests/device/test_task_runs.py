@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.shop_cloud import User, shop_cloud
 from tests.sim.slow_model import slow_model
 from tests.sim.visits import TASK_CONFIG
@@ -36,7 +37,7 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("fault", ["store", "history"])
+@pytest.mark.parametrize("fault", ["store", *at_night("history")])
 async def test_a_device_whose_disk_fails_does_not_leave_a_version_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -91,6 +92,7 @@ def execute(ctx, trigger):
 """
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_no_version_is_left_for_a_model_that_loads_longer_than_the_deadline(tmp_path: Path) -> None:
     config = f'{TASK_CONFIG}[limits]\ndeadline_ms = 100\n[files]\n"resources/slow.walle" = "shared"\n'

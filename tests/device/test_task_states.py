@@ -99,6 +99,7 @@ async def test_a_state_goes_through_upgrade_restart_rollback_and_a_migration_tha
             await device.settled()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_an_upgrade_of_the_state_that_a_run_holds_up_is_not_a_failure_and_comes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -125,6 +126,7 @@ async def test_an_upgrade_of_the_state_that_a_run_holds_up_is_not_a_failure_and_
         assert (totals["installed"], totals["reverted"], totals["rejected"]) == (1, 0, 0)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_version_that_fails_is_left_at_once_though_its_run_waits_for_the_cloud(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
@@ -165,6 +167,7 @@ async def test_a_version_that_fails_is_left_at_once_though_its_run_waits_for_the
         assert found[-1]["state"] == {"visits": before.value["visits"] + 1}
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_task_whose_only_version_fails_keeps_its_state_for_the_next_one(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:

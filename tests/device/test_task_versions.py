@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.device import Device, task_versions
 from walle.engine_ext.vm.vm import VM
@@ -56,7 +57,7 @@ async def install(shop: ShopCloud, device: Device, main: str) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("seconds", [0, 0.5], ids=["quick", "slow"])
+@pytest.mark.parametrize("seconds", [0, *at_night(0.5)], ids=["quick", "slow"])
 async def test_a_version_is_loaded_by_its_check_and_once_where_it_runs(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float
 ) -> None:
@@ -80,6 +81,7 @@ async def test_a_version_is_loaded_by_its_check_and_once_where_it_runs(
     assert not [record for record in caplog.records if record.name == task_versions.__name__]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_version_that_is_left_while_it_is_loaded_holds_nothing_up(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ from packaging.version import Version
 
 import walle
 from tests.engine_ext.hostile_onnx import FILES, HostileFile
+from tests.night.cases import at_night
 from tests.sim.onnx_models import NODE, model
 from walle import onnx_backend
 from walle.engine_ext.conversion import ConvertLimits, convert_bytes
@@ -154,7 +155,7 @@ def many_nodes(count: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("limits", "why"), [(ConvertLimits(cpu_s=1), "CPU time"), (ConvertLimits(wall_s=0.5), "0.5 s")]
+    ("limits", "why"), [*at_night((ConvertLimits(cpu_s=1), "CPU time")), (ConvertLimits(wall_s=0.5), "0.5 s")]
 )
 def test_time_beyond_the_limit_is_refused(tmp_path: Path, limits: ConvertLimits, why: str) -> None:
     (tmp_path / "m.onnx").write_bytes(many_nodes(20_000))

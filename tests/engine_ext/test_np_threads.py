@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.night.cases import at_night
 from walle import np as wnp
 from walle.engine_ext.errors import DTypeError
 
@@ -60,7 +61,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("name", ["unique", "unique rows", "suppression", "sort", "argsort", "partition"])
+@pytest.mark.parametrize("name", [*at_night("unique", "suppression", "argsort", "partition"), "unique rows", "sort"])
 def test_a_sort_of_numbers_that_a_thread_changes_keeps_to_its_memory(name: str) -> None:
     run = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(SORTS), name], capture_output=True, text=True, check=False, timeout=120

@@ -243,6 +243,7 @@ def _ports() -> dict[str, int]:
     return {name: free_port("127.0.0.1", 0) for name in ("https", "tunnel", "node-1", "node-2", "devices")}
 
 
+@pytest.mark.night
 @without_haproxy
 @pytest.mark.asyncio
 @pytest.mark.timeout(240)

@@ -30,6 +30,7 @@ def of(records: list[AuditRecord], action: str) -> list[AuditRecord]:
     return [record for record in records if record.action == action]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_release_leaves_who_did_what_and_the_numbers_behind_each_decision(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
 
+from tests.night.cases import at_night
 from tests.sim.shop_cloud import ShopCloud, device_config, shop_cloud
 from walle.access.audit import read_records
 from walle.cli import app
@@ -72,7 +73,7 @@ async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("way", ["folder", "http"])
+@pytest.mark.parametrize("way", ["folder", *at_night("http")])
 async def test_a_device_is_enrolled_listed_revoked_and_enrolled_again(commands: Commands, way: str) -> None:
     async def listed() -> dict[str, Any]:
         status, output = await commands.run("list", "--enrolled", *commands.where[way], "--json")

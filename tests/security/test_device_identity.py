@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.night.cases import at_night
 from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.access.audit import read_records
@@ -436,7 +437,7 @@ async def test_a_token_readmits_a_device_that_a_restored_cloud_does_not_know(tmp
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, *at_night(2)])
 async def test_a_revoked_device_is_out_within_5_s_and_keeps_its_tasks(tmp_path: Path, processes: int) -> None:
     async with shop_cloud(tmp_path, tunnel_processes=processes) as shop:
         await shop.push("v1")

@@ -115,6 +115,7 @@ async def test_a_file_is_put_changed_and_removed_without_a_new_version(tmp_path:
         await until(is_deleted)  # the list that does not have it comes first
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_group_has_a_file_which_the_devices_own_goes_before(tmp_path: Path) -> None:
     async with installed(tmp_path, "mine", "other") as (shop, (mine, other)):
@@ -141,6 +142,7 @@ async def test_a_group_has_a_file_which_the_devices_own_goes_before(tmp_path: Pa
         await until_reads(other, None)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_device_of_hundreds_of_tasks_gets_its_groups_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -406,6 +408,7 @@ async def test_a_version_waits_for_the_file_that_it_requires_and_a_lost_one_does
         assert (await shop.releases.get(released))["totals"]["failed"] == 0
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_version_that_waited_for_its_file_is_tried_with_it_before_it_replaces_another(tmp_path: Path) -> None:
     """Its smoke run of when it was pulled said nothing: the runs had no file to read."""

@@ -182,6 +182,7 @@ def test_a_device_joins_over_https(tmp_path: Path, cloud: tuple[Path, dict[str, 
             time.sleep(0.1)
 
 
+@pytest.mark.night
 def test_plain_http_beyond_this_machine_is_warned_of(tmp_path: Path) -> None:
     with Programs() as start:
         ports = ("--http-port=0", "--tunnel-port=0", "--json", "--plain-http")
@@ -348,6 +349,7 @@ def check_coded_files_behind_a_cache(home: CloudHome, http: httpx.Client, prefix
         assert ("content-encoding" not in whole.headers, whole.content) == (True, new)
 
 
+@pytest.mark.night
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
 def test_the_manuals_nginx_ends_tls_and_keeps_files_by_their_sha256(tmp_path: Path) -> None:
     with Programs() as start:

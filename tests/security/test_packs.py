@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.security import packs
 from tests.security.attacked_gateway import AttackedGateway, HonestDevices
 from tests.sim.git_host import address, git
@@ -29,12 +30,14 @@ def leftovers(gateway: AttackedGateway) -> list[str]:
 @pytest.mark.parametrize(
     ("bomb", "reason"),
     [
-        (packs.delta_bomb(2_000_000_000), b"took more than 300 MiB of memory"),
-        (packs.zip_bomb(300_000_000), b"it has a file of 300000000 bytes; at most 134217728 are accepted"),
-        (packs.pack(count=50_000_000), b"it has 50000000 objects; at most 200000 are accepted in one push"),
-        (packs.pack(packs.entry(packs.BLOB, 100, packs.zeros(50))), b"the pack could not be read"),
+        *at_night(
+            (packs.delta_bomb(2_000_000_000), b"took more than 300 MiB of memory"),
+            (packs.zip_bomb(300_000_000), b"it has a file of 300000000 bytes; at most 134217728 are accepted"),
+            (packs.pack(count=50_000_000), b"it has 50000000 objects; at most 200000 are accepted in one push"),
+            (packs.pack(packs.entry(packs.BLOB, 100, packs.zeros(50))), b"the pack could not be read"),
+        ),
         (packs.broken_commit(), b"contains '.git'"),
-        (packs.pack(), b"objects are missing from the push"),
+        *at_night((packs.pack(), b"objects are missing from the push")),
     ],
     ids=["delta", "zip", "count", "cut", "fsck", "missing"],
 )
@@ -52,6 +55,7 @@ def test_a_pack_is_refused_with_the_reason_and_nothing_is_left(
     assert not honest.stop().failures
 
 
+@pytest.mark.night
 def test_no_object_of_a_refused_pack_is_read(gateway: AttackedGateway) -> None:
     size = 500_000_000  # git unpacks it in parts, but who reads the object has it whole in memory
     bomb, blob = packs.zip_bomb(size), packs.object_id(b"blob", bytes(size)).hex()

@@ -62,6 +62,7 @@ async def installed(user: User, version: str) -> None:
     await user.until(lambda: user.device.tasks.get(TASK) == version)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_cloud_without_the_offline_keys_waits_for_the_authors_signature(tmp_path: Path) -> None:
     author = tmp_path / "author"
@@ -232,6 +233,7 @@ async def test_devices_continue_after_a_restore_from_a_backup_and_after_new_onli
         assert device.agent._trust.root.version == 2
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_restore_without_a_new_epoch_is_an_alarm_that_the_cloud_sees(tmp_path: Path) -> None:
     backup, home, phone = tmp_path / "backup", tmp_path / "cloud", tmp_path / "phone"

@@ -120,6 +120,7 @@ def test_no_topic_of_a_device_stops_the_sink(
     assert {message.topic for message in reader.messages} == {f"features/{sent}", "features/shop/visits"}
 
 
+@pytest.mark.night
 def test_a_broker_that_is_down_is_waited_for(broker: MqttBroker, uploads: Path) -> None:
     broker.stop()
     with running(f"{broker.url}/features", uploads, "--once", "--json") as process:

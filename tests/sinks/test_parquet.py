@@ -119,6 +119,7 @@ def test_a_sink_from_postgresql_that_is_killed_writes_each_feature_once(
     assert keys_in(lake) == sorted(keys_of(uploads_of(1, 400)))
 
 
+@pytest.mark.night
 def test_several_processes_write_each_feature_once(uploads: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     options = ("--every-s", "0.2")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fastapi import Response
 
+from tests.night.cases import at_night
 from tests.sinks.hook import Hook
 from tests.sinks.sink_samples import (
     command,
@@ -171,6 +172,7 @@ def test_a_stop_ends_it_with_status_0_also_while_the_receiver_is_down(hook: Hook
     assert set(hook.keys) == keys_of(uploads_of(1, 50))
 
 
+@pytest.mark.night
 def test_several_processes_of_a_group_share_the_devices(hook: Hook, uploads: Path) -> None:
     with running(hook.url, uploads), running(hook.url, uploads):
         wait_until(lambda: set(hook.keys) == keys_of(uploads_of(1, 50)))
@@ -178,7 +180,7 @@ def test_several_processes_of_a_group_share_the_devices(hook: Hook, uploads: Pat
         wait_until(lambda: set(hook.keys) == keys_of(uploads_of(1, 100)))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *at_night(1)])
 def test_a_sink_that_is_killed_loses_nothing(seed: int, hook: Hook, tmp_path: Path) -> None:
     path = tmp_path / "uploads.db"
     store_uploads(path, uploads_of(1, 400))
@@ -235,6 +237,7 @@ def test_once_ends_while_a_store_gets_more(hook: Hook, uploads: Path) -> None:
     assert set(hook.keys) >= keys_of(uploads_of(1, 50))
 
 
+@pytest.mark.night
 def test_once_that_is_stopped_before_its_end_fails(hook: Hook, uploads: Path) -> None:
     hook.stop()
     with running(hook.url, uploads, "--once", "--json") as process:

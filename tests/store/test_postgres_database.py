@@ -124,6 +124,7 @@ async def test_a_database_that_is_hurried_ends_the_calls_that_wait(own_server: P
         await database.__aexit__()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_fail_over_to_a_standby_loses_nothing_that_both_had() -> None:
     with postgres_server() as first, postgres_server(standby_of=first) as second:

@@ -171,6 +171,7 @@ def execute(ctx, trigger):
 """
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_task_that_ends_or_blocks_the_vm_host_fails_its_release(tmp_path: Path) -> None:
@@ -188,6 +189,7 @@ async def test_a_task_that_ends_or_blocks_the_vm_host_fails_its_release(tmp_path
         assert kinds["DeadlineExceeded"][0] == "a C call that cannot be interrupted"
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_phase_that_fails_in_the_cloud_names_both_places(tmp_path: Path) -> None:
     main = """\

@@ -135,6 +135,7 @@ async def test_sound_alone_is_decided_to_its_end(device: Device) -> None:
     assert {decision.output and decision.output["decided"] for decision in decisions} == {"device"}  # no picture came
 
 
+@pytest.mark.night
 @in_this_loop
 async def test_a_pace_that_the_tasks_cannot_follow_drops_frames_and_counts_them(device: Device, advert: Path) -> None:
     pace = {"frames_per_second": Fraction(24), "pace": 60.0, "when_behind": "wait"}

@@ -13,6 +13,7 @@ import pytest
 from apps.livestream.media import Item, SourceReport, UnreadableError
 from apps.livestream.media.structure import missing_bytes
 from tests.apps.livestream.media_files import DATA, Movie, frames_of, number_of, read, same, sound_of
+from tests.night.cases import at_night
 
 CUTS = [0.02, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.97, 0.995]
 # Suffix, codec of video and of sound, the muxer's options.
@@ -135,7 +136,7 @@ async def test_truncated_sound_is_never_reported_as_complete(
 @pytest.mark.parametrize(
     "name", ["googlework_short.mp4", "talking_head_cap12.mp4", "big_buck_bunny_0_30.webm", "asl_book.mkv"]
 )
-@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
+@pytest.mark.parametrize("share", [0.2, *at_night(0.6, 0.95)])
 async def test_real_files_cut_short_are_reported(tmp_path: Path, name: str, share: float) -> None:
     source = DATA / "video" / name
     if not source.exists():

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from tests.night.cases import at_night
 from tests.sim.program import LIMIT_S, Program, Programs, run_main
 from walle.cli import app
 from walle.cli.join import Join
@@ -36,7 +37,7 @@ def up(start: Programs, folder: Path, *more: str) -> Program:
     return cloud
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [*at_night(signal.SIGINT), signal.SIGTERM])
 def test_a_cloud_says_where_it_is_and_stops_at_a_signal(
     tmp_path: Path, start: Programs, number: signal.Signals
 ) -> None:
@@ -99,6 +100,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.night
 def test_a_cloud_that_is_started_again_has_the_same_keys(tmp_path: Path, start: Programs) -> None:
     joins = []
     for _ in range(2):

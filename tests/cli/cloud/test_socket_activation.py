@@ -122,6 +122,7 @@ def test_no_connection_is_refused_while_a_cloud_is_stopped_or_killed_and_started
     assert cloud.end() == 0, cloud.errors
 
 
+@pytest.mark.night
 def test_sockets_that_the_cloud_cannot_listen_on_are_refused_with_the_reason(
     tmp_path: Path, start: Programs, sockets: list[socket.socket]
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.mqtt_broker import PROGRAM, MqttBroker
 from tests.sim.program import Program, Programs
 from tests.sim.traced_memory import traced_memory
@@ -107,6 +108,7 @@ async def test_a_broker_that_is_away_is_asked_again_and_keeps_the_messages(
         assert (await second)[1] == event(2)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_burst_waits_at_the_broker_and_arrives_whole(broker: MqttBroker, publisher: Publisher) -> None:
     count, size = 3_000, 4096  # more of each QoS than the buffers of a connection hold
@@ -151,7 +153,7 @@ async def test_messages_of_a_session_that_fill_the_bound_come_before_the_subscri
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("way", ["kill", "stop"])
+@pytest.mark.parametrize("way", [*at_night("kill"), "stop"])
 async def test_a_broker_that_goes_is_one_line_with_the_cause(
     way: str, broker: MqttBroker, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:

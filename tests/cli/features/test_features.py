@@ -246,6 +246,7 @@ def test_a_store_that_went_back_is_reported_and_followed_from_there(tmp_path: Pa
         run("export", tmp_path / "f.csv", "--uploads", uploads)
 
 
+@pytest.mark.night
 def test_a_reader_may_end_early(uploads: Path) -> None:
     python = "from walle.cli import main; main()"
     script = '"$1" -c "$2" features tail -n 25 --json --uploads "$3" | head -n 1; echo "${PIPESTATUS[0]}"'

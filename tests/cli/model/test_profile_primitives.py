@@ -86,6 +86,7 @@ def test_ctrl_c_says_how_many_layers_there_are(tmp_path: Path) -> None:
     assert error.decode() == f"walle: stopped; {path} has {count} layers, the same command continues there\n"
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("quick")
 def test_it_stops_at_its_minutes(tmp_path: Path) -> None:
     report = run(tmp_path / "s.jsonl", "--minutes", 0.001)

@@ -91,6 +91,7 @@ async def test_a_device_is_listed_with_its_task_its_failures_and_their_log(tmp_p
         assert "no failure was reported" in (await command(shop, "logs", "d0", "--task", "shop/other"))[1]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_devices_and_failures_are_shown_to_readers_of_their_scenario_only(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:

@@ -229,6 +229,7 @@ async def test_a_client_cannot_claim_another_address_through_an_edge_or_around_i
             assert (await around.get("/app/x", headers={"X-Walle-Edge": mark})).json()["client"] == "10.0.0.9"
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
 async def test_clients_that_send_slowly_do_not_block_others(tmp_path: Path) -> None:
@@ -307,6 +308,7 @@ async def test_requests_whose_end_or_target_is_not_clear_are_refused_at_the_edge
         assert edge.health()["edge"]["passed"] == 0
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(90)
 async def test_requests_wait_while_the_gateway_is_started_again(tmp_path: Path) -> None:

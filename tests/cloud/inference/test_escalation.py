@@ -68,6 +68,7 @@ async def outputs(shop: ShopCloud, user: User) -> list[Any]:
     return [plain.decode(upload.payload) for _, upload in await shop.cloud.gateway.uploads("shop/count", 0, 10)]
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_late_cloud_leaves_the_task_time_to_decide_alone(tmp_path: Path) -> None:
@@ -92,6 +93,7 @@ async def test_the_tasks_own_time_limit_holds_in_the_cloud_too(tmp_path: Path) -
         assert late.value.code == "expired"
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_full_cloud_refuses_at_once_and_the_task_continues(tmp_path: Path) -> None:
@@ -135,6 +137,7 @@ async def test_a_cloud_that_is_away_is_an_error_that_a_task_catches(tmp_path: Pa
         assert plain.decode(stored[-1].payload) == {"place": "device", "reason": "away"}
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_requests_of_devices_meet_in_a_batch(tmp_path: Path) -> None:

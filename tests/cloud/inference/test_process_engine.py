@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.inference_versions import home_in, released, request
 from tests.sim.shop_cloud import until
 from walle.base import plain
@@ -136,7 +137,7 @@ async def test_a_version_without_execute_batch_is_known_after_its_first_batch(tm
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [*at_night(False), True])
 async def test_a_replica_killed_in_mid_batch_loses_nothing_and_answers_nothing_twice(
     tmp_path: Path, *, tls: bool
 ) -> None:
@@ -200,7 +201,7 @@ async def test_a_load_in_a_process_that_ends_at_that_moment_fails(tmp_path: Path
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [False, *at_night(True)])
 async def test_a_replica_that_hangs_is_left_and_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool
 ) -> None:
@@ -221,6 +222,7 @@ async def test_a_replica_that_hangs_is_left_and_taken_back(
         await scheduler.close()
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_replica_that_hangs_gets_no_request_that_another_can_take(

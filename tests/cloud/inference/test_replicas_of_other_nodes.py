@@ -333,6 +333,7 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_large_file_goes_to_a_replica_by_pieces(tmp_path: Path) -> None:

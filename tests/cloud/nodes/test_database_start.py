@@ -97,6 +97,7 @@ async def test_a_start_waits_for_a_server_that_is_stopped_and_for_a_role_with_to
         assert all(line.startswith("waiting for the cloud's database postgresql://walle@/state") for line in said[:-1])
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.timeout(240)
 def test_the_command_starts_before_its_database_and_continues_once_it_is_there(tmp_path: Path, start: Programs) -> None:

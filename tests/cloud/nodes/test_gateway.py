@@ -244,6 +244,7 @@ async def test_an_open_event_stream_does_not_keep_the_cloud_from_closing(
         await watching
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_closing_and_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

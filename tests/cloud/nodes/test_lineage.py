@@ -37,6 +37,7 @@ async def release(shop: ShopCloud, version: str, user: User) -> str:
     return release_id
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_each_feature_has_the_version_that_made_it_over_releases_and_a_rollback(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:

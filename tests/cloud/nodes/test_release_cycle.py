@@ -73,6 +73,7 @@ async def test_a_rollback_by_hand_takes_the_only_version_away(tmp_path: Path) ->
         assert summary.bare_events > 0
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_after_ten_failures_in_a_row_a_device_goes_back_before_the_cloud_knows(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, opened(shop.device(tmp_path / "d0")) as (user,):
@@ -124,6 +125,7 @@ async def test_a_version_that_fails_on_part_is_rolled_back_and_no_device_is_ever
         assert had_v2 == 1  # the beta device
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_cloud_that_is_restarted_in_mid_release_continues(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:

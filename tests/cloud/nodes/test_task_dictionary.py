@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.shop_cloud import User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle.pipeline.ingest.service import TunnelService
@@ -14,7 +15,7 @@ _CONFIG = f'{TASK_CONFIG}\n[files]\n"{_PATH}" = "shared"\n[tunnel]\ndictionary =
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, *at_night(2)])
 async def test_a_device_uploads_with_the_dictionary_of_its_active_version(tmp_path: Path, processes: int) -> None:
     data = train_dictionary([b'{"page": "item/%d", "count": %d}' % (n * 37 % 1000, n % 7) for n in range(300)], 512)
     digest = Dictionary(data).digest

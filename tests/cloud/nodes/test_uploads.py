@@ -36,6 +36,7 @@ async def _metrics(http: httpx.AsyncClient) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_path: Path) -> None:
     async with (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
+from tests.night.cases import at_night
 from tests.sim.otlp_receiver import Spans, otlp_receiver
 from tests.sim.shop_cloud import User, shop_cloud, until
 from walle.base.clock import ManualClock, SystemClock
@@ -48,7 +49,7 @@ def _check_parents(spans: Spans) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, *at_night(2)])
 async def test_an_install_and_a_run_are_each_one_trace_across_device_and_cloud(tmp_path: Path, processes: int) -> None:
     with otlp_receiver() as spans:
         options: dict[str, Any] = {"traces": spans.url, "trace_ratio": 1.0, "tunnel_processes": processes}

@@ -198,6 +198,7 @@ async def test_large_files_that_no_commit_names_are_collected(tmp_path: Path) ->
     assert pushed.size_bytes(sha256s["coming"])
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_release_pauses_for_a_fault_of_the_cloud(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path, scrub_mb_s=1e3) as shop, shop.device(tmp_path / "d0") as device:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.agent_device import (
     FILES,
     MODEL,
@@ -172,7 +173,7 @@ def _assert_whole(device: Device, old: str, new: str) -> None:
 
 
 @pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("mode", ["kept", "lost", "torn"])
+@pytest.mark.parametrize("mode", [*at_night("kept", "lost"), "torn"])
 @pytest.mark.parametrize("act", ACTS)
 def test_a_power_cut_at_any_step_leaves_the_old_version_or_the_new_one_whole(
     tmp_path: Path, prepared: tuple[CloudFiles, Path, dict[str, Directive]], act: str, mode: str
@@ -217,7 +218,7 @@ async def _run(work: Awaitable[object]) -> None:
 
 
 @pytest.mark.usefixtures("no_sync")
-@pytest.mark.parametrize("mode", ["lost", "torn"])
+@pytest.mark.parametrize("mode", ["lost", *at_night("torn")])
 def test_a_power_cut_at_any_step_of_a_first_install_leaves_nothing_or_all(tmp_path: Path, mode: str) -> None:
     cloud = CloudFiles()
     directive = publish(cloud, "v1")

@@ -102,6 +102,7 @@ def settled(host: Host, at_least: int, limit_s: float = 30) -> int:
     raise AssertionError(f"{before} bytes are spooled")
 
 
+@pytest.mark.night
 def test_answers_for_clients_that_do_not_read_are_bounded(host: Host) -> None:
     """8 fetches of each of 3 tokens: their answers would take 288 MiB."""
     budget = host.budget()

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from tests.night.cases import at_night
 from tests.sim.git_host import ROOT, address, git, process, served
 from tests.sim.tasks import FILES
 from walle.access.access import Access, Role, hash_of
@@ -249,7 +250,7 @@ def test_a_pack_that_is_being_made_does_not_count(host: Host) -> None:
     assert git_use(host.repository) == before
 
 
-@pytest.mark.parametrize("place", ["adopted", "removed"])
+@pytest.mark.parametrize("place", ["adopted", *at_night("removed")])
 def test_objects_of_a_killed_push_are_removed(host: Host, place: str) -> None:
     with served(git_app(host.repos, host.access)) as url:
         released(host, url)
@@ -269,6 +270,7 @@ def test_objects_of_a_killed_push_are_removed(host: Host, place: str) -> None:
     host.check()
 
 
+@pytest.mark.night
 def test_pushes_and_fetches_continue_while_packs_are_replaced(host: Host) -> None:
     errors: list[str] = []
     ended = threading.Event()
@@ -308,7 +310,7 @@ def test_pushes_and_fetches_continue_while_packs_are_replaced(host: Host) -> Non
 PLACES = ("made", "owners", "moved one", "adopted", "index removed", "removed")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [*at_night(*PLACES[:-2]), *PLACES[-2:]])
 def test_a_repack_that_is_killed_leaves_a_whole_repository(host: Host, place: str) -> None:
     with served(git_app(host.repos, host.access)) as url:
         released(host, url)

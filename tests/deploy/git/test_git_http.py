@@ -18,6 +18,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from tests.night.cases import at_night
 from tests.sim import git_host
 from tests.sim.git_host import address, git
 from tests.sim.tasks import CONFIG, FILES
@@ -330,9 +331,8 @@ def test_one_of_two_pushes_that_race_for_a_branch_wins(host: Host, tmp_path: Pat
 @pytest.mark.parametrize(
     ("dies", "leftovers"),
     [
-        ("unpacking", "objects/incoming-*"),
+        *at_night(("unpacking", "objects/incoming-*"), ("adopted", "")),
         ("adopting", "objects/incoming-*"),
-        ("adopted", ""),
         ("ref", "refs/heads/ipv.lock"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.vm_task import DEEP_SLEEP, write_task
 
 MAIN = (
@@ -78,12 +79,14 @@ sys.exit(5)
         ("", "", "", "thread"),
         ("loop", "0.02", "stopped", "main"),
         ("loop", "", "busy", "main"),
-        ("loop", "", "busy", "thread"),
-        ("swallow", "", "busy", "main"),
-        ("sleep", "0.02", "stopped", "main"),
-        ("sleep", "", "busy", "main"),
+        *at_night(
+            ("loop", "", "busy", "thread"),
+            ("swallow", "", "busy", "main"),
+            ("sleep", "0.02", "stopped", "main"),
+            ("sleep", "", "busy", "main"),
+            ("regex", "", "busy", "main"),
+        ),
         ("regex", "0.02", "stopped", "thread"),
-        ("regex", "", "busy", "main"),
     ],
 )
 def test_a_process_exits_with_its_status_whatever_its_vms_do(

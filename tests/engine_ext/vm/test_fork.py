@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.night.cases import at_night
 from tests.sim.vm_task import write_task
 
 MAIN = """
@@ -85,7 +86,7 @@ print("ok")
 """
 
 
-@pytest.mark.parametrize(("way", "times"), [("popen", 20), ("fork", 8)])
+@pytest.mark.parametrize(("way", "times"), [*at_night(("popen", 20)), ("fork", 8)])
 def test_a_child_of_a_fork_has_no_vms_and_does_not_hang(tmp_path: Path, way: str, times: int) -> None:
     folder = write_task(tmp_path, MAIN)
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(folder), way, str(times)]

@@ -123,6 +123,7 @@ async def test_the_culprit_among_several_running_tasks_is_found(tmp_path: Path, 
     pool.close()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_no_task_is_blamed_for_hosts_that_were_killed(tmp_path: Path, host: VmHost) -> None:
     """A signal that no code causes proves nothing: the task runs alone, and in the host again later."""

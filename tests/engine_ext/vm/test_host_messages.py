@@ -487,6 +487,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
+@pytest.mark.night
 @pytest.mark.exhausts
 def test_a_result_for_which_the_device_has_no_memory_fails_its_call_only(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LITTLE_MEMORY, str(write_task(tmp_path, HONEST))]

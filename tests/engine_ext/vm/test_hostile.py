@@ -10,6 +10,7 @@ from tests.sim.hostile_tasks import ATTACKS, ESCAPES, PATHS, UNSTOPPABLE
 from walle.vm import VmHost
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_honest_calls_come_back_among_hostile_ones(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = await storm(tmp_path, 0.5, seed=1)

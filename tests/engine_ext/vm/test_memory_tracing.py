@@ -39,6 +39,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.night
 def test_a_program_that_traces_memory_while_a_task_runs_is_not_crashed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(write_task(tmp_path, BUSY))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -30,6 +30,7 @@ async def test_no_slot_of_any_class_harms_a_later_task(pair: TaskPair, is_delete
     assert len(discarded) < len(SLOTS)  # what a reset restores is restored
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_no_class_harms_a_later_task(pair: TaskPair) -> None:
     names, _ = await pair.run(pair.attacker, "names")

@@ -67,6 +67,7 @@ async def test_libraries_survive_stops_and_limits_in_their_imports(tmp_path: Pat
     assert all(found["stopped"].values()), found
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_stop_waits_for_the_end_of_an_import_and_no_longer(tmp_path: Path) -> None:
     discarded = _core.vm_counts()["discarded"]

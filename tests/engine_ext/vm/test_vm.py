@@ -224,6 +224,7 @@ def hash_for_long() -> bytes:
     return hashlib.pbkdf2_hmac("sha256", b"", b"", 150_000)  # runs without the GIL
 
 
+@pytest.mark.night
 @pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_two_vms_compute_at_once(tmp_path: Path) -> None:

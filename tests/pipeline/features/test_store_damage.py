@@ -384,6 +384,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.night
 def test_kills_during_salvage_lose_nothing_silently(path: Path) -> None:
     epoch = fill(path)
     whole = path.read_bytes()

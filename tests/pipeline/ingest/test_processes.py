@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.tunnel_authority import TunnelAuthority
+from tests.night.cases import at_night
 from tests.pipeline.ingest.upload_samples import until
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.postgres_server import PostgresServer
@@ -129,7 +130,7 @@ async def test_killed_processes_lose_and_double_nothing(authority: TunnelAuthori
         assert total <= made * _DEVICES  # a killed process has not reported its last half second
 
 
-@pytest.mark.parametrize(("count", "gets_signal"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("count", "gets_signal"), [(1, False), *at_night((2, False)), (2, True)])
 @pytest.mark.asyncio
 async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
     authority: TunnelAuthority, tmp_path: Path, count: int, gets_signal: bool
@@ -350,8 +351,10 @@ asyncio.run(worker._main())
     ("change", "what"),
     [
         ('"colour": 1', "its state has other fields: colour"),
-        ('"stored": "many"', "its state has values of other types: stored"),
-        ('"counts": {"uploads": None}', "its state has values of other types: counts"),
+        *at_night(
+            ('"stored": "many"', "its state has values of other types: stored"),
+            ('"counts": {"uploads": None}', "its state has values of other types: counts"),
+        ),
     ],
 )
 async def test_a_process_of_another_version_is_reported_and_replaced(

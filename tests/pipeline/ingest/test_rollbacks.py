@@ -29,6 +29,7 @@ FILES = ("", "-wal")
 FOLDER = ("", "-wal", ".lock")
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
 async def test_random_rollbacks_and_cuts_of_either_side_lose_nothing_silently() -> None:

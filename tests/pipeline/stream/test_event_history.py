@@ -229,6 +229,7 @@ asyncio.run(main(pathlib.Path(sys.argv[1])))
 """
 
 
+@pytest.mark.night
 def test_a_killed_process_loses_no_event_of_the_history(tmp_path: pathlib.Path) -> None:
     rng = random.Random(6)
     for _ in range(5):

@@ -132,6 +132,7 @@ async def test_a_device_that_does_not_end_its_frame_is_cut_off_only_while_others
         assert server.counts.refusals.keys() == {"memory"}
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_fleet_that_comes_back_at_once_stores_everything_once(
     authority: TunnelAuthority, tmp_path: Path

@@ -38,6 +38,7 @@ async def _send_unfinished_frame(device: RawDevice) -> None:
             await device.writer.drain()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_an_attack_by_few_bytes_and_unfinished_frames_adds_less_than_100_mb(
     authority: TunnelAuthority, make_client: MakeClient, tmp_path: Path

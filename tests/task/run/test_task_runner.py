@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.night.cases import at_night
 from tests.sim.endless_models import ENDLESS_MODELS
 from tests.sim.slow_model import slow_model
 from tests.sim.task_folder import CONFIG, EVENT, TRIGGER, laid_out
@@ -139,10 +140,10 @@ async def test_the_deadline_is_the_manifests_and_the_next_run_is_not_harmed(runn
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     "name",
-    ["'slow'", "'slow.walle'", "''.join(['sl', 'ow'])"],
+    ["'slow'", *at_night("'slow.walle'"), "''.join(['sl', 'ow'])"],
     ids=["opened when it is loaded", "by its file's name", "opened in its run"],
 )
-@pytest.mark.parametrize("is_loaded", [True, False], ids=["loaded", "not loaded"])
+@pytest.mark.parametrize("is_loaded", [*at_night(True), False], ids=["loaded", "not loaded"])
 async def test_a_model_whose_loading_exceeds_the_deadline_fails_no_run(
     runner: TaskRunner, tmp_path: Path, name: str, is_loaded: bool
 ) -> None:

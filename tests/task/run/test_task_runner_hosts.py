@@ -89,6 +89,7 @@ def created_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return created
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_idle_tasks_get_vms_in_a_new_host_before_the_task_that_was_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +175,7 @@ async def test_the_libraries_of_other_tasks_are_loaded_before_their_host_is_repl
 
 
 # Else a load, which runs none of its phases, would count as a use without harm, in a process that ends at once.
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_task_that_is_to_run_alone_is_not_loaded_for_a_new_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
