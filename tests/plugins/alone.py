@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+from typing import Final
 
 import pytest
+
+AUTOLOAD: Final = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # the caller's choice of plugins
 
 
 def run_alone(config: pytest.Config, name: str, plugin: str, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -14,7 +17,7 @@ def run_alone(config: pytest.Config, name: str, plugin: str, *options: str) -> "
     return subprocess.run(
         [*python, *where, *options, str(config.rootpath / name)],
         cwd=config.invocation_params.dir,
-        env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
+        env={key: value for key, value in os.environ.items() if key == AUTOLOAD or not key.startswith("PYTEST_")},
         capture_output=True,
         text=True,
         check=False,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugins.alone import AUTOLOAD
 from tests.plugins.cpu_seconds import verdict
 
 ROOT = Path(__file__).parents[2]
@@ -17,14 +18,27 @@ CHILD = "import subprocess, sys\ndef test_child():\n    subprocess.run([sys.exec
 
 
 def clean() -> dict[str, str]:
-    """Return the environment without what the run around this test gave its worker."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    """Return the environment without what the run around this test gave its worker, and without others' plugins."""
+    # Loading all plugins that are installed takes longer than the small runs here.
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {AUTOLOAD: "1"}
 
 
 def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     file = folder / "test_one.py"
     file.write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.plugins.cpu_seconds", "-c", "/dev/null", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "xdist",
+        "-p",
+        "tests.plugins.cpu_seconds",
+        "-c",
+        "/dev/null",
+        *options,
+    ]
     return subprocess.run([*command, str(file)], cwd=ROOT, env=clean(), capture_output=True, text=True, check=False)
 
 

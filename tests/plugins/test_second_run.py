@@ -1,13 +1,12 @@
 """The second run of failed tests: one that passes alone is named, one that fails again fails the run."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.plugins.test_cpu_seconds import BUSY
+from tests.plugins.test_cpu_seconds import BUSY, clean
 
 ROOT = Path(__file__).parents[2]
 # A second run does not get pytest's own environment, of which this variable is one.
@@ -21,9 +20,20 @@ FAILS = "def test_fails(): assert False\n"
 def run(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     file = folder / "test_one.py"
     file.write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.plugins.second_run", "-c", "/dev/null", *options]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = clean | {"PYTEST_BESIDE": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "xdist",
+        "-p",
+        "tests.plugins.second_run",
+        "-c",
+        "/dev/null",
+        *options,
+    ]
+    environment = clean() | {"PYTEST_BESIDE": "1"}
     return subprocess.run([*command, str(file)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 

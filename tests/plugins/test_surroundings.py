@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.plugins.alone import AUTOLOAD
+
 ROOT = Path(__file__).parents[2]
 INSIDE = """
 import os, signal, subprocess, sys
@@ -31,5 +33,6 @@ def test_neither_ignored_signals_nor_the_users_home_reach_what_tests_start(tmp_p
     file.write_text(INSIDE)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.plugins.surroundings", "-c", "/dev/null", str(file)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "WALLE_TESTS"))}
+    clean[AUTOLOAD] = "1"
     done = subprocess.run(command, cwd=ROOT, env=clean, preexec_fn=_ignore, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
