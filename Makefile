@@ -32,11 +32,13 @@ test: $(STAMP)  ## pass the tests of every change, C++ ones under ASan and UBSan
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
+# In a new checkout one process compiles the tests; otherwise each worker would compile all of them.
 test-python: $(STAMP)  ## pass the Python tests of every change, or those of TEST_ARGS
-	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=3 --second-run=3 $(TEST_ARGS)
+	@$(if $(TEST_ARGS),true,test -d tests/__pycache__ || $(PYTEST) --collect-only -q > /dev/null)
+	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=3 --second-run=3 --examples=0.3 $(TEST_ARGS)
 
-test-night: $(STAMP)  ## pass the tests that take long: whole systems, kills, clusters, load, memory (about 40 minutes)
-	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m night $(TEST_ARGS)
+test-night: $(STAMP)  ## pass the tests that take long: whole systems, kills, clusters, load, memory, all examples of properties (about 40 minutes)
+	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m "night or hypothesis" $(TEST_ARGS)
 
 test-cpp: build/sanitize/.passed  ## build the C++ tests with sanitizers and run them, if a C++ source is newer
 

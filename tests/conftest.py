@@ -9,7 +9,13 @@ import pytest
 from tests.sim.postgres_server import PostgresServer, shared_postgres
 from tests.sim.s3_server import S3Server, program, shared_s3
 
-pytest_plugins = ["tests.plugins.surroundings", "tests.plugins.cpu_seconds", "tests.plugins.second_run"]
+pytest_plugins = [
+    "tests.plugins.surroundings",
+    "tests.plugins.examples",
+    "tests.plugins.route_fields",
+    "tests.plugins.cpu_seconds",
+    "tests.plugins.second_run",
+]
 
 
 @pytest.fixture(scope="session")
