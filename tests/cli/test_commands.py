@@ -1,9 +1,14 @@
 """Every command: its help, example, --json and imports."""
 
+import contextlib
+import functools
+import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
+from unittest import mock
 
 import pytest
 import typer.main
@@ -39,9 +44,28 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
-    """Yield the path and object of every command: those that are not a group, and groups that do something alone."""
-    waiting: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
+@functools.cache
+def root() -> Any:
+    """Return the command tree, which takes a twentieth of a second to build."""
+    return typer.main.get_command(app)
+
+
+def help_of(path: str, columns: int = 80) -> str:
+    """Return what `--help` prints, which ends with status 0."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), mock.patch.dict(os.environ, COLUMNS=str(columns)):
+        assert root().main([*path.split(), "--help"], prog_name="walle", standalone_mode=False) == 0
+    return shown.getvalue()
+
+
+@functools.cache
+def commands() -> dict[str, TyperCommand | TyperGroup]:
+    """Return every command by its path: those that are not a group, and groups that do something alone."""
+    return dict(_commands())
+
+
+def _commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
+    waiting: list[tuple[str, Any]] = [("", root())]
     while waiting:
         path, command = waiting.pop()
         children = getattr(command, "commands", None)
@@ -53,28 +77,26 @@ def commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
 
 
 def test_the_command_tree_is_the_expected_one() -> None:
-    assert {path for path, _ in commands()} == COMMANDS
+    assert commands().keys() == COMMANDS
 
 
 @pytest.mark.parametrize("path", sorted(COMMANDS))
 def test_a_command_explains_itself_and_speaks_json(path: str) -> None:
-    command = dict(commands())[path]
+    command = commands()[path]
     assert command.help
     options = {option for parameter in command.params for option in parameter.opts}
     assert "--json" in options or path == "git-credential"  # git-credential speaks git's protocol
     for parameter in command.params:
         assert getattr(parameter, "help", None), f"{path}: {parameter.name} has no help"
-    result = CliRunner().invoke(app, [*path.split(), "--help"])
-    assert result.exit_code == 0
-    assert "Usage:" in result.output
+    assert "Usage:" in help_of(path)
 
 
 @pytest.mark.parametrize("path", ["", *sorted({*COMMANDS, *(path.split()[0] for path in COMMANDS)})])
 def test_help_shows_its_texts_as_they_are_written(path: str) -> None:
-    command: Any = typer.main.get_command(app)
+    command = root()
     for name in path.split():
         command = command.commands[name]
-    shown = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "400"}).output
+    shown = help_of(path, columns=400)
     texts = [command.help, command.epilog, *(getattr(one, "help", None) for one in command.params)]
     missing = [word for text in texts for word in (text or "").split() if word not in shown]
     assert not missing
@@ -104,9 +126,7 @@ def test_brackets_in_help_texts_are_not_read_as_markup() -> None:
 
 
 def test_the_extra_that_parquet_needs_is_named_in_the_help_of_export() -> None:
-    assert "Parquet (with walle[parquet])" in " ".join(
-        CliRunner().invoke(app, ["features", "export", "--help"]).output.split()
-    )
+    assert "Parquet (with walle[parquet])" in " ".join(help_of("features export").split())
 
 
 def test_an_error_about_usage_shows_what_was_given() -> None:
@@ -131,7 +151,7 @@ def test_titles_and_statuses_are_shown_as_they_are_written(capsys: pytest.Captur
 
 @pytest.mark.parametrize("path", sorted(COMMANDS - {"demo", "figures"}))
 def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
-    command = dict(commands())[path]
+    command = commands()[path]
     assert (command.epilog or "").startswith(f"Example: walle {path}")
 
 
@@ -153,8 +173,8 @@ def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
     ],
 )
 def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
-    assert group in CliRunner().invoke(app, ["--help"]).output
-    listed = CliRunner().invoke(app, [group, "--help"]).output
+    assert group in help_of("")
+    listed = help_of(group)
     assert all(path.split()[1] in listed for path in COMMANDS if path.startswith(f"{group} "))
 
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from tests.dashboard.chromium import PHONE, Browser, Page, chromium, chromium_path
 from tests.dashboard.fleet import play
+from tests.night.cases import at_night
 from tests.sim.shop_cloud import ShopCloud, shop_cloud
 from walle.access.access import Role
 from walle.cloud import Cloud
@@ -119,6 +120,7 @@ async def test_a_release_is_rolled_back_by_keyboard_alone(world: World) -> None:
         assert page.dialogs == []
 
 
+@pytest.mark.night
 async def test_axe_finds_nothing_serious_in_light_dark_and_on_a_phone(world: World) -> None:
     axe = AXE.read_text(encoding="utf-8")
     found: dict[str, list[str]] = {}
@@ -168,6 +170,7 @@ async def test_a_hostile_author_and_device_script_no_page(world: World) -> None:
         assert any("Content Security Policy" in one for one in page.complaints)
 
 
+@pytest.mark.night
 async def test_charts_and_texts_tell_the_same_time_wherever_the_reader_is(world: World) -> None:
     async with world.person("kiri") as page:
         await page.call("Emulation.setTimezoneOverride", timezoneId="Pacific/Kiritimati")
@@ -187,6 +190,7 @@ async def test_charts_and_texts_tell_the_same_time_wherever_the_reader_is(world:
         assert (await page.run("document.querySelector('.u-legend').innerText")).startswith("UTC")
 
 
+@pytest.mark.night
 async def test_charts_have_units_labels_that_do_not_overlap_and_the_latest_values(world: World) -> None:
     async with world.person("lars", size=PHONE) as page:
         await page.call(
@@ -218,6 +222,7 @@ async def test_charts_have_units_labels_that_do_not_overlap_and_the_latest_value
             assert not any("--" in one for one in legends), legends
 
 
+@pytest.mark.night
 async def test_two_people_see_what_the_other_does_at_once(world: World) -> None:
     async with world.person("anna") as anna, world.person("bert") as bert:
         for page in (anna, bert):
@@ -239,6 +244,7 @@ async def test_two_people_see_what_the_other_does_at_once(world: World) -> None:
         assert await anna.run("document.querySelector('details.failure').open")
 
 
+@pytest.mark.night
 async def test_a_cloud_that_goes_away_and_comes_back_is_noticed(tmp_path: Path, world: World) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -266,7 +272,7 @@ async def test_a_cloud_that_goes_away_and_comes_back_is_noticed(tmp_path: Path, 
         await page.until("document.querySelector('#live h1 .state').innerText === 'rolled back'")
 
 
-@pytest.mark.parametrize("late", ["", "walle.js", "htmx-sse"])
+@pytest.mark.parametrize("late", ["", *at_night("walle.js", "htmx-sse")])
 async def test_a_page_whose_first_connection_fails_says_so_and_connects_again(world: World, late: str) -> None:
     async with world.person(f"nils {late}".strip()) as page:
         await page.slow({"/live": None} | ({late: 0.5} if late else {}))
@@ -279,6 +285,7 @@ async def test_a_page_whose_first_connection_fails_says_so_and_connects_again(wo
         page.complaints.clear()  # the refused requests
 
 
+@pytest.mark.night
 async def test_a_link_from_elsewhere_finds_the_session_and_a_late_one_the_login(world: World) -> None:
     async with world.person("lena") as page:
         await page.go(f"{world.url}/dashboard/login?next=%2Fdashboard%2Fdevices")

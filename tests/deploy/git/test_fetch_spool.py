@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import copy
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -64,9 +66,18 @@ class Host:
         return git(self.folder, "clone", "-q", address(url, self.readers[reader], "shop"), str(target)).returncode
 
 
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    return Host(tmp_path_factory.mktemp("pushed"))
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(pushed: Host, tmp_path: Path) -> Host:
+    """A copy, which the test may change: compressing the branch takes a second."""
+    shutil.copytree(pushed.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    host = copy.copy(pushed)
+    host.folder, host.repos = tmp_path, TaskRepos(tmp_path / "repos")
+    return host
 
 
 @contextlib.contextmanager
