@@ -12,6 +12,7 @@ from tests.sim.s3_server import S3Server, program, shared_s3
 pytest_plugins = [
     "tests.plugins.surroundings",
     "tests.plugins.examples",
+    "tests.plugins.garbage",
     "tests.plugins.route_fields",
     "tests.plugins.cpu_seconds",
     "tests.plugins.second_run",
