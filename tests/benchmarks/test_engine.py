@@ -91,6 +91,7 @@ def test_networks_are_quantised_once_and_run_near_the_float_ones(din: Path) -> N
     assert {"QuantizeLinear", "DequantizeLinear"} <= set(ops)
 
 
+@pytest.mark.night
 def test_workers_alternate_and_failures_are_reported(din: Path) -> None:
     broken = din.with_name("broken.onnx")
     broken.write_bytes(b"nothing")

@@ -69,6 +69,7 @@ def test_connections_share_a_link_or_have_one_each(each: bool) -> None:
     assert path.counts() == {"packets": 3, "lost": 0, "overflowed": 0}
 
 
+@pytest.mark.night
 def test_requests_are_timed_while_uploads_continue(tmp_path: Path) -> None:
     async def ask(address: CloudAddress) -> None:
         async with BenchDevice.connected("asking", tmp_path, address, 1) as device, asyncio.timeout(60):

@@ -65,6 +65,7 @@ def test_outputs_that_differ_end_the_benchmark(tmp_path: Path) -> None:
         livestream_models.runs_of(tmp_path / "a.walle", tmp_path / "b.onnx")
 
 
+@pytest.mark.night
 @pytest.mark.skipif(not MODELS.is_dir(), reason="the real models are not beside this checkout")
 def test_both_engines_get_the_same_graph(tmp_path: Path) -> None:
     pairs = public_models.write(tmp_path, ModelFolder(MODELS))

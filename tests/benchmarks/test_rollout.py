@@ -68,6 +68,7 @@ def test_failures_are_the_same_one_by_one_and_at_their_rate() -> None:
     assert found.tolist() == [sum(fleet.fails(number, run, 0.02) for run in range(3, 43)) for number in range(500)]
 
 
+@pytest.mark.night
 def test_a_good_version_covers_the_fleet_in_the_steps_of_the_product() -> None:
     fleet = Fleet(20_000, 2)
     simulation = Simulation(fleet, Plan(steps=(0.1, 0.3, 1.0)))

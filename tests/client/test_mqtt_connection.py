@@ -290,6 +290,7 @@ async def test_the_keep_alive_of_the_broker_counts() -> None:
         await pinged.wait()
 
 
+@pytest.mark.night
 async def test_a_cancelled_connect_leaves_no_socket(broker: MqttBroker, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(20):
         connecting = asyncio.ensure_future(connection_to(broker, f"c{number}").__aenter__())

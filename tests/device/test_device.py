@@ -201,6 +201,7 @@ async def test_a_device_that_is_started_without_its_cloud_starts_works_and_stops
             assert (await device.summary()).unsent == 1
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_failures_for_want_of_the_cloud_are_not_the_versions(tmp_path: Path) -> None:
     config_toml = TASK_CONFIG + '[phases]\nexecute = "auto"\n[limits]\ndeadline_ms = 2000\n'
@@ -230,6 +231,7 @@ async def test_failures_for_want_of_the_cloud_are_not_the_versions(tmp_path: Pat
         assert "not for want of a cloud" in (await device.summary()).last_error
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_an_output_that_cannot_be_stored_is_a_failed_run_and_not_produced(tmp_path: Path) -> None:
     main = "def execute(ctx, trigger):\n    return 1 << (70 if trigger['event']['contents']['n'] % 2 else 3)\n"
@@ -605,6 +607,7 @@ def execute(ctx, trigger):
         assert summary.runs_failed == 0
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_events_that_a_tasks_history_lost_are_in_the_summary(tmp_path: Path) -> None:
     history_config = f"{TASK_CONFIG}[history]\nrows = 1000\n"

@@ -190,6 +190,7 @@ async def test_an_ordinary_array_is_copied_once_for_all_tasks(tmp_path: Path) ->
         assert (await rig.outputs("sum2"))[-1] == {"n": 19, "sum": 19 * 270_000}
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_killed_host_in_mid_frame_costs_no_frame(tmp_path: Path) -> None:
     slow = SUM.replace("return", "import time; time.sleep(0.01)\n        return")

@@ -206,6 +206,7 @@ async def test_without_events_a_version_is_only_loaded(tmp_path: Path) -> None:
         assert not (files / "smoke.jsonl").exists()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_slow_smoke_run_is_tried_again_and_a_slow_device_rejects_no_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

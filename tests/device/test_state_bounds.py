@@ -107,6 +107,7 @@ async def test_a_device_that_is_killed_evicts_and_expires_as_one_that_is_not(tmp
         assert len(gone) > 5  # removed for their age
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_growing_state_is_shown_before_it_is_full_and_evictions_reach_the_release(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

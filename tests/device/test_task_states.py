@@ -216,6 +216,7 @@ async def test_a_removed_task_leaves_no_state(tmp_path: Path) -> None:
         assert device.store.task_states.active(TASK) is None
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_task_whose_record_is_damaged_is_removed_whole_and_comes_back_from_the_cloud(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -263,6 +264,7 @@ async def test_a_task_asks_for_older_events_and_its_removal_removes_them(tmp_pat
         await user.until(lambda: not (tmp_path / "d0" / "history.db").exists())
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_version_that_asks_for_no_history_removes_the_one_before(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:

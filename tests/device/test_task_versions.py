@@ -98,6 +98,7 @@ async def test_a_version_that_is_left_while_it_is_loaded_holds_nothing_up(
         assert calls_of(device, calls) == ["load"]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_device_closes_while_a_version_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_versions, "_LOAD_S", 0.05)

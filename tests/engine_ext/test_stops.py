@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.engine_ext.sanitizer import SLOWDOWN
+from tests.night.cases import at_night
 from tests.sim.endless_models import ENDLESS_MODELS, EndlessModel
 from walle.engine_ext.errors import RunCancelled, RunDeadlineExceeded
 from walle.engine_ext.session import Module, Session, load
@@ -32,7 +33,7 @@ def check_usable(session: Session | Module, endless: EndlessModel) -> None:
         np.testing.assert_array_equal(np.asarray(found[name]), value)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [*at_night(1), 3])
 def test_a_deadline_stops_a_run(kind: str, threads: int) -> None:
     endless, session = opened(kind, threads)
     for deadline in (0.0, 0.1, 0.25):

@@ -292,6 +292,7 @@ async def test_a_file_that_cannot_be_stored_is_refused_with_the_reason(tmp_path:
 # --- stolen disks, keys and devices -----------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_the_clouds_disk_and_its_backup_hold_no_contents_and_a_restored_cloud_has_the_files(
     tmp_path: Path,

@@ -95,6 +95,7 @@ async def test_a_release_that_reaches_a_device_has_its_features_taken(tmp_path: 
         await until(is_taken)
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_restored_cloud_accepts_uploads_of_releases_it_may_have_lost(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path, outlived=True) as shop:

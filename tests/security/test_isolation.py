@@ -184,6 +184,7 @@ def test_six_lines_publish_no_key_and_no_token(attacked_cloud: AttackedCloud) ->
     assert attacked_cloud.secrets_in(attacked_cloud.walle("release", "status", release["id"])) == []
 
 
+@pytest.mark.night
 @pytest.mark.system
 @pytest.mark.vm_host
 def test_a_version_that_poisons_its_interpreter_fails_and_five_honest_ones_pass(attacked_cloud: AttackedCloud) -> None:

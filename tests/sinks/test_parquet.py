@@ -349,6 +349,7 @@ async def test_a_file_system_that_cannot_keep_exactly_once_is_refused_at_the_sta
     assert [path.name for path in (tmp_path / "lake").rglob("*") if path.is_file()] == ["a"]
 
 
+@pytest.mark.night
 def test_files_that_are_not_the_sinks_are_not_overwritten(uploads: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     path = lake / "g" / f"part={partition('phone-0'):02}" / f"{1:020}.parquet"

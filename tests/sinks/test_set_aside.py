@@ -75,6 +75,7 @@ def test_the_first_refused_row_stops_the_sink_and_is_named_with_the_way_past(
     assert set(hook.keys) == keys_of(uploads_of(1, 50))
 
 
+@pytest.mark.night
 def test_refused_rows_are_set_aside_counted_and_sent_again(hook: Hook, uploads: Path, tmp_path: Path) -> None:
     folder = tmp_path / "aside"
     also = "phone-19/e1/50"  # the last one

@@ -139,6 +139,7 @@ async def test_a_store_that_is_replaced_is_read_from_the_position_in_it(hook: Ho
     assert {row["topic"] for row in hook.rows[1000:]} == {"shop/restored"}
 
 
+@pytest.mark.night
 def test_a_receiver_that_is_down_is_waited_for_and_nothing_is_lost(hook: Hook, uploads: Path) -> None:
     hook.stop()
     with running(hook.url, uploads, "--once", "--json") as process:

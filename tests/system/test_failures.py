@@ -115,6 +115,7 @@ async def test_every_kind_of_failure_names_its_place_at_every_hop(
         assert '  File "shop/count/v1/helper.py", line 2, in divide' in shown
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_version_that_fails_at_import_on_a_device_is_rejected_with_place_traceback_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

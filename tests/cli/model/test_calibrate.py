@@ -61,6 +61,7 @@ def test_rates_have_three_digits_and_memory_has_one_rate(cache: Path) -> None:
     assert len({(one["streamed"], one["moved"]) for one in found.values()}) == 1
 
 
+@pytest.mark.night
 def test_an_interrupted_run_is_continued_by_the_next(cache: Path) -> None:
     slices = cache.with_name("calibration.json")
     program = (

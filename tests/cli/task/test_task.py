@@ -389,6 +389,7 @@ def test_a_dictionary_is_trained_on_the_tasks_features_and_measured_on_others(tm
     assert "# event ids" in (folder / "task.toml").read_text()  # the author's comments stay
 
 
+@pytest.mark.night
 def test_a_dictionary_that_does_not_pay_is_not_written(tmp_path: Path) -> None:
     folder = tmp_path / "dwell"
     run("task", "new", "dwell", "--folder", folder)

@@ -106,6 +106,7 @@ def test_it_shows_outputs_where_asked(task: Path) -> None:
     assert "→" not in simulate(task).stdout
 
 
+@pytest.mark.night
 def test_outputs_beyond_the_reports_room_are_left_out_and_counted(task: Path) -> None:
     main = "import walle.np as np\ndef execute(ctx, trigger):\n    return np.zeros(250_000)\n"  # 5 MB as JSON, about
     (task / "main.py").write_text(main)

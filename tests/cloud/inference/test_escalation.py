@@ -80,6 +80,7 @@ async def test_a_late_cloud_leaves_the_task_time_to_decide_alone(tmp_path: Path)
         assert await outputs(shop, user) == [{"place": "device", "reason": "late"}]
 
 
+@pytest.mark.night
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_the_tasks_own_time_limit_holds_in_the_cloud_too(tmp_path: Path) -> None:

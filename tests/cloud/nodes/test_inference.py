@@ -136,6 +136,7 @@ async def test_errors_name_their_kind_and_several_callers_of_a_version_that_is_n
         assert known_versions(inference) == [("shop/count", "v1")]
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_caller_that_leaves_while_a_version_is_laid_out_leaves_nothing_wrong_behind(tmp_path: Path) -> None:
     async with escalating(tmp_path, AUTO) as (shop, _):

@@ -75,6 +75,7 @@ async def test_a_device_fetches_a_version_from_a_bucket(
     assert CloudHome(tmp_path / "restored").files.read(sha256) == MODEL
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_cloud_repairs_its_files_and_collects_what_nothing_reaches(tmp_path: Path) -> None:
     folder = tmp_path / "cloud"

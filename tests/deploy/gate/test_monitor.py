@@ -854,6 +854,7 @@ def test_a_step_waits_for_more_devices_of_a_group_of_which_the_first_are_broken(
     assert (verdict, monitor.cause) == (Verdict.PAUSE, "group model=b")
 
 
+@pytest.mark.night
 def test_a_suspicion_that_comes_to_nothing_holds_no_step_without_limit() -> None:
     monitor = Monitor(_step(control_versions=frozenset({"v1"})))
     for number in range(2):

@@ -134,6 +134,7 @@ def test_answers_for_clients_that_do_not_read_are_bounded(host: Host) -> None:
     assert budget.used_bytes == 0
 
 
+@pytest.mark.night
 def test_fetches_of_one_token_at_once_all_succeed(host: Host) -> None:
     """They take turns where the token's share is small: git does not try again."""
     with served(git_app(host.repos, host.access, answers=SpoolBudget(1 << 30, 1 << 20))) as url:

@@ -88,6 +88,7 @@ def released(host: Host, url: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.night
 def test_deleted_branches_give_their_space_back_and_versions_stay(host: Host) -> None:
     with served(git_app(host.repos, host.access)) as url:
         released(host, url)
@@ -218,6 +219,7 @@ def test_a_ref_that_moves_while_a_pack_is_made_stops_its_swap(host: Host, monkey
         host.check()
 
 
+@pytest.mark.night
 def test_a_branch_that_is_removed_and_pushed_again_meanwhile_stays(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refs are the same at both ends, and the pack that was made between lacks the branch."""
     with served(git_app(host.repos, host.access)) as url:

@@ -1,5 +1,7 @@
 import random
 
+import pytest
+
 from tests.sim.release_world import table_of
 from walle.base.clock import ManualClock
 from walle.deploy.policies.attribute_schema import ColumnType
@@ -114,6 +116,7 @@ def test_what_does_not_fit_into_an_answer_is_not_charged() -> None:
     assert answerer.budget.admitted == sent
 
 
+@pytest.mark.night
 def test_the_memory_is_bounded() -> None:
     budget = _budget(_Clock())
     for number in range(MAX_ADMITTED + 1000):

@@ -125,6 +125,7 @@ def test_nudged_weights_travel_as_their_exclusive_or_with_the_old_ones(tmp_path:
     assert (cloud.form(longer, XOR, dictionary=old)) is None, "a file of another length has its words elsewhere"
 
 
+@pytest.mark.night
 def test_forms_are_made_and_decoded_with_memory_that_does_not_grow_with_the_file(tmp_path: Path) -> None:
     size_bytes = 48 << 20
     block = random.Random(5).randbytes(1 << 20)

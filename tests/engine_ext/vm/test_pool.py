@@ -298,6 +298,7 @@ def test_a_loop_that_is_closed_early_gives_its_turn_back(tmp_path: Path) -> None
     pool.close()
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("patient")
 def test_a_loop_that_is_closed_early_stops_its_calls(tmp_path: Path) -> None:
     pool = VMPool(1)

@@ -372,6 +372,7 @@ def memory_kb() -> int:
     return int(fields["VmRSS"].split()[0])
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_loading_and_unloading_leaks_no_memory(tmp_path: Path) -> None:
     main = "import dataclasses, json, re, walle.np as np\nclass Own: pass\nkept = [bytes(1000) for _ in range(1000)]\n"

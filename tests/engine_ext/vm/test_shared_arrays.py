@@ -163,6 +163,7 @@ async def test_frames_that_a_task_keeps_count_towards_its_memory(task: Path, pla
     assert shared_memory_counts()["bytes"] < 80 << 20
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_host_that_is_killed_in_mid_frame_releases_it(task: Path, host: VmHost) -> None:
     vm = VM(task, host=host)

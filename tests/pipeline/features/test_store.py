@@ -379,6 +379,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.night
 def test_a_killed_process_leaves_whole_transactions_only(path: pathlib.Path) -> None:
     seed = random.Random(7)
     reached = []

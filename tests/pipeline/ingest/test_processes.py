@@ -286,6 +286,7 @@ async def test_a_process_that_hangs_is_reported_and_the_others_continue(
         await until(lambda: not any(state.error for state in processes.states()))
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_process_that_hangs_is_killed_and_started_again(
     authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

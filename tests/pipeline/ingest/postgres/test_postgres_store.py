@@ -144,6 +144,7 @@ async def test_a_connection_that_is_cut_at_the_commit_loses_and_doubles_nothing(
 # --- restarts and kills -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_server_that_is_killed_and_restarted_under_load_loses_and_doubles_nothing(
     own_server: PostgresServer,
