@@ -37,8 +37,9 @@ test-python: $(STAMP)  ## pass the Python tests of every change, or those of TES
 	@$(if $(TEST_ARGS),true,test -d tests/__pycache__ || $(PYTEST) --collect-only -q > /dev/null)
 	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=3 --second-run=3 --examples=0.3 $(TEST_ARGS)
 
-test-night: $(STAMP)  ## pass the tests that take long: whole systems, kills, clusters, load, memory, all examples of properties (about 40 minutes)
+test-night: $(STAMP) test-cpp  ## pass the tests that take long: whole systems, kills, clusters, load, memory, all examples of properties (about 40 minutes)
 	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m "night or hypothesis" $(TEST_ARGS)
+	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 
 test-cpp: build/sanitize/.passed  ## build the C++ tests with sanitizers and run them, if a C++ source is newer
 
@@ -49,7 +50,7 @@ build/sanitize/.passed: Makefile $(NATIVE) $(shell find tests/cpp tests/fuzz -ty
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DWALLE_MODULE=OFF -DWALLE_TESTS=ON -DWALLE_SANITIZE=address,undefined > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
 	@MAKEFLAGS= nice -n 5 $(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
-	@nice -n 5 $(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
+	@WALLE_FEW_ROUNDS=1 nice -n 5 $(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 	@mv build/sanitize/.begun $@
 
 # What takes longer than `make test` allows. Each program ends with an error where an attack gets through.

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
 
@@ -20,6 +21,12 @@ inline void report(bool passed, const char* file, int line, const std::string& w
 // Returns a random integer in [low, high].
 inline std::int64_t whole(std::mt19937_64& random, std::int64_t low, std::int64_t high) {
   return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+}
+
+// Rounds of a loop over random cases: `all` of them, or a quarter where WALLE_FEW_ROUNDS is set, as `make test` does.
+inline int rounds(int all) {
+  static const bool few = std::getenv("WALLE_FEW_ROUNDS") != nullptr;
+  return few ? (all + 3) / 4 : all;
 }
 
 }  // namespace check

@@ -38,7 +38,7 @@ void rounding() {
 
 void conversions(const Bfloat16& bf16) {
   std::mt19937_64 random(10);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < check::rounds(300); ++round) {
     const std::int64_t rows = check::whole(random, 0, 5), columns = check::whole(random, 1, 70);
     const std::int64_t in_step = columns + check::whole(random, 0, 1) * check::whole(random, 0, 5), pairs = (columns + 1) / 2;
     const std::int64_t out_step = pairs + check::whole(random, 0, 1) * check::whole(random, 0, 5);
@@ -70,7 +70,7 @@ void conversions(const Bfloat16& bf16) {
 
 void panels(const Bfloat16& bf16, std::int64_t pack) {
   std::mt19937_64 random(11);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < check::rounds(200); ++round) {
     PanelArgs args;
     args.rows = check::whole(random, 1, 31);
     args.blocks = check::whole(random, 1, 2);

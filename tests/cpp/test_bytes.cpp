@@ -29,7 +29,7 @@ bool same(const void* a, const void* b, std::size_t bytes) { return bytes == 0 |
 // One block of columns, so that blocks of every width are compared.
 void panels(const Bytes& bytes) {
   std::mt19937_64 random(12);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < check::rounds(200); ++round) {
     PanelArgs args;
     args.rows = check::whole(random, 1, 31);
     args.width = check::whole(random, 1, 4);
@@ -85,7 +85,7 @@ void extremes(const Bytes& bytes) {
 // Compares with the plain kernel on four columns at a time.
 void depthwise(const Bytes& bytes) {
   std::mt19937_64 random(13);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < check::rounds(100); ++round) {
     PanelArgs args;
     args.rows = check::whole(random, 1, 13);
     args.blocks = check::whole(random, 1, 2);
@@ -142,7 +142,7 @@ ByteRange some_range(std::mt19937_64& random) {
 // Compares with the plain kernel on eight columns at a time.
 void finishes(const Bytes& bytes) {
   std::mt19937_64 random(14);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < check::rounds(200); ++round) {
     BytesFinish args;
     args.rows = check::whole(random, 0, 9);
     args.columns = check::whole(random, 1, 2 * bytes.pack);

@@ -65,7 +65,7 @@ void maps(const Table& table) {
 
 void softmaxes(const Table& table) {
   std::mt19937_64 random(2);
-  for (int round = 0; round < 600; ++round) {
+  for (int round = 0; round < check::rounds(600); ++round) {
     RowsArgs args;
     args.rows = check::whole(random, 0, 3);
     args.count = round % 20 == 0 ? 5000 : check::whole(random, 1, 70);
@@ -96,7 +96,7 @@ void softmaxes(const Table& table) {
 
 void normalisations(const Table& table) {
   std::mt19937_64 random(3);
-  for (int round = 0; round < 600; ++round) {
+  for (int round = 0; round < check::rounds(600); ++round) {
     RowsArgs args;
     args.rows = check::whole(random, 0, 4);
     args.count = round % 20 == 0 ? 5000 : check::whole(random, 1, 70);
@@ -134,7 +134,7 @@ void normalisations(const Table& table) {
 
 void sums(const Table& table) {
   std::mt19937_64 random(4);
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < check::rounds(400); ++round) {
     const std::int64_t rows = round % 20 == 0 ? kMostSummedRows : check::whole(random, 0, 20),
                        columns = check::whole(random, 0, 40);
     const std::int64_t step = columns + check::whole(random, 0, 3);

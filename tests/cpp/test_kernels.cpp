@@ -107,7 +107,7 @@ void accumulation(const Table& fast, const Table& plain) {
 void products(const Table& fast) {
   std::mt19937_64 random(5);
   const std::int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 33, 97};
-  for (int round = 0; round < 600; ++round) {
+  for (int round = 0; round < check::rounds(600); ++round) {
     GemmArgs args;
     args.m = sizes[check::whole(random, 0, 11)];
     args.n = sizes[check::whole(random, 0, 11)];

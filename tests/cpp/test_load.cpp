@@ -171,7 +171,7 @@ int main() {
       taken += takes(forged);
     }
   }
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < check::rounds(20000); ++round) {
     FileBytes forged = model;
     for (auto changes = check::whole(random, 1, 4); changes > 0; --changes)
       forged[static_cast<std::size_t>(check::whole(random, 8, static_cast<std::int64_t>(model.size()) - 1))] =

@@ -212,7 +212,7 @@ std::int64_t random_program(std::mt19937_64& random) {
 int main() {
   std::mt19937_64 random(7);
   std::int64_t gone = 0;
-  for (int round = 0; round < 30000 && check::failures < 5; ++round) gone += random_program(random);
+  for (int round = 0; round < check::rounds(30000) && check::failures < 5; ++round) gone += random_program(random);
   std::printf("%lld regions less\n", static_cast<long long>(gone));
 
   {  // two results side by side, read together and apart: nothing to move

@@ -154,7 +154,7 @@ int main() {
   check_the_check();
   std::mt19937_64 random(2);
   int merged = 0, kept = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < check::rounds(20000); ++round) {
     Dims shape(static_cast<std::size_t>(check::whole(random, 1, 4)));
     for (auto& dim : shape) dim = check::whole(random, 1, 6);
     const Stage first = random_stage(random, shape);
@@ -196,9 +196,9 @@ int main() {
   CHECK(merged > 4 * kept);  // a merge that never merges would pass the comparison too
 
   int straight = 0;
-  for (int round = 0; round < 2000 && check::failures == 0; ++round) check_chain(random, straight);
+  for (int round = 0; round < check::rounds(2000) && check::failures == 0; ++round) check_chain(random, straight);
   std::printf("%d values of long chains read only the inputs\n", straight);
-  CHECK(straight > 1000);
+  CHECK(straight > check::rounds(2000) / 2);
 
   // A slice across the boundary of a concatenation reads both parts.
   const std::int64_t one = 1;

@@ -38,7 +38,7 @@ struct Exact {
 void panels(const Table& table) {
   std::mt19937_64 random(8);
   const std::int64_t pack = table.pack;
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < check::rounds(400); ++round) {
     PanelArgs args;
     args.rows = check::whole(random, 0, 31);
     args.blocks = check::whole(random, 1, 2);
@@ -105,7 +105,7 @@ void panels(const Table& table) {
 void lanes(const Table& table) {
   std::mt19937_64 random(9);
   const std::int64_t pack = table.pack;
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < check::rounds(200); ++round) {
     LaneArgs args;
     args.count = check::whole(random, 0, 20);
     args.in_step = pack * check::whole(random, 1, 3);
@@ -174,7 +174,7 @@ void lanes(const Table& table) {
 void depthwise_rows(const Table& table) {
   std::mt19937_64 random(10);
   const std::int64_t pack = table.pack;
-  for (int round = 0; round < 400; ++round) {
+  for (int round = 0; round < check::rounds(400); ++round) {
     DepthwiseRowArgs args;
     args.taps = check::whole(random, 0, 3) * 2 + 1;
     args.stride = check::whole(random, 1, 2);

@@ -74,7 +74,7 @@ void changed_bytes_do_no_harm() {
   const std::string bytes = small_model();
   for (std::size_t size = 0; size < bytes.size(); ++size) CHECK_ERROR(PerformanceModel(bytes.substr(0, size)), backend);
   std::mt19937 draw(1);
-  for (int round = 0; round < 20'000; ++round) {
+  for (int round = 0; round < check::rounds(20'000); ++round) {
     std::string changed = bytes;
     for (int i = 0; i < 3; ++i) changed[draw() % changed.size()] = static_cast<char>(draw());
     try_bytes(changed);

@@ -134,7 +134,7 @@ int main() {
     if (!set.available) continue;
     const Table& table = kernels(set.name);
     std::map<std::string, int> ran;
-    for (int round = 0; round < 4000 && check::failures < 5; ++round) {
+    for (int round = 0; round < check::rounds(4000) && check::failures < 5; ++round) {
       ++ran[compare(random_transpose(random), table)];
       ++ran[compare(random_packing(random, table.pack, zero, true), table)];
       ++ran[compare(random_packing(random, table.pack, zero, false), table)];
@@ -143,7 +143,7 @@ int main() {
     std::string report(set.name);
     for (const auto& [name, count] : ran) report += " " + name + " " + std::to_string(count);
     std::printf("%s\n", report.c_str());
-    for (const char* name : {"copy", "lanes", "rows", "strided", "transpose"}) CHECK(ran[name] > 100);
+    for (const char* name : {"copy", "lanes", "rows", "strided", "transpose"}) CHECK(ran[name] > check::rounds(100));
   }
   return check::failures != 0;
 }

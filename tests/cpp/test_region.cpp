@@ -72,7 +72,7 @@ void compare(const Movement& m, const Region& region) {
 
 void against_coordinates() {
   std::mt19937_64 random(1);
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < check::rounds(3000); ++round) {
     const Movement m = random_movement(random, static_cast<std::size_t>(check::whole(random, 0, 5)));
     const Region region = Region::make(0, m.size, m.src, m.src_offset, m.dst, m.dst_offset, m.src_extent, m.dst_extent);
     for (std::size_t axis = 0; axis < static_cast<std::size_t>(region.axes); ++axis) {

@@ -345,7 +345,7 @@ void sequences_mean_plain_lists(std::uint64_t seed) {
 }  // namespace
 
 int main() {
-  for (std::uint64_t seed = 0; seed < 300; ++seed) trie_means_brute_force(seed);
+  for (int seed = 0; seed < check::rounds(300); ++seed) trie_means_brute_force(static_cast<std::uint64_t>(seed));
   children_move_between_tables_and_map();
   conditions_added_in_mid_match();
   many_nodes_are_packed();

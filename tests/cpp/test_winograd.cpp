@@ -138,7 +138,7 @@ void convolve(const ConvProblem& conv, const Operands& operands, std::int64_t un
 void convolutions(const Table& table, int rounds) {
   std::mt19937_64 random(11);
   const std::int64_t kernels[][2] = {{3, 3}, {3, 3}, {5, 5}, {1, 3}, {3, 1}, {1, 5}, {5, 1}};
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < check::rounds(rounds); ++round) {
     ConvShape shape;
     shape.batch = check::whole(random, 1, 3);
     shape.groups = round % 6 == 5 ? 2 : 1;
