@@ -10,7 +10,8 @@ import hypothesis
 import pytest
 
 _FEWEST: Final = 10
-_SETTINGS: Final = "_hypothesis_internal_use_settings"  # of a test; Hypothesis has no public way to change them later
+# Hypothesis has no public way to change the settings of a test later.
+_SETTINGS: Final = "_hypothesis_internal_use_settings"
 
 
 def _reduce(owner: Any, name: str, share: float) -> None:
