@@ -4,10 +4,7 @@ import json
 import subprocess
 import sys
 
-import pytest
 
-
-@pytest.mark.night
 def test_the_benchmark_exports_what_it_stored_and_says_its_cost() -> None:
     command = [sys.executable, "-m", "benchmarks.feature_export", "--features", "2000", "--json"]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout)

@@ -70,7 +70,6 @@ def everything(home: CloudHome) -> bytes:
     return b"|".join(found)
 
 
-@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_cloud_on_a_database_has_plain_files_in_its_folder_and_no_secret_in_the_database(
     tmp_path: Path, postgres: PostgresServer
