@@ -1,201 +1,297 @@
-// Tests of gradient rules: operators against central differences in float64, for broadcast operands and zero sizes; rasters as
-// the transpose of a linear map, for random regions whose sources are read more than once.
-#include <cmath>
+// Tests of gradient rules against central differences in float64, over broadcast operands, attributes, zero sizes, and values at
+// which a derivative jumps; and second derivatives of a few.
+#include "gradients.h"
 
-#include "check.h"
-#include "geometry/raster.h"
-#include "operators/eager.h"
-#include "operators/gradient/gradient.h"
-#include "operators/gradient/raster.h"
-
-using namespace walle;
+using namespace gradients;
 
 namespace {
 
-// Computes what is emitted at once.
-class Tape final : public Emitter {
- public:
-  Operand operand(Ref tensor) const override {
-    const Tensor& value = at(tensor);
-    return {value.dtype(), value.shape(), &value, false};
+// Every atomic operator has one entry; composites may have one.
+void test_table() {
+  for (const OpDef& op : operators()) CHECK((op.category() == Category::atomic) <= (find_gradient(op.name) != nullptr));
+  for (const GradientRule& rule : gradient_rules()) {
+    CHECK(find_gradient(rule.op) == &rule);
+    const OpDef* op = find_operator(rule.op);
+    CHECK(op != nullptr && (op->category() == Category::atomic || op->category() == Category::composite));
+    CHECK((rule.make != nullptr) == (rule.kind == Differentiable::by_rule));
+    CHECK(rule.reason.empty() == (rule.kind != Differentiable::refused));
   }
-  std::vector<Ref> emit(std::string_view op, std::vector<Ref> inputs, Attributes attributes, int outputs) override {
-    std::vector<Tensor> values;
-    for (const Ref input : inputs) values.push_back(at(input));
-    std::vector<Ref> refs;
-    for (Tensor& result : evaluate(*find_operator(op), values, attributes, outputs, kernels("scalar")))
-      refs.push_back(constant(std::move(result)));
-    return refs;
-  }
-  Ref constant(Tensor value) override {
-    values_.push_back(std::move(value));
-    return static_cast<Ref>(values_.size() - 1);
-  }
-  Tensor value(Ref tensor, const std::string&) const override { return at(tensor); }
-  const Tensor& at(Ref tensor) const { return values_[static_cast<std::size_t>(tensor)]; }
-
- private:
-  std::vector<Tensor> values_;
-};
-
-Tensor random_tensor(std::mt19937_64& random, Dims shape) {
-  Tensor tensor = Tensor::empty(DType::f64, std::move(shape));
-  std::uniform_real_distribution<double> positive(0.5, 2);  // a divisor is not near 0
-  for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.data<double>()[i] = positive(random);
-  return tensor;
+  CHECK(find_gradient("Floor")->kind == Differentiable::flat);
+  CHECK(find_gradient("Transpose") == nullptr);
 }
 
-double dot(const Tensor& a, const Tensor& b) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < a.size(); ++i) sum += a.data<double>()[i] * b.data<double>()[i];
-  return sum;
-}
-
-void compare(std::mt19937_64& random, std::string_view op, const std::vector<Dims>& shapes) {
-  std::vector<Tensor> inputs;
-  for (const Dims& shape : shapes) inputs.push_back(random_tensor(random, shape));
-  const auto forward = [&] { return evaluate_one(op, inputs); };
-  const Tensor result = forward(), gradient = random_tensor(random, result.shape());
-  Tape tape;
-  std::vector<Emitter::Ref> refs;
-  for (const Tensor& input : inputs) refs.push_back(tape.constant(input));
-  const auto at_result = tape.constant(result), at_gradient = tape.constant(gradient);
-  const auto found = find_gradient(op)({tape, refs, at_result, at_gradient, {}});
-  CHECK(found.size() == inputs.size());
-  constexpr double kStep = 1e-5;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    CHECK(tape.at(found[i]).shape() == inputs[i].shape());
-    for (std::int64_t j = 0; j < inputs[i].size(); ++j) {
-      double& number = inputs[i].data<double>()[j];
-      const double before = number;
-      number = before + kStep;
-      const double above = dot(forward(), gradient);
-      number = before - kStep;
-      const double below = dot(forward(), gradient);
-      number = before;
-      CHECK(std::fabs((above - below) / (2 * kStep) - tape.at(found[i]).data<double>()[j]) < 1e-6 * (1 + std::fabs(above)));
-    }
-  }
-}
-
-void test_operators(std::mt19937_64& random) {
+void test_elementwise(std::mt19937_64& random) {
   const std::vector<std::pair<Dims, Dims>> pairs = {{{2, 3}, {2, 3}}, {{2, 3}, {3}},       {{1, 3}, {2, 1}},
                                                     {{}, {2, 2}},     {{2, 1, 3}, {4, 1}}, {{0, 3}, {3}}};
+  for (const GradientRule& rule : gradient_rules()) {
+    const OpDef& op = *find_operator(rule.op);
+    if (rule.kind != Differentiable::by_rule) continue;
+    if (op.is(Family::unary)) {
+      const bool is_small = rule.op == "Asin" || rule.op == "Acos" || rule.op == "Atanh";
+      const bool is_large = rule.op == "Acosh";
+      for (const Dims& shape : {Dims{2, 3}, Dims{}, Dims{0, 2}})
+        compare(random, rule.op, {random_tensor(random, shape, is_large ? 1.1 : 0.2, is_small ? 0.9 : 1.9)});
+    }
+    if (op.is(Family::binary))
+      for (const auto& [a, b] : pairs) compare(random, rule.op, {a, b});
+  }
+  for (const char* op : {"Abs", "Relu", "Tanh", "Sigmoid", "Softplus", "Expm1", "Erf", "Cbrt", "Mantissa", "Sinh"})
+    compare(random, op, {random_tensor(random, {4, 5}, -2, -0.1)});
+  for (const char* op : {"FloorMod", "Fmod", "CopySign", "Atan2", "Hypot", "Maximum", "Minimum"})
+    compare(random, op, {random_tensor(random, {3, 3}, -7, -3), random_tensor(random, {3, 1}, 0.9, 1.9)});
+  for (const double exponent : {0.0, 0.5, 1.0, 2.0, 3.0, -1.5}) {
+    compare(random, "Power", {random_tensor(random, {3}), tensor_of({}, {exponent})}, {}, {true, false});
+    if (exponent > 0) compare(random, "Power", {random_tensor(random, {3}), tensor_of({1}, {exponent})});
+  }
+  compare(random, "Where",
+          {cast(tensor_of({2, 1}, {1, 0}), DType::b8), random_tensor(random, {2, 3}), random_tensor(random, {3})});
+}
+
+// The rules' values where a derivative jumps: PyTorch's.
+void test_jumps() {
+  const auto gradient_at = [](std::string_view op, const std::vector<Tensor>& inputs, Attributes attributes = {}) {
+    Tape tape;
+    std::vector<Ref> refs;
+    for (const Tensor& input : inputs) refs.push_back(tape.constant(input));
+    const Ref y = tape.emit(op, refs, std::move(attributes), 1)[0];
+    Tensor ones = Tensor::empty(DType::f64, tape.at(y).shape());
+    std::fill_n(ones.data<double>(), ones.size(), 1.0);
+    const auto found = tape.differentiate(y, tape.constant(std::move(ones)), {refs[0]});
+    const Tensor& value = tape.at(found[0]);
+    return std::vector<double>(value.data<double>(), value.data<double>() + value.size());
+  };
+  const Tensor zero = tensor_of({1}, {0});
+  CHECK(gradient_at("Relu", {zero}) == std::vector<double>{0});
+  CHECK(gradient_at("Abs", {zero}) == std::vector<double>{0});
+  CHECK(gradient_at("Maximum", {zero, zero}) == std::vector<double>{0.5});
+  CHECK(gradient_at("Minimum", {zero, zero}) == std::vector<double>{0.5});
+  CHECK(gradient_at("ReduceMax", {tensor_of({4}, {1, 3, 3, 2})}) == (std::vector<double>{0, 0.5, 0.5, 0}));
+  CHECK(gradient_at("ReduceL2", {tensor_of({2}, {0, 0})}) == (std::vector<double>{0, 0}));
+}
+
+void test_reductions(std::mt19937_64& random) {
+  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceLogSumExp"})
+    for (const std::int64_t keepdims : {0, 1}) {
+      for (const Dims& axes : {Dims{1}, Dims{0, 2}, Dims{-1, 0}, Dims{}})
+        compare(random, op, {random_tensor(random, {2, 3, 4}, -2, 2)}, {{"axes", axes}, {"keepdims", keepdims}});
+      compare(random, op, {random_tensor(random, {0, 3})}, {{"axes", Dims{1}}, {"keepdims", keepdims}});
+    }
+  compare(random, "ReduceSum", {random_tensor(random, {2, 3}), whole_tensor({1}, {1})});
+  compare(random, "ReduceProd", {tensor_of({3, 3}, {1, 0, 2, 0, 3, 0, 2, 3, 4})}, {{"axes", Dims{1}}});
+  for (const char* op : {"CumSum", "CumProd"})
+    for (const std::int64_t exclusive : {0, 1})
+      for (const std::int64_t reverse : {0, 1})
+        for (const std::int64_t axis : {0, -1}) {
+          const Attributes attributes{{"exclusive", exclusive}, {"reverse", reverse}};
+          compare(random, op, {random_tensor(random, {3, 4}, -2, 2), whole_tensor({}, {axis})}, attributes);
+          compare(random, op, {tensor_of({4, 3}, {1, 0, 2, 0, 3, 0, 2, 3, 0, 4, 5, 6}), whole_tensor({}, {axis})}, attributes);
+        }
+}
+
+void test_products(std::mt19937_64& random) {
   const std::vector<std::pair<Dims, Dims>> products = {{{2, 3}, {3, 4}}, {{3}, {3, 2}},       {{2, 3}, {3}},
                                                        {{3}, {3}},       {{5, 2, 3}, {3, 4}}, {{2, 1, 2, 3}, {4, 3, 1}},
-                                                       {{3}, {2, 3, 4}}};
-  for (const std::string_view op : operators_with_gradients()) {
-    const OpDef& definition = *find_operator(op);
-    CHECK(definition.category() == Category::atomic);
-    if (definition.max_inputs == 1) compare(random, op, {{2, 3}});
-    if (definition.max_inputs == 2)
-      for (const auto& [a, b] : op == "MatMul" ? products : pairs) compare(random, op, {a, b});
-  }
-  CHECK(find_gradient("Add") != nullptr);
-  CHECK(find_gradient("Floor") == nullptr);
+                                                       {{3}, {2, 3, 4}}, {{2, 2, 3}, {3}},    {{0, 3}, {3, 2}}};
+  for (const auto& [a, b] : products) compare(random, "MatMul", {a, b});
 }
 
-// Regions that write the elements of a result one after the other, and read any of their source.
-std::vector<Region> random_regions(std::mt19937_64& random, std::int64_t source_extent, std::int64_t& result_extent) {
-  struct Draft {
-    Dims size, from, to;
-    std::int64_t from_offset, to_offset;
+void test_activations(std::mt19937_64& random) {
+  for (const char* op : {"Elu", "Selu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Swish"})
+    compare(random, op, {random_tensor(random, {3, 7}, -4, 4)});
+  compare(random, "Gelu", {random_tensor(random, {9}, -3, 3)}, {{"approximate", std::string("tanh")}});
+  compare(random, "Elu", {random_tensor(random, {9}, -3, 3)}, {{"alpha", 0.3}});
+  compare(random, "Elu", {random_tensor(random, {9}, -3, 3)}, {{"alpha", -0.3}});
+  compare(random, "LeakyRelu", {random_tensor(random, {9}, -3, 3)}, {{"alpha", -0.3}});
+  compare(random, "Swish", {random_tensor(random, {9}, -3, 3)}, {{"alpha", 1.7}});
+  compare(random, "HardSigmoid", {random_tensor(random, {9}, -3, 3)}, {{"alpha", 0.3}, {"beta", 0.4}});
+  for (const Dims& slope : {Dims{3, 1}, Dims{}, Dims{2, 3, 4}, Dims{1}})
+    compare(random, "PRelu", {random_tensor(random, {2, 3, 4}, -2, 2), random_tensor(random, slope)});
+  const Tensor x = random_tensor(random, {4, 5}, -3, 3);
+  compare(random, "Clip", {x}, {{"min", -1.0}, {"max", 1.5}});
+  compare(random, "Clip", {x, tensor_of({}, {-1}), tensor_of({}, {2})});
+  compare(random, "Clip", {x, tensor_of({}, {-1})});
+  compare(random, "Clip", {x, Tensor(), tensor_of({}, {1})});
+  compare(random, "Clip", {x, tensor_of({}, {1}), tensor_of({}, {-1})});
+  compare(random, "Clip", {x});
+}
+
+void test_normalizations(std::mt19937_64& random) {
+  for (const char* op : {"Softmax", "LogSoftmax"}) {
+    for (const std::int64_t axis : {0, 1, -1}) compare(random, op, {random_tensor(random, {2, 3, 4}, -2, 2)}, {{"axis", axis}});
+    compare(random, op, {random_tensor(random, {0, 3})});
+    compare_recorded(random, op, {random_tensor(random, {2, 3})}, {}, 2);
+  }
+  for (const std::int64_t axis : {1, -1}) {
+    const Dims row = axis == 1 ? Dims{3, 4} : Dims{4};
+    const Tensor x = random_tensor(random, {2, 3, 4}, -2, 2), scale = random_tensor(random, row),
+                 bias = random_tensor(random, row);
+    compare(random, "LayerNormalization", {x, scale, bias}, {{"axis", axis}});
+    compare(random, "LayerNormalization", {x, scale}, {{"axis", axis}, {"epsilon", 0.1}});
+    compare(random, "RMSNormalization", {x, scale}, {{"axis", axis}});
+  }
+  const Tensor x = random_tensor(random, {2, 4, 3}, -2, 2), scale = random_tensor(random, {4}), bias = random_tensor(random, {4});
+  compare_recorded(random, "LayerNormalization", {x, random_tensor(random, {3}), random_tensor(random, {3})}, {}, 2);
+  compare_recorded(random, "GroupNormalization", {x, scale, bias}, {{"num_groups", std::int64_t{2}}});
+  compare_recorded(random, "InstanceNormalization", {x, scale, bias});
+}
+
+void test_linear(std::mt19937_64& random) {
+  // Linear takes float32 only: against the same by MatMul, in float64.
+  const Tensor x = random_tensor(random, {2, 2, 3}, -1, 1), w = random_tensor(random, {3, 4}, -1, 1),
+               bias = random_tensor(random, {4}, -1, 1), residual = random_tensor(random, {2, 2, 4}, -1, 1);
+  const Tensor gradient = random_tensor(random, {2, 2, 4}, -1, 1);
+  for (const char* activation : {"", "Relu", "Sigmoid", "Softplus"}) {
+    Tape narrow, wide;
+    std::vector<Ref> of_narrow, of_wide;
+    for (const Tensor& tensor : {x, w, bias, residual}) {
+      of_narrow.push_back(narrow.constant(cast(tensor, DType::f32)));
+      of_wide.push_back(wide.constant(tensor));
+    }
+    Attributes attributes;
+    if (*activation != '\0') attributes.set("activation", std::string(activation));
+    const Ref y = narrow.one("Linear", of_narrow, attributes);
+    Ref z = wide.one("Add", {wide.one("Add", {wide.one("MatMul", {of_wide[0], of_wide[1]}), of_wide[2]}), of_wide[3]});
+    if (*activation != '\0') z = wide.one(activation, {z});
+    const auto found = narrow.differentiate(y, narrow.constant(cast(gradient, DType::f32)), of_narrow);
+    const auto expected = wide.differentiate(z, wide.constant(gradient), of_wide);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const Tensor value = cast(narrow.at(found[i]), DType::f64), exact = wide.at(expected[i]);
+      CHECK(value.shape() == exact.shape());
+      for (std::int64_t j = 0; j < value.size(); ++j) CHECK(std::fabs(value.data<double>()[j] - exact.data<double>()[j]) < 1e-5);
+    }
+  }
+  compared.insert("Linear");
+}
+
+void test_convolutions(std::mt19937_64& random) {
+  struct Form {
+    Dims x, w;
+    Attributes attributes;
   };
-  std::vector<Draft> drafts;
-  result_extent = 0;
-  for (std::int64_t count = check::whole(random, 1, 3); count > 0; --count) {
-    Draft draft{{}, {}, {}, 0, result_extent};
-    std::int64_t low = 0, high = 0;
-    for (std::int64_t axes = check::whole(random, 0, 3); axes > 0; --axes) {
-      const std::int64_t size = check::whole(random, 0, 4), step = check::whole(random, -3, 3),
-                         span = std::max<std::int64_t>(size - 1, 0) * step;
-      if (high - low + std::abs(span) >= source_extent) continue;
-      (span < 0 ? low : high) += span;
-      draft.size.push_back(size);
-      draft.from.push_back(step);
-    }
-    draft.from_offset = check::whole(random, -low, source_extent - 1 - high);
-    draft.to = contiguous_strides(draft.size);
-    result_extent += element_count(draft.size);
-    drafts.push_back(std::move(draft));
+  const auto list = [](Dims numbers) { return Attribute(std::move(numbers)); };
+  const std::vector<Form> forms = {
+      {{2, 2, 5}, {3, 2, 3}, {}},
+      {{1, 2, 4, 5}, {2, 2, 3, 2}, {{"pads", list({1, 0, 1, 1})}}},
+      {{2, 1, 6, 5}, {2, 1, 3, 3}, {{"strides", list({2, 3})}, {"pads", list({1, 0, 0, 2})}}},
+      {{1, 2, 7, 7}, {2, 2, 2, 3}, {{"dilations", list({3, 2})}, {"pads", list({0, 2, 1, 1})}}},
+      {{1, 1, 7, 6}, {2, 1, 3, 2}, {{"dilations", list({2, 3})}, {"strides", list({2, 2})}}},
+      {{1, 4, 4, 4}, {4, 2, 2, 2}, {{"group", std::int64_t{2}}}},
+      {{2, 3, 5, 4}, {3, 1, 3, 3}, {{"group", std::int64_t{3}}, {"strides", list({2, 1})}, {"pads", list({1, 1, 1, 1})}}},
+      {{1, 2, 5, 6}, {2, 2, 3, 3}, {{"auto_pad", std::string("SAME_UPPER")}, {"strides", list({2, 2})}}},
+      {{1, 2, 6, 5}, {2, 2, 2, 4}, {{"auto_pad", std::string("SAME_LOWER")}}},
+      {{1, 1, 3, 3}, {1, 1, 1, 1}, {{"pads", list({2, 1, 1, 2})}}},
+      {{1, 1, 5}, {2, 1, 1}, {{"strides", list({3})}}},
+      {{1, 1, 3, 3, 3}, {2, 1, 2, 2, 2}, {{"pads", list({1, 0, 0, 0, 1, 0})}}},
+      {{0, 1, 4}, {2, 1, 3}, {}},
+      {{1, 1, 2}, {2, 1, 3}, {}},
+  };
+  for (const Form& form : forms) {
+    const Tensor x = random_tensor(random, form.x, -1, 1), w = random_tensor(random, form.w, -1, 1);
+    compare(random, "Conv", {x, w, random_tensor(random, {form.w[0]})}, form.attributes);
   }
-  std::vector<Region> regions;
-  for (const Draft& draft : drafts)
-    if (element_count(draft.size) > 0)
-      regions.push_back(Region::make(static_cast<int>(check::whole(random, 0, 1)), draft.size, draft.from, draft.from_offset,
-                                     draft.to, draft.to_offset, source_extent, result_extent));
-  return regions;
+  const Tensor x = random_tensor(random, {1, 2, 4, 4}, -1, 1), w = random_tensor(random, {2, 2, 3, 3}, -1, 1);
+  Attributes padded{{"pads", Dims{1, 1, 1, 1}}, {"activation", std::string("Tanh")}};
+  compare(random, "Conv", {x, w, Tensor(), random_tensor(random, {1, 2, 4, 4})}, padded);
+  compare_recorded(random, "Conv", {x, w}, {{"strides", Dims{2, 1}}}, 2);
+  compare_recorded(random, "ConvTranspose", {x, w}, {{"strides", Dims{2, 1}}, {"pads", Dims{1, 0, 0, 1}}});
+  compare(random, "Col2Im", {random_tensor(random, {1, 8, 9}), whole_tensor({2}, {4, 4}), whole_tensor({2}, {2, 2})});
+  compare(random, "Col2Im", {random_tensor(random, {2, 6, 6}), whole_tensor({2}, {5, 4}), whole_tensor({2}, {2, 3})},
+          {{"strides", Dims{2, 2}}, {"pads", Dims{1, 1, 0, 1}}, {"dilations", Dims{1, 1}}});
 }
 
-void test_rasters(std::mt19937_64& random) {
-  std::int64_t most_layers = 0;
-  for (int round = 0; round < check::rounds(2000); ++round) {
-    const std::int64_t extent = check::whole(random, 1, 24);
-    std::int64_t result_extent = 0;
-    const auto regions = random_regions(random, extent, result_extent);
-    const Tensor gradient = random_tensor(random, {result_extent});
-    for (const int source : {0, 1}) {
-      // Row i of the transpose: what the i-th unit vector becomes.
-      std::vector<double> expected(static_cast<std::size_t>(extent));
-      for (std::int64_t i = 0; i < extent; ++i) {
-        Tensor unit = Tensor::empty(DType::f64, {extent}), moved = Tensor::empty(DType::f64, {result_extent});
-        std::fill_n(unit.data<double>(), extent, 0.0);
-        std::fill_n(moved.data<double>(), result_extent, 0.0);
-        unit.data<double>()[i] = 1;
-        for (const Region& region : regions)
-          if (region.source == source) raster(region, unit.raw(), moved.raw(), sizeof(double));
-        expected[static_cast<std::size_t>(i)] = dot(moved, gradient);
-      }
-      const RasterGradient found = raster_gradient(regions, source, extent, result_extent);
-      most_layers = std::max(most_layers, found.layers);
-      Tensor layers = Tensor::empty(DType::f64, {found.layers, extent}),
-             writes = Tensor::empty(DType::f64, {found.layers, extent});
-      std::fill_n(layers.data<double>(), layers.size(), 0.0);
-      std::fill_n(writes.data<double>(), writes.size(), 0.0);
-      Tensor ones = Tensor::empty(DType::f64, {result_extent});
-      std::fill_n(ones.data<double>(), result_extent, 1.0);
-      double written = 0, moved = 0;
-      for (const Region& region : found.regions) {
-        raster(region, gradient.raw(), layers.raw(), sizeof(double));
-        raster(region, ones.raw(), writes.raw(), sizeof(double));
-        moved += static_cast<double>(region.count());
-      }
-      for (std::int64_t i = 0; i < writes.size(); ++i) written += writes.data<double>()[i];
-      CHECK(written == moved);  // no element is written twice
-      for (std::int64_t i = 0; i < extent; ++i) {
-        double sum = 0;
-        for (std::int64_t layer = 0; layer < found.layers; ++layer) sum += layers.data<double>()[layer * extent + i];
-        CHECK(std::fabs(sum - expected[static_cast<std::size_t>(i)]) < 1e-12);
-      }
-    }
+void test_poolings(std::mt19937_64& random) {
+  const std::vector<std::pair<Dims, Attributes>> forms = {
+      {{2, 2, 6}, {{"kernel_shape", Dims{3}}}},
+      {{1, 2, 4, 6}, {{"kernel_shape", Dims{2, 2}}, {"strides", Dims{2, 2}}}},
+      {{1, 1, 5, 7}, {{"kernel_shape", Dims{2, 3}}, {"strides", Dims{3, 3}}, {"pads", Dims{1, 0, 1, 2}}}},
+      {{1, 1, 6, 5}, {{"kernel_shape", Dims{3, 3}}, {"strides", Dims{2, 1}}, {"pads", Dims{1, 1, 1, 1}}}},
+      {{1, 1, 7, 7}, {{"kernel_shape", Dims{2, 3}}, {"dilations", Dims{2, 2}}, {"strides", Dims{2, 1}}}},
+      {{1, 1, 5, 6}, {{"kernel_shape", Dims{3, 2}}, {"strides", Dims{2, 2}}, {"ceil_mode", std::int64_t{1}}}},
+      {{1, 1, 5, 6}, {{"kernel_shape", Dims{3, 2}}, {"strides", Dims{2, 2}}, {"auto_pad", std::string("SAME_UPPER")}}},
+      {{1, 2, 3, 3}, {{"kernel_shape", Dims{3, 3}}}},
+      {{0, 2, 3, 3}, {{"kernel_shape", Dims{2, 2}}}},
+  };
+  for (const auto& [shape, attributes] : forms) {
+    for (const char* op : {"PoolSum", "PoolMean", "PoolMax"})
+      compare(random, op, {random_tensor(random, shape, -2, 2)}, attributes);
+    Attributes counted = attributes;
+    counted.set("count_include_pad", std::int64_t{1});
+    compare(random, "PoolMean", {random_tensor(random, shape, -2, 2)}, counted);
   }
-  CHECK(most_layers > 8);
-  // Windows of 3 by 3 over 10 by 10 pixels at every place: nine layers, not one for each place.
-  const std::int64_t size[] = {8, 8, 3, 3}, from[] = {10, 1, 10, 1}, to[] = {72, 9, 3, 1};
-  const Region windows[] = {Region::make(0, size, from, 0, to, 0, 100, 576)};
-  CHECK(raster_gradient(windows, 0, 100, 576).layers == 9);
-  CHECK(raster_gradient(windows, 1, 100, 576).layers == 0);
+  // A window of padding alone.
+  Tape tape;
+  const Ref x = tape.constant(random_tensor(random, {1, 1, 2}));
+  const Ref y = tape.one("PoolMax", {x}, {{"kernel_shape", Dims{2}}, {"pads", Dims{2, 0}}});
+  CHECK_ERROR(tape.differentiate(y, y, {x}), unsupported);
 }
 
-// One element of a large source, repeated: layers of any size could be asked for.
-void test_rasters_of_too_many_layers() {
-  const std::int64_t size[] = {1 << 20}, from[] = {0}, to[] = {1};
-  for (const std::int64_t extent : {std::int64_t{1} << 13, std::int64_t{1} << 41, std::int64_t{1} << 62}) {
-    const Region one = Region::make(0, size, from, 0, to, 0, extent, 1 << 21),
-                 other = Region::make(0, size, from, 0, to, 1 << 20, extent, 1 << 21);
-    const Region both[] = {one, other};
-    CHECK_ERROR(raster_gradient(both, 0, extent, 1 << 21), shape);
-  }
-  const Region largest[] = {Region::make(0, size, from, 0, to, 0, 1 << 12, 1 << 20)};
-  CHECK(raster_gradient(largest, 0, 1 << 12, 1 << 20).layers == 1 << 20);
+void test_indexed(std::mt19937_64& random) {
+  const Tensor data = random_tensor(random, {3, 4}, -2, 2), rows = whole_tensor({2, 2}, {2, 0, -1, 2}),
+               elements = whole_tensor({2, 4}, {0, 1, 2, 0, 2, 1, 2, 2}), unique = whole_tensor({2, 4}, {0, 1, 2, 0, 2, 2, 1, 1});
+  // Gather with indices that are known only at run time becomes IndexedGather.
+  compare_recorded(random, "Gather", {data, rows});
+  compare_recorded(random, "Gather", {data, rows}, {{"axis", std::int64_t{1}}}, 2);
+  compare_recorded(random, "GatherElements", {data, elements});
+  compare_recorded(random, "GatherND", {data, whole_tensor({3, 2}, {0, 1, 2, 3, 0, 1})});
+  for (const char* reduction : {"add", "mul", "max", "min"})
+    compare_recorded(random, "ScatterElements", {data, elements, random_tensor(random, {2, 4}, -2, 2)},
+                     {{"reduction", std::string(reduction)}});
+  compare_recorded(random, "ScatterElements", {data, unique, random_tensor(random, {2, 4}, -2, 2)});
+  compare_recorded(random, "ScatterElements", {data, elements, tensor_of({2, 4}, {0, 1, 0, 2, 3, 0, 0, 4})},
+                   {{"reduction", std::string("mul")}});
+  compare_recorded(random, "ScatterND", {data, whole_tensor({2, 1}, {1, 1}), random_tensor(random, {2, 4})},
+                   {{"reduction", std::string("add")}});
+  for (const std::int64_t largest : {0, 1})
+    for (const std::int64_t axis : {0, 1})
+      compare(random, "TopValues", {data}, {{"axis", axis}, {"k", std::int64_t{2}}, {"largest", largest}});
+  compared.insert({"IndexedGather", "IndexedScatter"});
+}
+
+void test_casts(std::mt19937_64& random) {
+  compare_recorded(random, "CastLike", {random_tensor(random, {3}), random_tensor(random, {1})});
+  Tape tape;
+  const Ref x = tape.constant(random_tensor(random, {3})), y = tape.one("Cast", {x}, {{"to", std::string("float32")}});
+  const Ref gradient = tape.constant(cast(random_tensor(random, {3}), DType::f32));
+  CHECK(tape.at(tape.differentiate(y, gradient, {x})[0]).dtype() == DType::f64);
+  const Ref whole = tape.one("Cast", {x}, {{"to", std::string("int64")}});
+  CHECK(tape.differentiate(whole, whole, {x})[0] == Emitter::kAbsent);
+  compared.insert("Cast");
+}
+
+void test_second_derivatives(std::mt19937_64& random) {
+  for (const char* op : {"Exp", "Tanh", "Sigmoid", "Log", "Sqrt", "Rsqrt", "Softplus", "Reciprocal", "Square"})
+    for (const int order : {2, 3}) compare_recorded(random, op, {random_tensor(random, {2, 2})}, {}, order);
+  for (const char* op : {"Mul", "Div", "Power", "LogAddExp"})
+    compare_recorded(random, op, {random_tensor(random, {2, 3}), random_tensor(random, {3})}, {}, 2);
+  compare_recorded(random, "MatMul", {random_tensor(random, {2, 2, 3}), random_tensor(random, {3, 2})}, {}, 2);
+  compare_recorded(random, "ReduceProd", {random_tensor(random, {2, 3})}, {{"axes", Dims{1}}}, 2);
+}
+
+void test_every_rule_was_compared() {
+  for (const GradientRule& rule : gradient_rules())
+    if (rule.kind == Differentiable::by_rule && !compared.contains(rule.op)) {
+      ++check::failures;
+      std::fprintf(stderr, "the rule of %s is not tested\n", std::string(rule.op).c_str());
+    }
 }
 
 }  // namespace
 
 int main() {
   std::mt19937_64 random(35);
-  test_operators(random);
-  test_rasters(random);
-  test_rasters_of_too_many_layers();
+  test_table();
+  test_elementwise(random);
+  test_jumps();
+  test_reductions(random);
+  test_products(random);
+  test_activations(random);
+  test_normalizations(random);
+  test_linear(random);
+  test_convolutions(random);
+  test_poolings(random);
+  test_indexed(random);
+  test_casts(random);
+  test_second_derivatives(random);
+  test_every_rule_was_compared();
   return check::failures != 0;
 }

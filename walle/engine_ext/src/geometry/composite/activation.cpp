@@ -2,35 +2,13 @@
 #include <cmath>
 
 #include "geometry/composite/composite.h"
+#include "geometry/composite/formula.h"
 
 namespace walle {
 
 namespace {
 
 using Ref = Emitter::Ref;
-
-// Short names for writing formulas.
-class Formula {
- public:
-  Formula(Emitter& emitter, DType dtype) : emitter_(emitter), dtype_(dtype) {}
-
-  Ref number(double value) const { return emitter_.number(value, dtype_); }
-  Ref add(Ref a, Ref b) const { return emitter_.one("Add", {a, b}); }
-  Ref sub(Ref a, Ref b) const { return emitter_.one("Sub", {a, b}); }
-  Ref mul(Ref a, Ref b) const { return emitter_.one("Mul", {a, b}); }
-  Ref mul(Ref a, double b) const { return b == 1.0 ? a : mul(a, number(b)); }
-  Ref div(Ref a, Ref b) const { return emitter_.one("Div", {a, b}); }
-  Ref unary(std::string_view op, Ref a) const { return emitter_.one(op, {a}); }
-  Ref less(Ref a, Ref b) const { return emitter_.one("Less", {a, b}); }
-  Ref negative(Ref a) const { return less(a, number(0)); }
-  Ref where(Ref condition, Ref yes, Ref no) const { return emitter_.one("Where", {condition, yes, no}); }
-  // Clamp to [0, 1]; NaN stays.
-  Ref between_0_and_1(Ref a) const { return emitter_.one("Minimum", {emitter_.one("Maximum", {a, number(0)}), number(1)}); }
-
- private:
-  Emitter& emitter_;
-  DType dtype_;
-};
 
 // Emit f of the first input, widened if it is a 16-bit float.
 template <class F>
@@ -50,7 +28,7 @@ std::vector<Ref> formula(Emitter& emitter, Ref x, F&& f) {
 WALLE_FORMULA(celu) {
   const double alpha = attributes.get_float("alpha", 1);
   return formula(emitter, inputs[0], [&](const Formula& f, Ref x) {
-    return f.where(f.negative(x), f.mul(f.unary("Expm1", f.div(x, f.number(alpha))), alpha), x);
+    return f.where(f.negative(x), f.times(f.unary("Expm1", f.div(x, f.number(alpha))), alpha), x);
   });
 }
 
@@ -58,7 +36,7 @@ WALLE_FORMULA(celu) {
 WALLE_FORMULA(elu) {
   const double alpha = attributes.get_float("alpha", 1);
   return formula(emitter, inputs[0],
-                 [&](const Formula& f, Ref x) { return f.where(f.negative(x), f.mul(f.unary("Expm1", x), alpha), x); });
+                 [&](const Formula& f, Ref x) { return f.where(f.negative(x), f.times(f.unary("Expm1", x), alpha), x); });
 }
 
 // x Phi(x), or its approximation by tanh
@@ -69,28 +47,28 @@ WALLE_FORMULA(gelu) {
   return formula(emitter, inputs[0], [&](const Formula& f, Ref x) {
     Ref inner;
     if (approximate == "none")
-      inner = f.unary("Erf", f.mul(x, std::sqrt(0.5)));
+      inner = f.unary("Erf", f.times(x, std::sqrt(0.5)));
     else
-      inner = f.unary("Tanh",
-                      f.mul(f.add(x, f.mul(f.mul(x, f.unary("Square", x)), 0.044715)), std::sqrt(2 / 3.14159265358979323846)));
-    return f.mul(f.mul(x, 0.5), f.add(inner, f.number(1)));
+      inner = f.unary(
+          "Tanh", f.times(f.add(x, f.times(f.mul(x, f.unary("Square", x)), 0.044715)), std::sqrt(2 / 3.14159265358979323846)));
+    return f.mul(f.times(x, 0.5), f.add(inner, f.number(1)));
   });
 }
 
 WALLE_FORMULA(hard_sigmoid) {
   const double alpha = attributes.get_float("alpha", 0.2), beta = attributes.get_float("beta", 0.5);
   return formula(emitter, inputs[0],
-                 [&](const Formula& f, Ref x) { return f.between_0_and_1(f.add(f.mul(x, alpha), f.number(beta))); });
+                 [&](const Formula& f, Ref x) { return f.between_0_and_1(f.add(f.times(x, alpha), f.number(beta))); });
 }
 
 WALLE_FORMULA(hard_swish) {
   return formula(emitter, inputs[0],
-                 [&](const Formula& f, Ref x) { return f.mul(x, f.between_0_and_1(f.add(f.mul(x, 1.0 / 6), f.number(0.5)))); });
+                 [&](const Formula& f, Ref x) { return f.mul(x, f.between_0_and_1(f.add(f.times(x, 1.0 / 6), f.number(0.5)))); });
 }
 
 WALLE_FORMULA(leaky_relu) {
   const double alpha = attributes.get_float("alpha", 0.01);
-  return formula(emitter, inputs[0], [&](const Formula& f, Ref x) { return f.where(f.negative(x), f.mul(x, alpha), x); });
+  return formula(emitter, inputs[0], [&](const Formula& f, Ref x) { return f.where(f.negative(x), f.times(x, alpha), x); });
 }
 
 // x tanh(ln(1 + e^x))
@@ -110,7 +88,7 @@ WALLE_FORMULA(selu) {
   const double alpha = attributes.get_float("alpha", 1.67326319217681884765625),
                gamma = attributes.get_float("gamma", 1.05070102214813232421875);
   return formula(emitter, inputs[0], [&](const Formula& f, Ref x) {
-    return f.mul(f.where(f.negative(x), f.mul(f.unary("Expm1", x), alpha), x), gamma);
+    return f.times(f.where(f.negative(x), f.times(f.unary("Expm1", x), alpha), x), gamma);
   });
 }
 
@@ -136,7 +114,7 @@ WALLE_FORMULA(softsign) {
 // x sigmoid(alpha x)
 WALLE_FORMULA(swish) {
   const double alpha = attributes.get_float("alpha", 1);
-  return formula(emitter, inputs[0], [&](const Formula& f, Ref x) { return f.mul(x, f.unary("Sigmoid", f.mul(x, alpha))); });
+  return formula(emitter, inputs[0], [&](const Formula& f, Ref x) { return f.mul(x, f.unary("Sigmoid", f.times(x, alpha))); });
 }
 
 WALLE_FORMULA(thresholded_relu) {

@@ -1,19 +1,24 @@
 // Gradients of matrix products.
-#include "geometry/composite/expressions.h"
 #include "operators/gradient/rules.h"
 
 namespace walle::gradient {
 
 namespace {
 
-using Ref = Emitter::Ref;
-
-Ref transposed(Emitter& emitter, Ref matrices) {
+// Return matrices with their last two axes swapped.
+Ref swapped(Emitter& emitter, Ref matrices) {
   const std::size_t rank = emitter.operand(matrices).shape.size();
   Dims order(rank);
   for (std::size_t axis = 0; axis < rank; ++axis) order[axis] = static_cast<std::int64_t>(axis);
   std::swap(order[rank - 1], order[rank - 2]);
-  return emitter.one("Transpose", {matrices}, {{"perm", std::move(order)}});
+  return transposed(emitter, matrices, std::move(order));
+}
+
+// Return a stack of matrices as one matrix, of all their rows.
+Ref all_rows(Emitter& emitter, Ref matrices) {
+  const Dims shape = emitter.operand(matrices).shape;
+  if (shape.size() == 2) return matrices;
+  return reshape(emitter, matrices, {element_count(Dims(shape.begin(), shape.end() - 1)), shape.back()});
 }
 
 }  // namespace
@@ -28,11 +33,19 @@ std::vector<Ref> of_matmul(const GradientCall& call) {
   if (b_shape.size() == 1) b_matrix.push_back(1);
   if (a_shape.size() == 1) g_matrix.insert(g_matrix.end() - (b_shape.size() == 1 ? 0 : 1), 1);
   if (b_shape.size() == 1) g_matrix.push_back(1);
-  const Ref a = reshape(emitter, call.inputs[0], a_matrix), b = reshape(emitter, call.inputs[1], b_matrix),
-            g = reshape(emitter, call.gradient, g_matrix);
-  const Ref of_a = summed_to(emitter, emitter.one("MatMul", {g, transposed(emitter, b)}), a_matrix),
-            of_b = summed_to(emitter, emitter.one("MatMul", {transposed(emitter, a), g}), b_matrix);
-  return {reshape(emitter, of_a, a_shape), reshape(emitter, of_b, b_shape)};
+  const Ref g = reshape(emitter, call.gradient, g_matrix);
+  std::vector<Ref> gradients = no_gradients(call);
+  if (needs(call, 0)) {
+    const Ref b = reshape(emitter, call.inputs[1], b_matrix);
+    gradients[0] = reshape(emitter, summed_to(emitter, emitter.one("MatMul", {g, swapped(emitter, b)}), a_matrix), a_shape);
+  }
+  if (needs(call, 1)) {
+    Ref a = reshape(emitter, call.inputs[0], a_matrix), to = g;
+    // One matrix for a whole batch: its gradient is one product over all rows, not a sum of products.
+    if (b_matrix.size() == 2 && a_matrix.size() > 2) a = all_rows(emitter, a), to = all_rows(emitter, g);
+    gradients[1] = reshape(emitter, summed_to(emitter, emitter.one("MatMul", {swapped(emitter, a), to}), b_matrix), b_shape);
+  }
+  return gradients;
 }
 
 }  // namespace walle::gradient

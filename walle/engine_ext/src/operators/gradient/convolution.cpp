@@ -1,0 +1,168 @@
+// Gradients of Conv, Linear and Col2Im. Those of a convolution are two convolutions: by its input one of the result's gradient
+// with mirrored weights, by its weights a product of the gradient with the columns of the input.
+#include "geometry/window.h"
+#include "operators/gradient/rules.h"
+
+namespace walle::gradient {
+
+namespace {
+
+constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad"};
+
+Dims spatial(const Window::Axes& axes, std::size_t rank) {
+  return Dims(axes.end() - static_cast<std::ptrdiff_t>(rank), axes.end());
+}
+
+// A convolution x [n, groups * in, ...] by w [groups * out, in, ...], and the gradient g of its result before the epilogue.
+struct Convolution {
+  Emitter& emitter;
+  Dims x_shape, w_shape, g_shape;
+  std::int64_t groups, in, out;
+  Window window;
+  Ref x, w, g;
+
+  Convolution(const GradientCall& call, Ref gradient)
+      : emitter(call.emitter),
+        x_shape(emitter.operand(call.inputs[0]).shape),
+        w_shape(emitter.operand(call.inputs[1]).shape),
+        g_shape(emitter.operand(gradient).shape),
+        groups(call.attributes.get_int("group", 1)),
+        in(w_shape[1]),
+        out(w_shape[0] / groups),
+        window(Window::make("Conv", std::span(x_shape).subspan(2), std::span(w_shape).subspan(2), call.attributes)),
+        x(call.inputs[0]),
+        w(call.inputs[1]),
+        g(gradient) {}
+
+  std::size_t rank() const noexcept { return window.rank; }
+  bool is_empty() const { return element_count(x_shape) == 0 || element_count(w_shape) == 0 || element_count(g_shape) == 0; }
+  DType dtype() const { return emitter.operand(g).dtype; }
+  // Return x_shape, w_shape or g_shape, with a count of channels for each group.
+  Dims grouped(const Dims& shape, std::size_t axis) const {
+    Dims split = shape;
+    split[axis] /= groups;
+    split.insert(split.begin() + static_cast<std::ptrdiff_t>(axis), groups);
+    return split;
+  }
+};
+
+// Return w with its input and output channels exchanged in every group, and each axis of the kernel mirrored.
+Ref mirrored_weights(const Convolution& conv) {
+  Dims order{0, 2, 1}, shape{conv.groups * conv.in, conv.out}, axes;
+  for (std::size_t i = 0; i < conv.rank(); ++i) {
+    order.push_back(static_cast<std::int64_t>(3 + i));
+    shape.push_back(conv.w_shape[2 + i]);
+    axes.push_back(static_cast<std::int64_t>(2 + i));
+  }
+  const Ref swapped = transposed(conv.emitter, reshape(conv.emitter, conv.w, conv.grouped(conv.w_shape, 0)), order);
+  return conv.emitter.one("Flip", {reshape(conv.emitter, swapped, shape)}, {{"axes", axes}});
+}
+
+// Steps of 1 and pads within the kernel's reach: a convolution with mirrored weights. Others: a transposed convolution.
+Ref by_input(const Convolution& conv) {
+  const Window& win = conv.window;
+  const std::size_t rank = conv.rank(), first = Window::kAxes - rank;
+  if (conv.is_empty()) return zeros(conv.emitter, conv.dtype(), conv.x_shape);
+  Dims pads(2 * rank), mirrored(2 * rank), more(rank);
+  bool plain = true;
+  for (std::size_t i = 0; i < rank; ++i) {
+    const std::size_t axis = first + i;
+    const std::int64_t reach = (win.kernel[axis] - 1) * win.dilation[axis];
+    mirrored[i] = reach - win.begin[axis];
+    mirrored[i + rank] = win.in[axis] + win.begin[axis] - win.out[axis];
+    plain = plain && win.stride[axis] == 1 && mirrored[i] >= 0 && mirrored[i + rank] >= 0;
+    // What the windows leave over at the end is padding of the result.
+    const std::int64_t end = (win.out[axis] - 1) * win.stride[axis] + reach + 1 - win.begin[axis] - win.in[axis];
+    pads[i] = win.begin[axis];
+    pads[i + rank] = std::max<std::int64_t>(end, 0);
+    more[i] = std::max<std::int64_t>(-end, 0);
+  }
+  const Dims dilations = spatial(win.dilation, rank);
+  if (plain)
+    return conv.emitter.one("Conv", {conv.g, mirrored_weights(conv)},
+                            {{"group", conv.groups}, {"dilations", dilations}, {"pads", mirrored}});
+  return conv.emitter.one("ConvTranspose", {conv.g, conv.w},
+                          {{"group", conv.groups},
+                           {"strides", spatial(win.stride, rank)},
+                           {"dilations", dilations},
+                           {"pads", pads},
+                           {"output_padding", more}});
+}
+
+// For every group [out, n * places] times [n * places, in * taps].
+Ref by_weights(const Convolution& conv, const Attributes& attributes) {
+  Emitter& emitter = conv.emitter;
+  if (conv.is_empty()) return zeros(emitter, conv.dtype(), conv.w_shape);
+  Attributes window = attributes.only(kWindow);
+  if (!window.has("kernel_shape")) window.set("kernel_shape", Dims(conv.w_shape.begin() + 2, conv.w_shape.end()));
+  const std::int64_t batch = conv.x_shape[0], places = conv.window.out_count(), depth = conv.in * conv.window.taps();
+  const Ref columns = emitter.one("Im2Col", {conv.x}, std::move(window));
+  const Ref right = transposed(emitter, reshape(emitter, columns, {batch, conv.groups, depth, places}), {1, 0, 3, 2});
+  const Ref left = transposed(emitter, reshape(emitter, conv.g, {batch, conv.groups, conv.out, places}), {1, 2, 0, 3});
+  const Ref product = emitter.one("MatMul", {reshape(emitter, left, {conv.groups, conv.out, batch * places}),
+                                             reshape(emitter, right, {conv.groups, batch * places, depth})});
+  return reshape(emitter, product, conv.w_shape);
+}
+
+// Return the gradient of a product's sums: of its result before `activation`, which is computed again without it.
+Ref before_activation(const GradientCall& call, std::string_view op) {
+  const std::string name = call.attributes.get_string("activation", "");
+  if (name.empty()) return call.gradient;
+  Attributes plain;
+  for (const auto& [key, value] : call.attributes.items())
+    if (key != "activation") plain.set(key, value);
+  const Ref sums[] = {call.emitter.one(op, std::vector<Ref>(call.inputs.begin(), call.inputs.end()), std::move(plain))};
+  const GradientRule* rule = find_gradient(name);
+  if (rule == nullptr || rule->make == nullptr) refuse("the activation " + name + " of " + std::string(op));
+  const Attributes none;
+  return rule->make({call.emitter, sums, call.result, call.gradient, none, {}, {true}})[0];
+}
+
+// The sums of a gradient [n, channels, ...] by channel.
+Ref by_bias(Emitter& emitter, Ref gradient, std::size_t channel_axis) {
+  Dims axes;
+  const std::size_t rank = emitter.operand(gradient).shape.size();
+  for (std::size_t i = 0; i < rank; ++i)
+    if (i != channel_axis) axes.push_back(static_cast<std::int64_t>(i));
+  if (axes.empty()) return gradient;
+  return emitter.one("ReduceSum", {gradient}, {{"axes", axes}, {"keepdims", std::int64_t{0}}});
+}
+
+}  // namespace
+
+std::vector<Ref> of_conv(const GradientCall& call) {
+  const Convolution conv(call, before_activation(call, "Conv"));
+  std::vector<Ref> gradients = no_gradients(call);
+  if (needs(call, 0)) gradients[0] = by_input(conv);
+  if (needs(call, 1)) gradients[1] = by_weights(conv, call.attributes);
+  if (needs(call, 2)) gradients[2] = by_bias(call.emitter, conv.g, 1);
+  if (needs(call, 3)) gradients[3] = conv.g;
+  return gradients;
+}
+
+std::vector<Ref> of_linear(const GradientCall& call) {
+  const Ref g = before_activation(call, "Linear");
+  const std::vector<bool> needed(call.needed.begin(), call.needed.begin() + 2);
+  const Attributes none;
+  std::vector<Ref> gradients = no_gradients(call);
+  const auto product = of_matmul({call.emitter, call.inputs.first(2), kAbsent, g, none, {}, needed});
+  gradients[0] = product[0];
+  gradients[1] = product[1];
+  if (needs(call, 2)) gradients[2] = by_bias(call.emitter, g, call.emitter.operand(g).shape.size() - 1);
+  if (needs(call, 3)) gradients[3] = g;
+  return gradients;
+}
+
+// Columns are added up to an image: each has the gradient of the elements that it was added to.
+std::vector<Ref> of_col2im(const GradientCall& call) {
+  constexpr std::string_view names[] = {"strides", "dilations", "pads"};
+  const Tensor block = call.emitter.value(call.inputs[2], "'block_shape'");
+  const Operand operands[] = {{block.dtype(), block.shape(), &block, false}};
+  Attributes window = call.attributes.only(names);
+  window.set("kernel_shape", required_numbers(operands, 0, Attributes(), "block_shape"));
+  std::vector<Ref> gradients = no_gradients(call);
+  gradients[0] = call.emitter.one("Im2Col", {call.gradient}, std::move(window));
+  return gradients;
+}
+
+}  // namespace walle::gradient
