@@ -54,6 +54,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "bindings": (
         *_HOST,
         *(
+            "operators/gradient",
             "rewrite",
             "run",
             "files",

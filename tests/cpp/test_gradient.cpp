@@ -247,6 +247,36 @@ void test_indexed(std::mt19937_64& random) {
   compared.insert({"IndexedGather", "IndexedScatter"});
 }
 
+void test_recurrent(std::mt19937_64& random) {
+  const std::int64_t steps = 4, batch = 3, hidden = 2;
+  for (const auto& [cell, gates] : {std::pair{"RNN", 1}, {"GRU", 3}, {"LSTM", 4}})
+    for (const std::int64_t backward : {0, 1})
+      for (const std::int64_t variant : {0, 1})  // linear_before_reset of the GRU, peepholes of the LSTM
+        for (const bool has_lens : {false, true}) {
+          const bool is_gru = gates == 3, is_lstm = gates == 4;
+          const auto number = [&](Dims shape) { return random_tensor(random, std::move(shape), -1, 1); };
+          const std::vector<Tensor> inputs = {number({steps, batch, gates * hidden}),
+                                              number({gates * hidden, hidden}),
+                                              number({batch, hidden}),
+                                              is_lstm ? number({batch, hidden}) : Tensor(),
+                                              is_gru && variant == 1 ? number({hidden}) : Tensor(),
+                                              is_lstm && variant == 1 ? number({3 * hidden}) : Tensor(),
+                                              has_lens ? whole_tensor({batch}, {4, 0, 2}) : Tensor()};
+          compare(random, "RecurrentSteps", inputs,
+                  {{"cell", std::string(cell)}, {"backward", backward}, {"linear_before_reset", variant}});
+          if (is_lstm && variant == 1)
+            compare(random, "RecurrentSteps", inputs,
+                    {{"cell", std::string(cell)}, {"backward", backward}, {"input_forget", std::int64_t{1}}});
+        }
+  // Of a whole layer, with the parts of which it is made.
+  const Tensor x = random_tensor(random, {3, 2, 2}, -1, 1), w = random_tensor(random, {2, 6, 2}, -1, 1),
+               r = random_tensor(random, {2, 6, 2}, -1, 1), bias = random_tensor(random, {2, 12}, -1, 1);
+  compare_recorded(random, "GRU", {x, w, r, bias}, {{"direction", std::string("bidirectional")}});
+  compare(random, "RecurrentSteps",
+          {random_tensor(random, {1, 2, 2}), random_tensor(random, {2, 2}), random_tensor(random, {2, 2})},
+          {{"cell", std::string("RNN")}});
+}
+
 void test_casts(std::mt19937_64& random) {
   compare_recorded(random, "CastLike", {random_tensor(random, {3}), random_tensor(random, {1})});
   Tape tape;
@@ -290,6 +320,7 @@ int main() {
   test_convolutions(random);
   test_poolings(random);
   test_indexed(random);
+  test_recurrent(random);
   test_casts(random);
   test_second_derivatives(random);
   test_every_rule_was_compared();

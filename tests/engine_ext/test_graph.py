@@ -112,6 +112,7 @@ OTHER_OPERANDS = {
     "PoolMax",
     "PoolMean",
     "PoolSum",
+    "RecurrentGradient",
     "RecurrentSteps",
     "Resample",
     "RoiAlign",

@@ -2,7 +2,7 @@
 
 import re
 
-from walle.engine_ext.operators import CATEGORIES, PAPER, markdown, operators, workload
+from walle.engine_ext.operators import CATEGORIES, PAPER, markdown, operators, refused_gradients, workload
 
 
 def test_the_papers_own_numbers_come_out_of_the_formula() -> None:
@@ -28,3 +28,28 @@ def test_every_composite_is_made_of_operators_that_there_are() -> None:
 def test_the_page_has_each_operator() -> None:
     words = set(re.findall(r"\w+", markdown()))
     assert [one.name for one in operators() if one.name not in words] == []
+
+
+GRADIENTS = {
+    "atomic": {"rule", "flat", "refused"},
+    "transform": {"raster"},
+    "composite": {"parts", "rule"},
+    "control-flow": {""},
+    "sequence": {""},
+}
+
+
+def test_every_operator_has_a_gradient_or_a_reason_for_none() -> None:
+    refused = refused_gradients()
+    for one in operators():
+        assert one.gradient in GRADIENTS[one.category], one.name
+        assert (one.gradient == "refused") == (one.name in refused), one.name
+        if one.gradient == "parts":
+            assert one.decomposes_to or one.name in {"Shape", "Size"}, one.name
+    assert all(refused.values())
+
+
+def test_the_page_has_the_reason_of_each_refusal() -> None:
+    page = markdown()
+    for name, reason in refused_gradients().items():
+        assert f"| {name} | {reason} |" in page

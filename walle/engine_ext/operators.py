@@ -11,11 +11,16 @@ CATEGORIES = ("atomic", "transform", "composite", "control-flow", "sequence")
 
 
 class OperatorInfo(NamedTuple):
-    """One operator: "atomic" and the raster have kernels; "transform" becomes regions; "composite" is made of both."""
+    """One operator: "atomic" and the raster have kernels; "transform" becomes regions; "composite" is made of both.
+
+    Its gradient is by "rule", "flat" (0 wherever it has one), "refused", by the "raster" of a transform, or "parts",
+    those of a composite's; empty for control flow and sequences.
+    """
 
     name: str
     category: str
     decomposes_to: tuple[str, ...]
+    gradient: str
 
 
 class Workload(NamedTuple):
@@ -55,9 +60,22 @@ class Workload(NamedTuple):
 PAPER = Workload(atomic=61, transform=45, composite=16, control_flow=2, backends=16)
 
 
+# Gradient of an operator without an entry in the list of rules, by category.
+_OTHER_GRADIENTS = {"transform": "raster", "composite": "parts"}
+
+
 def operators() -> list[OperatorInfo]:
     """Return all operators in alphabetical order."""
-    return [OperatorInfo(name, category, tuple(parts)) for name, category, parts in _core.operators()]
+    gradients = {name: kind for name, kind, _ in _core.gradient_rules()}
+    return [
+        OperatorInfo(name, category, tuple(parts), gradients.get(name, _OTHER_GRADIENTS.get(category, "")))
+        for name, category, parts in _core.operators()
+    ]
+
+
+def refused_gradients() -> dict[str, str]:
+    """Return the reason for each operator whose gradient is refused."""
+    return {name: reason for name, kind, reason in _core.gradient_rules() if kind == "refused"}
 
 
 def workload(backends: int | None = None) -> Workload:
@@ -106,4 +124,23 @@ def markdown() -> str:
             lines += [f"| {one.name} | {', '.join(one.decomposes_to) or 'a constant'} |" for one in members]
         else:
             lines.append(", ".join(one.name for one in members))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_gradient_lines(known)]) + "\n"
+
+
+def _gradient_lines(known: list[OperatorInfo]) -> list[str]:
+    """Return the part of the page on gradients."""
+    lines = [
+        "",
+        "## Gradients",
+        "",
+        "Training differentiates a graph operator by operator: an atomic operator by its rule, a transform by the",
+        "raster with its views swapped, a composite by its parts unless it has a rule that needs less. The derivative",
+        "of a flat operator is 0 wherever it has one; a graph with a refused operator on the way is refused.",
+        "",
+    ]
+    for kind in ("rule", "flat"):
+        members = [one.name for one in known if one.gradient == kind]
+        lines += [f"By {kind}:" if kind == "rule" else "Flat:", ", ".join(members), ""]
+    lines += ["| refused | reason |", "| --- | --- |"]
+    lines += [f"| {name} | {reason} |" for name, reason in refused_gradients().items()]
+    return lines

@@ -51,6 +51,7 @@ WALLE_ATOMIC(pool_mean)
 WALLE_ATOMIC(pool_sum)
 WALLE_ATOMIC(qr)
 WALLE_ATOMIC(random_bits)
+WALLE_ATOMIC(recurrent_gradient)
 WALLE_ATOMIC(recurrent_steps)
 WALLE_ATOMIC(remap)
 WALLE_ATOMIC(resample)
@@ -111,6 +112,7 @@ std::span<const Atomic> atomics() noexcept {
       {"PoolSum", 1, 1, &infer_pool_sum, &make_pool_sum},
       {"Qr", 1, 1, &infer_qr, &make_qr},
       {"RandomBits", 1, 1, &infer_random_bits, &make_random_bits},
+      {"RecurrentGradient", 3, 8, &infer_recurrent_gradient, &make_recurrent_gradient},
       {"RecurrentSteps", 3, 7, &infer_recurrent_steps, &make_recurrent_steps},
       {"Remap", 2, 4, &infer_remap, &make_remap},
       {"Resample", 3, 3, &infer_resample, &make_resample},

@@ -18,19 +18,11 @@ namespace {
 
 enum : std::size_t { kProjected, kWeights, kState, kCell, kNewBias, kPeephole, kLens };
 
-std::int64_t gates_of(const Attributes& attributes) {
-  const std::string cell = attributes.get_string("cell", "");
-  if (cell == "RNN") return 1;
-  if (cell == "GRU") return 3;
-  if (cell == "LSTM") return 4;
-  throw Error(ErrorKind::model, "RecurrentSteps has no cell '" + cell + "'");
-}
-
 class RecurrentStep final : public HostStep {
  public:
   explicit RecurrentStep(const StepRequest& request) {
     const Dims& shape = request.inputs[kProjected].shape;
-    gates_ = gates_of(request.attributes);
+    gates_ = recurrent_gates(request.attributes);
     steps_ = shape[0];
     batch_ = shape[1];
     hidden_ = shape[2] / gates_;
@@ -204,9 +196,17 @@ class RecurrentStep final : public HostStep {
 
 }  // namespace
 
+std::int64_t recurrent_gates(const Attributes& attributes) {
+  const std::string cell = attributes.get_string("cell", "");
+  if (cell == "RNN") return 1;
+  if (cell == "GRU") return 3;
+  if (cell == "LSTM") return 4;
+  throw Error(ErrorKind::model, "RecurrentSteps has no cell '" + cell + "'");
+}
+
 TensorType infer_recurrent_steps(std::span<const Operand> operands, const Attributes& attributes) {
   const Operand& projected = operands[kProjected];
-  const std::int64_t gates = gates_of(attributes);
+  const std::int64_t gates = recurrent_gates(attributes);
   const auto absent = [&](std::size_t index) { return index >= operands.size() || operands[index].absent; };
   if (projected.dtype != DType::f32 && projected.dtype != DType::f64)
     throw Error(ErrorKind::dtype, "RecurrentSteps takes float32 or float64, not " + std::string(dtype_name(projected.dtype)));

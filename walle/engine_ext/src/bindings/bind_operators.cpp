@@ -7,6 +7,7 @@
 #include "bindings/released_gil.h"
 #include "geometry/span_fill.h"
 #include "operators/eager.h"
+#include "operators/gradient/gradient.h"
 #include "vm/array_loans.h"
 
 namespace py = pybind11;
@@ -157,6 +158,17 @@ void bind_operators(py::module_& module) {
         return list;
       },
       "(name, category, what it decomposes to) of every operator.");
+  module.def(
+      "gradient_rules",
+      [] {
+        constexpr const char* kinds[] = {"rule", "flat", "refused"};
+        py::list list;
+        for (const GradientRule& rule : gradient_rules())
+          list.append(py::make_tuple(std::string(rule.op), kinds[static_cast<std::size_t>(rule.kind)], std::string(rule.reason)));
+        return list;
+      },
+      "(operator, \"rule\", \"flat\" or \"refused\", reason of a refusal) of every atomic operator, and of the composites with a "
+      "rule.");
   module.def(
       "known_attributes",
       [](const std::string& op) {

@@ -77,7 +77,9 @@ Work work_of(const Program& program, const ProgramOp& op, const Table& table, bo
     return work;
   }
   const std::string_view name = op.op->name;
-  if (name == "RecurrentSteps") return recurrent_work(shape(op.inputs[0]), shape(op.inputs[1]), value(op.output).dtype);
+  // A step backwards does about as much as one forwards.
+  if (name == "RecurrentSteps" || name == "RecurrentGradient")
+    return recurrent_work(shape(op.inputs[0]), shape(op.inputs[1]), value(op.output).dtype);
   double values = bytes(op.output), weights = 0;
   for (const int input : op.inputs) {
     const bool is_table = name == "IndexedGather" && input == op.inputs[0];  // read where the result comes from
@@ -108,7 +110,8 @@ Work work_of(const Program& program, const ProgramOp& op, const Table& table, bo
 
 Rates program_rates(const Program& program, const Table& table) {
   const auto is_product = [](const ProgramOp& op) {
-    return takes_epilogue(op.op->name) || op.op->name == "MatMul" || op.op->name == "RecurrentSteps" || is_integer_product(op);
+    return takes_epilogue(op.op->name) || op.op->name == "MatMul" || op.op->name == "RecurrentSteps" ||
+           op.op->name == "RecurrentGradient" || is_integer_product(op);
   };
   std::vector<int> weights;
   for (const ProgramOp& op : program.ops)

@@ -18,11 +18,12 @@ WALLE_RULE(layer_normalization); WALLE_RULE(leaky_relu); WALLE_RULE(linear); WAL
 WALLE_RULE(log1p); WALLE_RULE(log2); WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa);
 WALLE_RULE(matmul); WALLE_RULE(maximum); WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg);
 WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu);
-WALLE_RULE(reciprocal); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2); WALLE_RULE(reduce_log_sum_exp);
-WALLE_RULE(reduce_mean); WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu); WALLE_RULE(remainder);
-WALLE_RULE(rms_normalization); WALLE_RULE(rsqrt); WALLE_RULE(scale_by_power); WALLE_RULE(selu); WALLE_RULE(sigmoid);
-WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax); WALLE_RULE(softplus); WALLE_RULE(sqrt); WALLE_RULE(square);
-WALLE_RULE(sub); WALLE_RULE(swish); WALLE_RULE(tan); WALLE_RULE(tanh); WALLE_RULE(top_values); WALLE_RULE(where);
+WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2);
+WALLE_RULE(reduce_log_sum_exp); WALLE_RULE(reduce_mean); WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu);
+WALLE_RULE(remainder); WALLE_RULE(rms_normalization); WALLE_RULE(rsqrt); WALLE_RULE(scale_by_power); WALLE_RULE(selu);
+WALLE_RULE(sigmoid); WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax); WALLE_RULE(softplus); WALLE_RULE(sqrt);
+WALLE_RULE(square); WALLE_RULE(sub); WALLE_RULE(swish); WALLE_RULE(tan); WALLE_RULE(tanh); WALLE_RULE(top_values);
+WALLE_RULE(where);
 #undef WALLE_RULE
 // clang-format on
 
@@ -172,7 +173,9 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"RMSNormalization", by_rule, &of_rms_normalization, {}},
     {"RandomBits", flat, nullptr, {}},
     {"Reciprocal", by_rule, &of_reciprocal, {}},
-    {"RecurrentSteps", refused, nullptr, kNotYet},
+    {"RecurrentGradient", refused, nullptr,
+     "second derivatives of recurrent cells are not supported; use algorithm = \"decomposed\""},
+    {"RecurrentSteps", by_rule, &of_recurrent_steps, {}},
     {"ReduceL2", by_rule, &of_reduce_l2, {}},
     {"ReduceLogSumExp", by_rule, &of_reduce_log_sum_exp, {}},
     {"ReduceMax", by_rule, &of_reduce_extreme, {}},

@@ -11,8 +11,8 @@ namespace {
 // A reduction: x, and its result and gradient with the reduced axes, each of length 1.
 struct Reduction {
   Emitter& emitter;
-  Dims shape;  // of x
-  Dims kept;   // of the result with its reduced axes
+  Dims shape;  // shape of x
+  Dims kept;   // shape of the result with its reduced axes
   std::vector<std::size_t> axes;
   Ref x, y, g;
 
