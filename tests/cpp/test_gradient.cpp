@@ -277,6 +277,64 @@ void test_recurrent(std::mt19937_64& random) {
           {{"cell", std::string("RNN")}});
 }
 
+void test_signals(std::mt19937_64& random) {
+  const Tensor places = whole_tensor({3, 2}, {0, 1, 1, 1, 4, 0}), weights = random_tensor(random, {3, 2}, -1, 1);
+  for (const auto& [shape, axis] : {std::pair{Dims{2, 5}, 1}, {Dims{5, 3}, 0}, {Dims{5, 0}, 0}})
+    compare(random, "Resample", {random_tensor(random, shape), places, weights}, {{"axis", std::int64_t{axis}}},
+            {true, false, false});
+  for (const char* mode : {"linear", "cubic"})
+    compare_recorded(random, "Resize", {random_tensor(random, {1, 1, 4, 3}), Tensor(), Tensor(), whole_tensor({4}, {1, 1, 7, 2})},
+                     {{"mode", std::string(mode)}});
+  for (const std::int64_t n : {1, 5, 6})
+    for (const std::int64_t inverse : {0, 1}) {
+      const Attributes attributes{{"inverse", inverse}, {"scale", 0.7}};
+      compare(random, "FourierTransform", {random_tensor(random, {2, n, 1})}, attributes);
+      compare(random, "FourierTransform", {random_tensor(random, {2, n, 2})}, attributes);
+      if (inverse == 0)
+        compare(random, "FourierTransform", {random_tensor(random, {2, n, 1})}, {{"onesided", std::int64_t{1}}, {"scale", 0.7}});
+      else
+        compare(random, "FourierTransform", {random_tensor(random, {2, n / 2 + 1, 2})},
+                {{"onesided", std::int64_t{1}}, {"inverse", std::int64_t{1}}, {"length", n}});
+    }
+}
+
+void test_linear_algebra(std::mt19937_64& random) {
+  const auto square = [&](Dims shape) {  // far from singular
+    Tensor matrices = random_tensor(random, shape, -1, 1);
+    const std::int64_t n = shape.back();
+    for (std::int64_t i = 0; i < matrices.size(); i += n * n)
+      for (std::int64_t j = 0; j < n; ++j) matrices.data<double>()[i + j * (n + 1)] += 3;
+    return matrices;
+  };
+  compare(random, "Solve", {square({2, 3, 3}), random_tensor(random, {2, 3, 2})});
+  for (const std::int64_t logarithm : {0, 1}) compare(random, "Det", {square({2, 3, 3})}, {{"logarithm", logarithm}});
+  // Cholesky reads the lower triangle and has a symmetric gradient: of a @ a', a symmetric matrix.
+  Tensor a = square({3, 3});
+  const Tensor gradient = random_tensor(random, {3, 3}, -1, 1);
+  const auto factor = [&](Tape& tape, Ref& x) {
+    x = tape.constant(copy_of(a));
+    const Ref other = tape.one("Transpose", {x}, {{"perm", Dims{1, 0}}});
+    return tape.one("Cholesky", {tape.one("MatMul", {x, other})});
+  };
+  Tape tape;
+  Ref x;
+  const Ref y = factor(tape, x);
+  const Tensor found = tape.at(tape.differentiate(y, tape.constant(gradient), {x})[0]);
+  for (std::int64_t j = 0; j < a.size(); ++j) {
+    const double at = a.data<double>()[j];
+    const auto moved = [&](double to) {
+      a.data<double>()[j] = to;
+      Tape again;
+      Ref ignored;
+      return dot(again.at(factor(again, ignored)), gradient);
+    };
+    const double above = moved(at + 1e-5), below = moved(at - 1e-5);
+    a.data<double>()[j] = at;
+    CHECK(is_close(found.data<double>()[j], (above - below) / 2e-5, above));
+  }
+  compared.insert("Cholesky");
+}
+
 void test_casts(std::mt19937_64& random) {
   compare_recorded(random, "CastLike", {random_tensor(random, {3}), random_tensor(random, {1})});
   Tape tape;
@@ -321,6 +379,8 @@ int main() {
   test_poolings(random);
   test_indexed(random);
   test_recurrent(random);
+  test_signals(random);
+  test_linear_algebra(random);
   test_casts(random);
   test_second_derivatives(random);
   test_every_rule_was_compared();

@@ -10,18 +10,19 @@ namespace gradient {
 // clang-format off
 #define WALLE_RULE(name) std::vector<Emitter::Ref> of_##name(const GradientCall&)
 WALLE_RULE(abs); WALLE_RULE(acos); WALLE_RULE(acosh); WALLE_RULE(add); WALLE_RULE(asin); WALLE_RULE(asinh); WALLE_RULE(atan);
-WALLE_RULE(atan2); WALLE_RULE(atanh); WALLE_RULE(cast); WALLE_RULE(cbrt); WALLE_RULE(clip); WALLE_RULE(col2im);
-WALLE_RULE(conv); WALLE_RULE(copy_sign); WALLE_RULE(cos); WALLE_RULE(cosh); WALLE_RULE(cum_prod); WALLE_RULE(cum_sum);
-WALLE_RULE(div); WALLE_RULE(elu); WALLE_RULE(erf); WALLE_RULE(exp); WALLE_RULE(exp2); WALLE_RULE(expm1); WALLE_RULE(gelu);
-WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish); WALLE_RULE(hypot); WALLE_RULE(indexed_gather); WALLE_RULE(indexed_scatter);
-WALLE_RULE(layer_normalization); WALLE_RULE(leaky_relu); WALLE_RULE(linear); WALLE_RULE(log); WALLE_RULE(log10);
-WALLE_RULE(log1p); WALLE_RULE(log2); WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa);
-WALLE_RULE(matmul); WALLE_RULE(maximum); WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg);
-WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu);
-WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2);
-WALLE_RULE(reduce_log_sum_exp); WALLE_RULE(reduce_mean); WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu);
-WALLE_RULE(remainder); WALLE_RULE(rms_normalization); WALLE_RULE(rsqrt); WALLE_RULE(scale_by_power); WALLE_RULE(selu);
-WALLE_RULE(sigmoid); WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax); WALLE_RULE(softplus); WALLE_RULE(sqrt);
+WALLE_RULE(atan2); WALLE_RULE(atanh); WALLE_RULE(cast); WALLE_RULE(cbrt); WALLE_RULE(cholesky); WALLE_RULE(clip);
+WALLE_RULE(col2im); WALLE_RULE(conv); WALLE_RULE(copy_sign); WALLE_RULE(cos); WALLE_RULE(cosh); WALLE_RULE(cum_prod);
+WALLE_RULE(cum_sum); WALLE_RULE(det); WALLE_RULE(div); WALLE_RULE(elu); WALLE_RULE(erf); WALLE_RULE(exp); WALLE_RULE(exp2);
+WALLE_RULE(expm1); WALLE_RULE(fourier_transform); WALLE_RULE(gelu); WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish);
+WALLE_RULE(hypot); WALLE_RULE(indexed_gather); WALLE_RULE(indexed_scatter); WALLE_RULE(layer_normalization);
+WALLE_RULE(leaky_relu); WALLE_RULE(linear); WALLE_RULE(log); WALLE_RULE(log10); WALLE_RULE(log1p); WALLE_RULE(log2);
+WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa); WALLE_RULE(matmul); WALLE_RULE(maximum);
+WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg); WALLE_RULE(pool_max); WALLE_RULE(pool_mean);
+WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu); WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps);
+WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2); WALLE_RULE(reduce_log_sum_exp); WALLE_RULE(reduce_mean);
+WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu); WALLE_RULE(remainder); WALLE_RULE(resample);
+WALLE_RULE(rms_normalization); WALLE_RULE(rsqrt); WALLE_RULE(scale_by_power); WALLE_RULE(selu); WALLE_RULE(sigmoid);
+WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax); WALLE_RULE(softplus); WALLE_RULE(solve); WALLE_RULE(sqrt);
 WALLE_RULE(square); WALLE_RULE(sub); WALLE_RULE(swish); WALLE_RULE(tan); WALLE_RULE(tanh); WALLE_RULE(top_values);
 WALLE_RULE(where);
 #undef WALLE_RULE
@@ -65,7 +66,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Cast", by_rule, &of_cast, {}},
     {"Cbrt", by_rule, &of_cbrt, {}},
     {"Ceil", flat, nullptr, {}},
-    {"Cholesky", refused, nullptr, kNotYet},
+    {"Cholesky", by_rule, &of_cholesky, {}},
     {"CircleSpans", flat, nullptr, {}},
     {"Clip", by_rule, &of_clip, {}},
     {"Col2Im", by_rule, &of_col2im, {}},
@@ -83,7 +84,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"CumProd", by_rule, &of_cum_prod, {}},
     {"CumSum", by_rule, &of_cum_sum, {}},
     {"DeformColumns", refused, nullptr, kNotYet},
-    {"Det", refused, nullptr, kNotYet},
+    {"Det", by_rule, &of_det, {}},
     {"DistanceTransform", flat, nullptr, {}},
     {"Div", by_rule, &of_div, {}},
     {"Eigh", refused, nullptr, kNotYet},
@@ -102,7 +103,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"FloorDiv", flat, nullptr, {}},
     {"FloorMod", by_rule, &of_remainder, {}},
     {"Fmod", by_rule, &of_remainder, {}},
-    {"FourierTransform", refused, nullptr, kNotYet},
+    {"FourierTransform", by_rule, &of_fourier_transform, {}},
     {"Gcd", flat, nullptr, {}},
     {"Gelu", by_rule, &of_gelu, {}},
     {"Greater", flat, nullptr, {}},
@@ -185,7 +186,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"ReduceSum", by_rule, &of_reduce_sum, {}},
     {"Relu", by_rule, &of_relu, {}},
     {"Remap", refused, nullptr, kImage},
-    {"Resample", refused, nullptr, kNotYet},
+    {"Resample", by_rule, &of_resample, {}},
     {"RoiAlign", refused, nullptr, kNotYet},
     {"Round", flat, nullptr, {}},
     {"Rsqrt", by_rule, &of_rsqrt, {}},
@@ -202,7 +203,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Sinh", by_rule, &of_sinh, {}},
     {"Softmax", by_rule, &of_softmax, {}},
     {"Softplus", by_rule, &of_softplus, {}},
-    {"Solve", refused, nullptr, kNotYet},
+    {"Solve", by_rule, &of_solve, {}},
     {"Spacing", flat, nullptr, {}},
     {"Sqrt", by_rule, &of_sqrt, {}},
     {"Square", by_rule, &of_square, {}},

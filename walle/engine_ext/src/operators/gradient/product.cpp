@@ -5,15 +5,6 @@ namespace walle::gradient {
 
 namespace {
 
-// Return matrices with their last two axes swapped.
-Ref swapped(Emitter& emitter, Ref matrices) {
-  const std::size_t rank = emitter.operand(matrices).shape.size();
-  Dims order(rank);
-  for (std::size_t axis = 0; axis < rank; ++axis) order[axis] = static_cast<std::int64_t>(axis);
-  std::swap(order[rank - 1], order[rank - 2]);
-  return transposed(emitter, matrices, std::move(order));
-}
-
 // Return a stack of matrices as one matrix, of all their rows.
 Ref all_rows(Emitter& emitter, Ref matrices) {
   const Dims shape = emitter.operand(matrices).shape;
@@ -37,13 +28,15 @@ std::vector<Ref> of_matmul(const GradientCall& call) {
   std::vector<Ref> gradients = no_gradients(call);
   if (needs(call, 0)) {
     const Ref b = reshape(emitter, call.inputs[1], b_matrix);
-    gradients[0] = reshape(emitter, summed_to(emitter, emitter.one("MatMul", {g, swapped(emitter, b)}), a_matrix), a_shape);
+    gradients[0] =
+        reshape(emitter, summed_to(emitter, emitter.one("MatMul", {g, transposed_matrices(emitter, b)}), a_matrix), a_shape);
   }
   if (needs(call, 1)) {
     Ref a = reshape(emitter, call.inputs[0], a_matrix), to = g;
     // One matrix for a whole batch: its gradient is one product over all rows, not a sum of products.
     if (b_matrix.size() == 2 && a_matrix.size() > 2) a = all_rows(emitter, a), to = all_rows(emitter, g);
-    gradients[1] = reshape(emitter, summed_to(emitter, emitter.one("MatMul", {swapped(emitter, a), to}), b_matrix), b_shape);
+    gradients[1] =
+        reshape(emitter, summed_to(emitter, emitter.one("MatMul", {transposed_matrices(emitter, a), to}), b_matrix), b_shape);
   }
   return gradients;
 }

@@ -36,6 +36,15 @@ inline Ref zeros(Emitter& emitter, DType dtype, Dims shape) {
 
 inline Ref transposed(Emitter& emitter, Ref x, Dims order) { return emitter.one("Transpose", {x}, {{"perm", std::move(order)}}); }
 
+// Return matrices with their last two axes swapped.
+inline Ref transposed_matrices(Emitter& emitter, Ref matrices) {
+  const std::size_t rank = emitter.operand(matrices).shape.size();
+  Dims order(rank);
+  for (std::size_t axis = 0; axis < rank; ++axis) order[axis] = static_cast<std::int64_t>(axis);
+  std::swap(order[rank - 1], order[rank - 2]);
+  return transposed(emitter, matrices, std::move(order));
+}
+
 // Return elements [begin, end) along an axis.
 inline Ref sliced(Emitter& emitter, Ref x, std::size_t axis, std::int64_t begin, std::int64_t end) {
   return emitter.one("Slice", {x},
