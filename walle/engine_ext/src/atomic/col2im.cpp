@@ -29,6 +29,14 @@ Blocks blocks_of(std::span<const Operand> operands, const Attributes& attributes
   return blocks;
 }
 
+// to[i * step] += from[i]
+template <class T>
+void add_apart(const std::byte* from, std::byte* to, std::int64_t step, std::int64_t count) noexcept {
+  const T* numbers = reinterpret_cast<const T*>(from);
+  T* sums = reinterpret_cast<T*>(to);
+  for (std::int64_t i = 0; i < count; ++i) sums[i * step] += numbers[i];
+}
+
 class Col2ImStep final : public HostStep {
  public:
   Col2ImStep(const StepRequest& request, const Window& window)
@@ -36,7 +44,10 @@ class Col2ImStep final : public HostStep {
         planes_(request.result.shape[0] * request.result.shape[1]),
         item_(static_cast<std::int64_t>(item_size(request.result.dtype))),
         add_(request.table.binary[static_cast<std::size_t>(BinaryOp::Add)]
-                                 [static_cast<std::size_t>(compute_index(request.result.dtype))]) {}
+                                 [static_cast<std::size_t>(compute_index(request.result.dtype))]),
+        add_apart_(request.result.dtype == DType::f32   ? &add_apart<float>
+                   : request.result.dtype == DType::f64 ? &add_apart<double>
+                                                        : nullptr) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const Window& win = window_;
@@ -66,6 +77,8 @@ class Col2ImStep final : public HostStep {
             out + ((win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, x0, kx)) * item_;
         if (win.stride[2] == 1) {
           add_(to, 1, from, 1, to, x1 - x0);
+        } else if (add_apart_ != nullptr) {
+          add_apart_(from, to, win.stride[2], x1 - x0);
         } else {
           for (std::int64_t x = x0; x < x1; ++x, from += item_, to += win.stride[2] * item_) add_(to, 1, from, 1, to, 1);
         }
@@ -75,6 +88,7 @@ class Col2ImStep final : public HostStep {
   Window window_;
   std::int64_t planes_, item_;
   BinaryFn add_;
+  void (*add_apart_)(const std::byte*, std::byte*, std::int64_t, std::int64_t) noexcept;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 // Gradients of Conv, Linear and Col2Im. Those of a convolution are two convolutions: by its input one of the result's gradient
 // with mirrored weights, by its weights a product of the gradient with the columns of the input.
+#include <algorithm>
+
 #include "geometry/window.h"
 #include "operators/gradient/rules.h"
 
@@ -58,33 +60,66 @@ Ref mirrored_weights(const Convolution& conv) {
   return conv.emitter.one("Flip", {reshape(conv.emitter, swapped, shape)}, {{"axes", axes}});
 }
 
-// Steps of 1 and pads within the kernel's reach: a convolution with mirrored weights. Others: a transposed convolution.
+// Return `value` [n, channels, places...] with zeros between its elements, at the places of an image that the first tap of each
+// window reads: an image of the convolution's input for a kernel of one tap, else one of `size` elements along each axis, which
+// begins `before` elements earlier.
+Ref spaced(const Convolution& conv, Ref value, const Dims& before, const Dims& size) {
+  const Window& win = conv.window;
+  const std::size_t rank = conv.rank(), first = Window::kAxes - rank;
+  const Dims shape = conv.emitter.operand(value).shape;
+  Dims split{shape[0], shape[1]}, joined = split, behind(4 + 4 * rank, 0), pads(4 + 2 * rank, 0);
+  bool widens = false;
+  for (std::size_t i = 0; i < rank; ++i) {
+    const std::int64_t out = shape[2 + i], stride = win.stride[first + i];
+    split.insert(split.end(), {out, 1});
+    joined.push_back(out * stride);
+    behind[2 + 2 * rank + 2 + 2 * i + 1] = stride - 1;
+    widens = widens || stride > 1;
+    pads[2 + i] = before[i];
+    pads[4 + rank + i] = size[i] - before[i] - out * stride;
+  }
+  if (widens)
+    value = reshape(conv.emitter, conv.emitter.one("Pad", {reshape(conv.emitter, value, split)}, {{"pads", behind}}), joined);
+  if (std::ranges::all_of(pads, [](std::int64_t count) { return count == 0; })) return value;
+  return conv.emitter.one("Pad", {value}, {{"pads", pads}});
+}
+
+// Steps of 1: a convolution with mirrored weights. The same of a kernel of one tap, with zeros between its results; and of one
+// input channel a group, with zeros between the gradient's elements. Others: a transposed convolution.
 Ref by_input(const Convolution& conv) {
   const Window& win = conv.window;
   const std::size_t rank = conv.rank(), first = Window::kAxes - rank;
   if (conv.is_empty()) return zeros(conv.emitter, conv.dtype(), conv.x_shape);
-  Dims pads(2 * rank), mirrored(2 * rank), more(rank);
-  bool plain = true;
+  Dims begin(rank), mirrored(2 * rank), before(rank), size(rank), pads(2 * rank), more(rank);
+  bool by_ones = true, fits = true;
   for (std::size_t i = 0; i < rank; ++i) {
     const std::size_t axis = first + i;
     const std::int64_t reach = (win.kernel[axis] - 1) * win.dilation[axis];
+    by_ones = by_ones && win.stride[axis] == 1;
     mirrored[i] = reach - win.begin[axis];
     mirrored[i + rank] = win.in[axis] + win.begin[axis] - win.out[axis];
-    plain = plain && win.stride[axis] == 1 && mirrored[i] >= 0 && mirrored[i + rank] >= 0;
+    fits = fits && mirrored[i] >= 0 && mirrored[i + rank] >= 0;
+    begin[i] = -win.begin[axis];
+    before[i] = mirrored[i];
+    size[i] = win.in[axis] + reach;
     // What the windows leave over at the end is padding of the result.
     const std::int64_t end = (win.out[axis] - 1) * win.stride[axis] + reach + 1 - win.begin[axis] - win.in[axis];
     pads[i] = win.begin[axis];
     pads[i + rank] = std::max<std::int64_t>(end, 0);
     more[i] = std::max<std::int64_t>(-end, 0);
   }
-  const Dims dilations = spatial(win.dilation, rank);
-  if (plain)
-    return conv.emitter.one("Conv", {conv.g, mirrored_weights(conv)},
-                            {{"group", conv.groups}, {"dilations", dilations}, {"pads", mirrored}});
+  const auto convolved = [&](Ref value, const Dims& padding) {
+    return conv.emitter.one("Conv", {value, mirrored_weights(conv)},
+                            {{"group", conv.groups}, {"dilations", spatial(win.dilation, rank)}, {"pads", padding}});
+  };
+  const Dims none(2 * rank, 0);
+  if (by_ones && fits) return convolved(conv.g, mirrored);
+  if (win.taps() == 1) return spaced(conv, convolved(conv.g, none), begin, Dims(conv.x_shape.begin() + 2, conv.x_shape.end()));
+  if (conv.in == 1) return convolved(spaced(conv, conv.g, before, size), none);
   return conv.emitter.one("ConvTranspose", {conv.g, conv.w},
                           {{"group", conv.groups},
                            {"strides", spatial(win.stride, rank)},
-                           {"dilations", dilations},
+                           {"dilations", spatial(win.dilation, rank)},
                            {"pads", pads},
                            {"output_padding", more}});
 }
