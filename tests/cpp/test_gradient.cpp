@@ -191,6 +191,11 @@ void test_convolutions(std::mt19937_64& random) {
   for (const Form& form : forms) {
     const Tensor x = random_tensor(random, form.x, -1, 1), w = random_tensor(random, form.w, -1, 1);
     compare(random, "Conv", {x, w, random_tensor(random, {form.w[0]})}, form.attributes);
+    if (element_count(form.x) == 0) continue;
+    const Tensor of_result = random_tensor(random, evaluate_one("Conv", std::vector{x, w}, form.attributes).shape(), -1, 1);
+    Attributes attributes = form.attributes;
+    attributes.set("kernel_shape", Dims(form.w.begin() + 2, form.w.end()));
+    compare(random, "ConvWeightGradient", {x, of_result}, attributes);
   }
   const Tensor x = random_tensor(random, {1, 2, 4, 4}, -1, 1), w = random_tensor(random, {2, 2, 3, 3}, -1, 1);
   Attributes padded{{"pads", Dims{1, 1, 1, 1}}, {"activation", std::string("Tanh")}};
@@ -200,6 +205,37 @@ void test_convolutions(std::mt19937_64& random) {
   compare(random, "Col2Im", {random_tensor(random, {1, 8, 9}), whole_tensor({2}, {4, 4}), whole_tensor({2}, {2, 2})});
   compare(random, "Col2Im", {random_tensor(random, {2, 6, 6}), whole_tensor({2}, {5, 4}), whole_tensor({2}, {2, 3})},
           {{"strides", Dims{2, 2}}, {"pads", Dims{1, 1, 0, 1}}, {"dilations", Dims{1, 1}}});
+}
+
+// The gradient by weights in float32 on every instruction set against float64: several blocks of rows, places and images.
+void test_weights_of_convolutions(std::mt19937_64& random) {
+  struct Form {
+    Dims x, w;
+    std::int64_t groups, stride, pad;
+  };
+  const std::vector<Form> forms = {{{2, 31, 23, 25}, {7, 31, 3, 3}, 1, 1, 1}, {{3, 5, 7, 9}, {37, 5, 1, 1}, 1, 1, 0},
+                                   {{2, 6, 30, 29}, {4, 3, 5, 3}, 2, 2, 2},   {{5, 9, 12, 13}, {18, 1, 3, 3}, 9, 1, 1},
+                                   {{3, 9, 13, 12}, {9, 1, 5, 3}, 9, 2, 1},   {{1, 3, 600}, {40, 3, 1}, 1, 1, 0},
+                                   {{2, 2, 70, 70}, {2, 1, 3, 3}, 2, 3, 0}};
+  for (const Form& form : forms) {
+    const std::size_t rank = form.x.size() - 2;
+    Attributes attributes{{"group", form.groups}, {"strides", Dims(rank, form.stride)}, {"pads", Dims(2 * rank, form.pad)}};
+    const Tensor x = random_tensor(random, form.x, -1, 1), w = random_tensor(random, form.w, -1, 1);
+    const Tensor y = evaluate_one("Conv", std::vector{x, w}, attributes), gradient = random_tensor(random, y.shape(), -1, 1);
+    attributes.set("kernel_shape", Dims(form.w.begin() + 2, form.w.end()));
+    const Tensor expected = evaluate_one("ConvWeightGradient", std::vector{x, gradient}, attributes);
+    CHECK(std::fabs(dot(expected, w) - dot(y, gradient)) < 1e-9 * static_cast<double>(y.size()));  // y is linear in w
+    const std::vector<Tensor> narrow{cast(x, DType::f32), cast(gradient, DType::f32)};
+    for (const InstructionSet& set : instruction_sets()) {
+      if (!set.available) continue;
+      const Tensor found =
+          cast(evaluate(*find_operator("ConvWeightGradient"), narrow, attributes, 1, kernels(set.name))[0], DType::f64);
+      double largest = 0;
+      for (std::int64_t i = 0; i < found.size(); ++i)
+        largest = std::max(largest, std::fabs(found.data<double>()[i] - expected.data<double>()[i]));
+      CHECK(largest < 1e-4 * std::sqrt(static_cast<double>(gradient.size() / gradient.shape()[1])));
+    }
+  }
 }
 
 void test_poolings(std::mt19937_64& random) {
@@ -379,6 +415,7 @@ int main() {
   test_normalizations(random);
   test_linear(random);
   test_convolutions(random);
+  test_weights_of_convolutions(random);
   test_poolings(random);
   test_indexed(random);
   test_recurrent(random);

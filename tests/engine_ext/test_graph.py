@@ -97,6 +97,7 @@ OTHER_OPERANDS = {
     "Compress",
     "Conjugate",  # complex numbers are walle.np's only, as is Magnitude (test_np_complex.py)
     "Conv",
+    "ConvWeightGradient",
     "DeformColumns",
     "GridSample",
     "IntegerConv",

@@ -13,6 +13,8 @@
 
 namespace walle {
 
+inline constexpr std::int64_t kFloat = sizeof(float);
+
 // `parameter` is the algorithm's own: a Winograd unit, say, or how deep Strassen's recursion goes.
 template <class Problem>
 struct Algorithm {

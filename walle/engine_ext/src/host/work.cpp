@@ -86,6 +86,10 @@ Work work_of(const Program& program, const ProgramOp& op, const Table& table, bo
     values += is_table ? std::min(bytes(op.output), bytes(input)) : bytes(input);
   }
   if (name == "MatMul") work.panel = 2.0 * count(op.output) * static_cast<double>(shape(op.inputs[0]).back());
+  if (name == "ConvWeightGradient") {
+    const double channels = std::max<double>(1, static_cast<double>(shape(op.output)[0]));
+    work.panel = 2.0 * count(op.inputs[1]) * count(op.output) / channels;
+  }
   if (is_integer_product(op)) {
     const double columns = std::max<double>(1, static_cast<double>(shape(op.output).back()));
     work.panel = 2.0 * count(op.output) * count(op.inputs[1]) / columns / byte_products(table);

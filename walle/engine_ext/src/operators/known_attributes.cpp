@@ -50,6 +50,7 @@ constexpr Known kKnown[] = {
     {"Conv", "activation algorithm auto_pad dilations group kernel_shape pads strides"},
     {"ConvInteger", "auto_pad dilations group kernel_shape pads strides"},
     {"ConvTranspose", "auto_pad dilations group kernel_shape output_padding output_shape pads strides"},
+    {"ConvWeightGradient", "auto_pad dilations group kernel_shape pads strides"},
     {"ConvexHull", "clockwise"},
     {"CumProd", "axis exclusive reverse"},
     {"CumSum", "axis exclusive reverse"},

@@ -6,8 +6,6 @@
 
 namespace walle {
 
-inline constexpr std::int64_t kFloat = sizeof(float);
-
 // x [batch, groups * in_channels, in...], w [groups * out_channels, in_channels, kernel...], result [batch, groups *
 // out_channels, out...]; channels are those of one group.
 struct ConvShape {

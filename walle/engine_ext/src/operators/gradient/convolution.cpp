@@ -9,8 +9,6 @@ namespace walle::gradient {
 
 namespace {
 
-constexpr std::string_view kWindow[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad"};
-
 Dims spatial(const Window::Axes& axes, std::size_t rank) {
   return Dims(axes.end() - static_cast<std::ptrdiff_t>(rank), axes.end());
 }
@@ -23,17 +21,17 @@ struct Convolution {
   Window window;
   Ref x, w, g;
 
-  Convolution(const GradientCall& call, Ref gradient)
-      : emitter(call.emitter),
-        x_shape(emitter.operand(call.inputs[0]).shape),
-        w_shape(emitter.operand(call.inputs[1]).shape),
+  Convolution(Emitter& to, const Attributes& attributes, Ref input, Ref weights, Ref gradient)
+      : emitter(to),
+        x_shape(emitter.operand(input).shape),
+        w_shape(emitter.operand(weights).shape),
         g_shape(emitter.operand(gradient).shape),
-        groups(call.attributes.get_int("group", 1)),
+        groups(attributes.get_int("group", 1)),
         in(w_shape[1]),
         out(w_shape[0] / groups),
-        window(Window::make("Conv", std::span(x_shape).subspan(2), std::span(w_shape).subspan(2), call.attributes)),
-        x(call.inputs[0]),
-        w(call.inputs[1]),
+        window(Window::make("Conv", std::span(x_shape).subspan(2), std::span(w_shape).subspan(2), attributes)),
+        x(input),
+        w(weights),
         g(gradient) {}
 
   std::size_t rank() const noexcept { return window.rank; }
@@ -124,19 +122,18 @@ Ref by_input(const Convolution& conv) {
                            {"output_padding", more}});
 }
 
-// For every group [out, n * places] times [n * places, in * taps].
+constexpr std::string_view kConvolution[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group"};
+
+// Return the attributes of a convolution, with the shape of its kernel.
+Attributes with_kernel(const Attributes& given, const Dims& weights) {
+  Attributes attributes = given.only(kConvolution);
+  if (!attributes.has("kernel_shape")) attributes.set("kernel_shape", Dims(weights.begin() + 2, weights.end()));
+  return attributes;
+}
+
 Ref by_weights(const Convolution& conv, const Attributes& attributes) {
-  Emitter& emitter = conv.emitter;
-  if (conv.is_empty()) return zeros(emitter, conv.dtype(), conv.w_shape);
-  Attributes window = attributes.only(kWindow);
-  if (!window.has("kernel_shape")) window.set("kernel_shape", Dims(conv.w_shape.begin() + 2, conv.w_shape.end()));
-  const std::int64_t batch = conv.x_shape[0], places = conv.window.out_count(), depth = conv.in * conv.window.taps();
-  const Ref columns = emitter.one("Im2Col", {conv.x}, std::move(window));
-  const Ref right = transposed(emitter, reshape(emitter, columns, {batch, conv.groups, depth, places}), {1, 0, 3, 2});
-  const Ref left = transposed(emitter, reshape(emitter, conv.g, {batch, conv.groups, conv.out, places}), {1, 2, 0, 3});
-  const Ref product = emitter.one("MatMul", {reshape(emitter, left, {conv.groups, conv.out, batch * places}),
-                                             reshape(emitter, right, {conv.groups, batch * places, depth})});
-  return reshape(emitter, product, conv.w_shape);
+  if (conv.is_empty()) return zeros(conv.emitter, conv.dtype(), conv.w_shape);
+  return conv.emitter.one("ConvWeightGradient", {conv.x, conv.g}, with_kernel(attributes, conv.w_shape));
 }
 
 // Return the gradient of a product's sums: of its result before `activation`, which is computed again without it.
@@ -166,12 +163,23 @@ Ref by_bias(Emitter& emitter, Ref gradient, std::size_t channel_axis) {
 }  // namespace
 
 std::vector<Ref> of_conv(const GradientCall& call) {
-  const Convolution conv(call, before_activation(call, "Conv"));
+  const Convolution conv(call.emitter, call.attributes, call.inputs[0], call.inputs[1], before_activation(call, "Conv"));
   std::vector<Ref> gradients = no_gradients(call);
   if (needs(call, 0)) gradients[0] = by_input(conv);
   if (needs(call, 1)) gradients[1] = by_weights(conv, call.attributes);
   if (needs(call, 2)) gradients[2] = by_bias(call.emitter, conv.g, 1);
   if (needs(call, 3)) gradients[3] = conv.g;
+  return gradients;
+}
+
+// Linear in x and in the gradient of the convolution: with h, the gradient of the result, as weights, they have those of the
+// convolution.
+std::vector<Ref> of_conv_weight_gradient(const GradientCall& call) {
+  const Convolution conv(call.emitter, call.attributes, call.inputs[0], call.gradient, call.inputs[1]);
+  std::vector<Ref> gradients = no_gradients(call);
+  if (needs(call, 0)) gradients[0] = by_input(conv);
+  if (needs(call, 1))
+    gradients[1] = call.emitter.one("Conv", {call.inputs[0], call.gradient}, with_kernel(call.attributes, conv.w_shape));
   return gradients;
 }
 

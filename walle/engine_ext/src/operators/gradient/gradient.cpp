@@ -11,20 +11,20 @@ namespace gradient {
 #define WALLE_RULE(name) std::vector<Emitter::Ref> of_##name(const GradientCall&)
 WALLE_RULE(abs); WALLE_RULE(acos); WALLE_RULE(acosh); WALLE_RULE(add); WALLE_RULE(asin); WALLE_RULE(asinh); WALLE_RULE(atan);
 WALLE_RULE(atan2); WALLE_RULE(atanh); WALLE_RULE(cast); WALLE_RULE(cbrt); WALLE_RULE(cholesky); WALLE_RULE(clip);
-WALLE_RULE(col2im); WALLE_RULE(conv); WALLE_RULE(copy_sign); WALLE_RULE(cos); WALLE_RULE(cosh); WALLE_RULE(cum_prod);
-WALLE_RULE(cum_sum); WALLE_RULE(det); WALLE_RULE(div); WALLE_RULE(elu); WALLE_RULE(erf); WALLE_RULE(exp); WALLE_RULE(exp2);
-WALLE_RULE(expm1); WALLE_RULE(fourier_transform); WALLE_RULE(gelu); WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish);
-WALLE_RULE(hypot); WALLE_RULE(indexed_gather); WALLE_RULE(indexed_scatter); WALLE_RULE(layer_normalization);
-WALLE_RULE(leaky_relu); WALLE_RULE(linear); WALLE_RULE(log); WALLE_RULE(log10); WALLE_RULE(log1p); WALLE_RULE(log2);
-WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa); WALLE_RULE(matmul); WALLE_RULE(maximum);
-WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg); WALLE_RULE(pool_max); WALLE_RULE(pool_mean);
-WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu); WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps);
-WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2); WALLE_RULE(reduce_log_sum_exp); WALLE_RULE(reduce_mean);
-WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu); WALLE_RULE(remainder); WALLE_RULE(resample);
-WALLE_RULE(rms_normalization); WALLE_RULE(rsqrt); WALLE_RULE(scale_by_power); WALLE_RULE(selu); WALLE_RULE(sigmoid);
-WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax); WALLE_RULE(softplus); WALLE_RULE(solve); WALLE_RULE(sqrt);
-WALLE_RULE(square); WALLE_RULE(sub); WALLE_RULE(swish); WALLE_RULE(tan); WALLE_RULE(tanh); WALLE_RULE(top_values);
-WALLE_RULE(where);
+WALLE_RULE(col2im); WALLE_RULE(conv); WALLE_RULE(conv_weight_gradient); WALLE_RULE(copy_sign); WALLE_RULE(cos);
+WALLE_RULE(cosh); WALLE_RULE(cum_prod); WALLE_RULE(cum_sum); WALLE_RULE(det); WALLE_RULE(div); WALLE_RULE(elu);
+WALLE_RULE(erf); WALLE_RULE(exp); WALLE_RULE(exp2); WALLE_RULE(expm1); WALLE_RULE(fourier_transform); WALLE_RULE(gelu);
+WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish); WALLE_RULE(hypot); WALLE_RULE(indexed_gather); WALLE_RULE(indexed_scatter);
+WALLE_RULE(layer_normalization); WALLE_RULE(leaky_relu); WALLE_RULE(linear); WALLE_RULE(log); WALLE_RULE(log10);
+WALLE_RULE(log1p); WALLE_RULE(log2); WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa);
+WALLE_RULE(matmul); WALLE_RULE(maximum); WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg);
+WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu);
+WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2);
+WALLE_RULE(reduce_log_sum_exp); WALLE_RULE(reduce_mean); WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu);
+WALLE_RULE(remainder); WALLE_RULE(resample); WALLE_RULE(rms_normalization); WALLE_RULE(rsqrt); WALLE_RULE(scale_by_power);
+WALLE_RULE(selu); WALLE_RULE(sigmoid); WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax); WALLE_RULE(softplus);
+WALLE_RULE(solve); WALLE_RULE(sqrt); WALLE_RULE(square); WALLE_RULE(sub); WALLE_RULE(swish); WALLE_RULE(tan); WALLE_RULE(tanh);
+WALLE_RULE(top_values); WALLE_RULE(where);
 #undef WALLE_RULE
 // clang-format on
 
@@ -77,6 +77,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Conjugate", refused, nullptr, kComplex},
     {"ConnectedComponents", flat, nullptr, {}},
     {"Conv", by_rule, &of_conv, {}},
+    {"ConvWeightGradient", by_rule, &of_conv_weight_gradient, {}},
     {"ConvexHull", refused, nullptr, kDataShape},
     {"CopySign", by_rule, &of_copy_sign, {}},
     {"Cos", by_rule, &of_cos, {}},
