@@ -42,7 +42,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "operators/gradient": ("core", "geometry", "geometry/composite", "operators"),
     "graph": ("core", "operators"),
     "rewrite": ("core", "kernels", "operators", "graph"),
-    "plan": _PLAN,
+    "plan": (*_PLAN, "operators/gradient"),
     "host": _HOST,
     "run": (*_PLAN, "kernels", "rewrite", "host", "run"),
     "stream": ("core",),

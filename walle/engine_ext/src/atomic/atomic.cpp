@@ -52,6 +52,7 @@ WALLE_ATOMIC(pool_mean)
 WALLE_ATOMIC(pool_sum)
 WALLE_ATOMIC(qr)
 WALLE_ATOMIC(random_bits)
+WALLE_ATOMIC(raster_gradient)
 WALLE_ATOMIC(recurrent_gradient)
 WALLE_ATOMIC(recurrent_steps)
 WALLE_ATOMIC(remap)
@@ -60,6 +61,7 @@ WALLE_ATOMIC(roi_align)
 WALLE_ATOMIC(search_sorted)
 WALLE_ATOMIC(separable_filter)
 WALLE_ATOMIC(solve)
+WALLE_ATOMIC(stop_gradient)
 WALLE_ATOMIC(svd)
 WALLE_ATOMIC(top_indices)
 WALLE_ATOMIC(top_values)
@@ -114,6 +116,7 @@ std::span<const Atomic> atomics() noexcept {
       {"PoolSum", 1, 1, &infer_pool_sum, &make_pool_sum},
       {"Qr", 1, 1, &infer_qr, &make_qr},
       {"RandomBits", 1, 1, &infer_random_bits, &make_random_bits},
+      {"RasterGradient", 1, 1, &infer_raster_gradient, &make_raster_gradient},
       {"RecurrentGradient", 3, 8, &infer_recurrent_gradient, &make_recurrent_gradient},
       {"RecurrentSteps", 3, 7, &infer_recurrent_steps, &make_recurrent_steps},
       {"Remap", 2, 4, &infer_remap, &make_remap},
@@ -122,6 +125,7 @@ std::span<const Atomic> atomics() noexcept {
       {"SearchSorted", 2, 2, &infer_search_sorted, &make_search_sorted},
       {"SeparableFilter", 1, 1, &infer_separable_filter, &make_separable_filter},
       {"Solve", 2, 2, &infer_solve, &make_solve},
+      {"StopGradient", 1, 1, &infer_stop_gradient, &make_stop_gradient},
       {"Svd", 1, 1, &infer_svd, &make_svd},
       {"TopIndices", 1, 1, &infer_top_indices, &make_top_indices},
       {"TopValues", 1, 1, &infer_top_values, &make_top_values},

@@ -10,6 +10,7 @@
 #include "bindings/convert.h"
 #include "bindings/fast_call.h"
 #include "bindings/operations.h"
+#include "bindings/recording.h"
 #include "bindings/released_gil.h"
 #include "operators/eager.h"
 
@@ -25,12 +26,16 @@ void check_order(PyObject* order) {
     throw Error(ErrorKind::unsupported, "arrays are created in row-major order only; leave `order` out, or use transpose()");
 }
 
+py::handle given_or_none(PyObject* argument) { return argument == nullptr ? Py_None : argument; }
+
 PyObject* asarray(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   return translated([&]() -> PyObject* {
     if (count == 1 && keywords == nullptr && is_ndarray(args[0])) return Py_NewRef(args[0]);
     const auto [value, dtype, order, copy] =
         parse(Signature<4>{"asarray", {"value", "dtype", "order", "copy"}, 1, 3}, args, count, keywords);
     check_order(order);
+    if (py::object same = recorded_or_null("asarray", {value}, py::handle(value), given_or_none(dtype)))
+      return same.release().ptr();
     if (is_given(copy) && is_true(copy)) {
       const Tensor x = is_given(dtype) ? as_tensor(value, dtype_of(dtype)) : as_tensor(value);
       return new_array(is_ndarray(value) || PyObject_CheckBuffer(value) ? copy_of(x) : x);
@@ -47,6 +52,8 @@ PyObject* array(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
     const auto [value, dtype, copy, order, ndmin] =
         parse(Signature<5>{"array", {"value", "dtype", "copy", "order", "ndmin"}, 1, 2}, args, count, keywords);
     check_order(order);
+    if (py::object same = recorded_or_null("asarray", {value}, py::handle(value), given_or_none(dtype)))
+      return same.release().ptr();
     const std::int64_t rank = is_given(ndmin) ? size_of(ndmin) : 0;
     const bool may_share = copy != nullptr && (copy == Py_None || !is_true(copy));
     if (may_share && rank <= 0 && is_ndarray(value) && (!is_given(dtype) || dtype_of(dtype) == tensor_of(value).dtype()))
@@ -185,6 +192,11 @@ PyObject* concatenate(PyObject*, PyObject* const* args, Py_ssize_t count, PyObje
   return translated([&] {
     const auto [arrays, axis, out, dtype, casting] =
         parse(Signature<5>{"concatenate", {"arrays", "axis", "out", "dtype", "casting"}, 1, 3}, args, count, keywords);
+    if (has_recorded(arrays))
+      return record("concatenate", py::handle(arrays), axis == nullptr ? py::handle(py::int_(0)) : py::handle(axis),
+                    given_or_none(dtype))
+          .release()
+          .ptr();
     std::vector<Tensor> parts = arrays_of(arrays, dtype);
     const bool flat = axis == Py_None;
     if (flat)
@@ -242,6 +254,8 @@ template <bool indices>
 PyObject* sort(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
   return translated([&] {
     const auto [value, axis] = parse(Signature<2>{"sort", {"x", "axis"}, 2}, args, count, keywords);
+    if (py::object sorted = recorded_or_null(indices ? "argsort" : "sort", {value}, py::handle(value), given_or_none(axis)))
+      return sorted.release().ptr();
     const Tensor given = as_tensor(value), x = axis == Py_None ? reshaped(given, {-1}) : given;
     const std::int64_t at = axis == Py_None ? -1 : size_of(axis);
     if (auto result = fast_sort<indices>(x, at)) return new_array(*std::move(result));

@@ -18,6 +18,8 @@ void delete_types(PyObject* capsule) {
   for (PyObject* dtype : types->dtypes) Py_XDECREF(dtype);
   Py_XDECREF(types->array);
   Py_XDECREF(types->iterator);
+  Py_XDECREF(types->recorded);
+  Py_XDECREF(types->recorder);
   delete types;
 }
 

@@ -25,6 +25,8 @@ struct ArrayTypes {
   PyTypeObject* array;
   PyTypeObject* iterator;
   PyObject* dtypes[kDTypeCount];  // walle.np.dtype
+  PyTypeObject* recorded;         // null, or the class of objects whose operations are recorded (bindings/recording.h)
+  PyObject* recorder;
 };
 const ArrayTypes& array_types();
 ArrayTypes& mutable_array_types();  // writable while the module is created

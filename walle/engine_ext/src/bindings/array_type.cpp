@@ -3,6 +3,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
+#include "bindings/recording.h"
 #include "operators/eager.h"
 
 namespace py = pybind11;
@@ -88,7 +89,7 @@ PyObject* compare_slot(PyObject* a, PyObject* b, int comparison) {
   // Indexed from Py_LT.
   constexpr const char* kNames[] = {"Less", "LessOrEqual", "Equal", "NotEqual", "Greater", "GreaterOrEqual"};
   if (!is_operand(b)) {
-    if (comparison != Py_EQ && comparison != Py_NE) Py_RETURN_NOTIMPLEMENTED;
+    if ((comparison != Py_EQ && comparison != Py_NE) || is_recorded(b)) Py_RETURN_NOTIMPLEMENTED;
     return translated([&] {  // no element equals an object that is not a number
       const Tensor result = Tensor::empty(DType::b8, tensor_of(a).shape());
       computed_assign(scalar(py::bool_(comparison == Py_NE), DType::b8), result);
@@ -170,7 +171,10 @@ int contains_slot(PyObject* self, PyObject* value) {
 }
 
 PyObject* get_item_slot(PyObject* self, PyObject* key) {
-  return translated([&] { return new_item(self, key); });
+  return translated([&] {
+    if (py::object item = recorded_or_null("get_item", {key}, py::handle(self), py::handle(key))) return item.release().ptr();
+    return new_item(self, key);
+  });
 }
 
 int set_item_slot(PyObject* self, PyObject* key, PyObject* value) {

@@ -4,6 +4,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
+#include "bindings/recording.h"
 #include "bindings/released_gil.h"
 #include "geometry/span_fill.h"
 #include "operators/eager.h"
@@ -91,19 +92,33 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t axis1, std::i
 
 void bind_operators(py::module_& module) {
   module.def(
-      "unary", [](const std::string& op, py::handle x) { return unary(operator_named(op), x); }, py::arg("op"), py::arg("x"));
+      "unary",
+      [](const std::string& op, py::handle x) {
+        if (py::object result = recorded_or_null("unary", {x}, op, x)) return result;
+        return py::cast(unary(operator_named(op), x));
+      },
+      py::arg("op"), py::arg("x"));
   module.def(
-      "binary", [](const std::string& op, py::handle a, py::handle b) { return binary(op, a, b); }, py::arg("op"), py::arg("a"),
-      py::arg("b"));
+      "binary",
+      [](const std::string& op, py::handle a, py::handle b) {
+        if (py::object result = recorded_or_null("binary", {a, b}, op, a, b)) return result;
+        return py::cast(binary(op, a, b));
+      },
+      py::arg("op"), py::arg("a"), py::arg("b"));
   module.def(
       "reduce",
       [](const std::string& op, py::handle x, py::handle axis, bool keepdims) {
-        return reduce(op, as_tensor(x), axis, keepdims);
+        if (py::object result = recorded_or_null("reduce", {x}, op, x, axis, keepdims)) return result;
+        return py::cast(reduce(op, as_tensor(x), axis, keepdims));
       },
       py::arg("op"), py::arg("x"), py::arg("axis"), py::arg("keepdims"));
   module.def(
-      "clip", [](py::handle x, py::handle low, py::handle high) { return clip(as_tensor(x), low, high); }, py::arg("x"),
-      py::arg("low"), py::arg("high"));
+      "clip",
+      [](py::handle x, py::handle low, py::handle high) {
+        if (py::object result = recorded_or_null("clip", {x, low, high}, x, low, high)) return result;
+        return py::cast(clip(as_tensor(x), low, high));
+      },
+      py::arg("x"), py::arg("low"), py::arg("high"));
   module.def(
       "as_strided",
       [](py::handle x, py::handle shape, py::handle strides, std::int64_t offset) {
@@ -111,30 +126,60 @@ void bind_operators(py::module_& module) {
       },
       py::arg("x"), py::arg("shape"), py::arg("strides"), py::arg("offset") = 0,
       "Return a read-only view of the array's memory; strides and offset are in elements.");
-  module.def("where", &where, py::arg("condition"), py::arg("a"), py::arg("b"));
+  module.def(
+      "where",
+      [](py::handle condition, py::handle a, py::handle b) {
+        if (py::object result = recorded_or_null("where", {condition, a, b}, condition, a, b)) return result;
+        return py::cast(where(condition, a, b));
+      },
+      py::arg("condition"), py::arg("a"), py::arg("b"));
   module.def(
       "operator",
       [](const std::string& name, const py::list& inputs, const py::kwargs& attributes) {
-        return std::move(evaluate_named(name, inputs, attributes, 1)[0]);
+        if (has_recorded(inputs)) return py::object(record("evaluate", name, inputs, attributes, 1)[py::int_(0)]);
+        return py::cast(std::move(evaluate_named(name, inputs, attributes, 1)[0]));
       },
       py::arg("op"), py::arg("inputs"),
       "Return the only output of an operator of the registry; None stands for an input that is left out.");
-  module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
-             "Compute any operator of the registry and return its outputs.");
+  module.def(
+      "evaluate",
+      [](const std::string& name, const py::list& inputs, const py::dict& attributes, int outputs) {
+        if (has_recorded(inputs)) return record("evaluate", name, inputs, attributes, outputs);
+        return py::cast(evaluate_named(name, inputs, attributes, outputs));
+      },
+      py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
+      "Compute any operator of the registry and return its outputs.");
   module.def("full", &full, py::arg("shape"), py::arg("value"), py::arg("dtype"));
   module.def("arange", &arange, py::arg("start"), py::arg("step"), py::arg("count"), py::arg("dtype"));
   module.def(
-      "broadcast_to", [](py::handle x, py::handle shape) { return broadcast_to(as_tensor(x), shape); }, py::arg("x"),
-      py::arg("shape"));
+      "broadcast_to",
+      [](py::handle x, py::handle shape) {
+        if (py::object result = recorded_or_null("broadcast_to", {x}, x, shape)) return result;
+        return py::cast(broadcast_to(as_tensor(x), shape));
+      },
+      py::arg("x"), py::arg("shape"));
   module.def(
       "contiguous",
       [](py::handle value) {
+        if (is_recorded(value)) return py::reinterpret_borrow<py::object>(value);
         const Tensor x = as_tensor(value);
         return is_ndarray(value) && x.contiguous() ? py::reinterpret_borrow<py::object>(value) : py::cast(computed_contiguous(x));
       },
       py::arg("value"), "Return the array itself if its elements are in row-major order, else a copy.");
-  module.def("diagonal", &diagonal, py::arg("x"), py::arg("offset"), py::arg("axis1"), py::arg("axis2"));
-  module.def("unstack", &unstack, py::arg("x"), "Return views of the sub-arrays along the first axis.");
+  module.def(
+      "diagonal",
+      [](py::handle x, std::int64_t offset, std::int64_t axis1, std::int64_t axis2) {
+        if (py::object result = recorded_or_null("diagonal", {x}, x, offset, axis1, axis2)) return result;
+        return py::cast(diagonal(as_tensor(x), offset, axis1, axis2));
+      },
+      py::arg("x"), py::arg("offset"), py::arg("axis1"), py::arg("axis2"));
+  module.def(
+      "unstack",
+      [](py::handle x) {
+        if (py::object result = recorded_or_null("unstack", {x}, x)) return result;
+        return py::object(unstack(as_tensor(x)));
+      },
+      py::arg("x"), "Return views of the sub-arrays along the first axis.");
   module.def(
       "fill_spans",
       [](Tensor image, Tensor spans, Tensor colour) {  // tensors of its own, since the GIL may be released

@@ -5,18 +5,16 @@
 
 #include "atomic/rates.h"
 #include "bindings/bind.h"
+#include "bindings/bind_graph.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
 #include "bindings/released_gil.h"
 #include "core/work_context.h"
-#include "graph/load.h"
-#include "graph/open.h"
 #include "operators/eager.h"
 #include "rewrite/rewrite.h"
 #include "run/module.h"
 #include "run/session.h"
 #include "run/target.h"
-#include "vm/shared_memory.h"
 
 namespace py = pybind11;
 
@@ -313,25 +311,6 @@ void bind_rates(py::module_& module) {
       py::arg("backend"), py::arg("seconds"));
 }
 
-std::shared_ptr<const Graph> load(py::handle model) {
-  if (is_ndarray(model)) {  // a task's file in a VM host
-    const Tensor& bytes = tensor_of(model);
-    const auto& storage = bytes.storage();
-    const bool is_whole = storage && bytes.contiguous() && bytes.dtype() == DType::u8 && bytes.offset() == 0 &&
-                          static_cast<std::size_t>(bytes.size()) == storage->size_bytes();
-    if (is_whole && vm::is_mapped_file(storage.get())) return load_graph(storage);
-  }
-  if (PyObject_CheckBuffer(model.ptr())) {
-    // Copied, because constants outlive any interpreter and must not reference a Python buffer.
-    const Tensor copy = copy_of(tensor_from_buffer(model));
-    return computed_without_gil([&] { return load_graph(copy.storage()); });
-  }
-  PyObject* encoded = nullptr;
-  if (PyUnicode_FSConverter(model.ptr(), &encoded) == 0) throw py::error_already_set();
-  const auto path = std::string(py::reinterpret_steal<py::bytes>(encoded));
-  return computed_without_gil([&] { return open_graph(path); });
-}
-
 }  // namespace
 
 template <>
@@ -345,7 +324,7 @@ void bind_session(py::module_& module) {
              const Loading loading;
              Target target = find_target(backend, threads);
              target.forced = std::move(algorithms);
-             return std::make_unique<BoundSession>(load(model), target, merging);
+             return std::make_unique<BoundSession>(load_model(model), target, merging);
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true,
            py::arg("algorithms") = Forced(), "`merging` and `algorithms` (by node: name, parameter) serve measurements.")
@@ -358,7 +337,7 @@ void bind_session(py::module_& module) {
   py::class_<BoundModule>(module, "Module")
       .def(py::init([](py::object model, const std::string& backend, int threads) {
              const Loading loading;
-             return std::make_unique<BoundModule>(load(model), find_target(backend, threads));
+             return std::make_unique<BoundModule>(load_model(model), find_target(backend, threads));
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1)
       .def("run", &BoundModule::run, py::arg("inputs"), py::arg("deadline") = py::none())
@@ -371,7 +350,7 @@ void bind_session(py::module_& module) {
       [](py::object model, const std::string& backend, int threads) -> py::object {
         const Loading loading;
         const Target target = find_target(backend, threads);
-        const auto graph = load(model);
+        const auto graph = load_model(model);
         const auto planned = computed_without_gil([&] { return rewritten(graph); });
         const auto& nodes = planned->nodes;
         if (needs_module(*planned)) {

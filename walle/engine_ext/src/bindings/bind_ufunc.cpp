@@ -5,6 +5,7 @@
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
+#include "bindings/recording.h"
 
 namespace py = pybind11;
 
@@ -45,6 +46,12 @@ PyObject* call_ufunc(PyObject* self, PyObject* const* args, std::size_t flags, P
       return options_function("call")(py::handle(self), operands, **options).release().ptr();
     }
     PyObject* out = count + named > ufunc.nin ? args[ufunc.nin] : nullptr;
+    const py::handle first = args[0], last = args[ufunc.nin - 1];
+    if (ufunc.function == nullptr && (is_recorded(first) || is_recorded(last))) {
+      if (out != nullptr && out != Py_None) throw py::type_error("a traced array has no `out`; use what the function returns");
+      const py::str op(ufunc.op->name.data(), ufunc.op->name.size());
+      return (ufunc.nin == 1 ? record("unary", op, first) : record("binary", op, first, last)).release().ptr();
+    }
     if (ufunc.function == nullptr)
       return new_stored(ufunc.nin == 1 ? unary(*ufunc.op, py::handle(args[0])) : binary(*ufunc.op, args[0], args[1]), out, true);
     const auto result = py::reinterpret_steal<py::object>(

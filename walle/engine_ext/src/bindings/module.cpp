@@ -15,9 +15,11 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_dtype(module);
   walle::bind_ndarray(module);
   walle::bind_operators(module);
+  walle::bind_recording(module);
   walle::bind_array_functions(module);
   walle::bind_ufunc(module);
   walle::bind_search(module);
+  walle::bind_graph(module);
   walle::bind_session(module);
   walle::bind_files(module);
   walle::bind_fourier(module);

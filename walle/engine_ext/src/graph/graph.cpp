@@ -28,6 +28,16 @@ bool needs_module(const Graph& graph) noexcept {
                      [&](int input) { return graph.values[static_cast<std::size_t>(input)].kind == ValueKind::object; });
 }
 
+void check(Node& node) {
+  while (!node.inputs.empty() && node.inputs.back() < 0) node.inputs.pop_back();
+  const auto inputs = static_cast<int>(node.inputs.size());
+  if (inputs < node.op->min_inputs || inputs > node.op->max_inputs)
+    throw Error(ErrorKind::model, node.title() + " has " + std::to_string(inputs) + " inputs");
+  for (std::size_t i = 0; i < static_cast<std::size_t>(node.op->min_inputs); ++i)
+    if (node.inputs[i] < 0) throw Error(ErrorKind::model, node.title() + ": input " + std::to_string(i) + " is missing");
+  if (node.outputs.empty()) throw Error(ErrorKind::model, "node '" + node.name + "' has no output");
+}
+
 void arrange(Graph& graph) {
   const auto quoted = [&](int value) { return "'" + graph.values[static_cast<std::size_t>(value)].name + "'"; };
   constexpr int kNone = -1;

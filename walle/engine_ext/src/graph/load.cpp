@@ -222,15 +222,8 @@ Node read_node(Reader& reader, const std::shared_ptr<Storage>& storage, const Se
   node.op = find_operator(op);
   if (node.op == nullptr) throw Error(ErrorKind::unsupported, "node '" + node.name + "': operator '" + op + "' is unknown");
   node.inputs = read_values(reader, values, true);
-  while (!node.inputs.empty() && node.inputs.back() < 0) node.inputs.pop_back();
   node.outputs = read_values(reader, values, false);
-  const auto inputs = static_cast<int>(node.inputs.size());
-  if (inputs < node.op->min_inputs || inputs > node.op->max_inputs)
-    throw Error(ErrorKind::model, "node '" + node.name + "' (" + op + ") has " + std::to_string(inputs) + " inputs");
-  for (std::size_t i = 0; i < static_cast<std::size_t>(node.op->min_inputs); ++i)
-    if (node.inputs[i] < 0)
-      throw Error(ErrorKind::model, "node '" + node.name + "' (" + op + "): input " + std::to_string(i) + " is missing");
-  if (node.outputs.empty()) throw Error(ErrorKind::model, "node '" + node.name + "' has no output");
+  check(node);
   const std::uint32_t attributes = reader.count(6);
   if (attributes > kMaxAttributes) broken("node '" + node.name + "' has " + std::to_string(attributes) + " attributes");
   for (std::uint32_t i = 0; i < attributes; ++i) {

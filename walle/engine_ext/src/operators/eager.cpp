@@ -160,7 +160,10 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
                                  return run_decomposed(rule.decompose, inputs, attributes, outputs, table);
                                },
                                [&](const ControlFlow& flow) { return in_module_only(flow); },
-                               [&](const SequenceRule& rule) { return in_module_only(rule); }},
+                               [&](const SequenceRule& rule) { return in_module_only(rule); },
+                               [&](const Differentiation&) -> std::vector<Tensor> {
+                                 throw Error(ErrorKind::unsupported, "Gradient runs in a walle.Session only");
+                               }},
                     op.kind);
 }
 

@@ -148,6 +148,7 @@ constexpr Known kKnown[] = {
     {"RNN", "activation_alpha activation_beta activations algorithm clip direction hidden_size layout"},
     {"RandomBits", "shape to"},
     {"Range", "stash_type"},
+    {"RasterGradient", "regions shape"},
     {"RecurrentGradient", "backward cell input_forget linear_before_reset"},
     {"RecurrentSteps", "backward cell input_forget linear_before_reset"},
     {"ReduceL1", "axes keepdims noop_with_empty_axes"},

@@ -39,6 +39,7 @@ std::vector<OpDef> all() {
     defs.push_back({op.name, op.min_inputs, op.max_inputs, TransformRule{op.make, op.at_run_time}});
   for (const Composite& op : composites())
     defs.push_back({op.name, op.min_inputs, op.max_inputs, CompositeRule{op.decompose, op.parts, find_fused(op.name)}});
+  defs.push_back({"Gradient", 2, kMany, Differentiation{}});
   defs.push_back({"If", 1, 1, ControlFlow{}});
   defs.push_back({"Loop", 0, kMany, ControlFlow{}});
   defs.push_back({"Scan", 0, kMany, ControlFlow{}});
@@ -74,7 +75,7 @@ std::string_view category_name(Category category) noexcept {
 
 Category OpDef::category() const noexcept {
   if (as<TransformRule>() != nullptr) return Category::transform;
-  if (as<CompositeRule>() != nullptr) return Category::composite;
+  if (as<CompositeRule>() != nullptr || as<Differentiation>() != nullptr) return Category::composite;
   if (as<ControlFlow>() != nullptr) return Category::control_flow;
   if (as<SequenceRule>() != nullptr) return Category::sequence;
   return Category::atomic;

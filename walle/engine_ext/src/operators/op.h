@@ -64,7 +64,11 @@ struct CompositeRule {
 struct ControlFlow {};
 struct SequenceRule {};
 
-using OpKind = std::variant<ListedKernel, OwnKernel, DataDependent, TransformRule, CompositeRule, ControlFlow, SequenceRule>;
+// The gradients of a value by others, of all operators between them (plan/differentiate.h). A session's graph alone has it.
+struct Differentiation {};
+
+using OpKind = std::variant<ListedKernel, OwnKernel, DataDependent, TransformRule, CompositeRule, ControlFlow, SequenceRule,
+                            Differentiation>;
 
 // The visitor of an OpKind that is made of one lambda for each kind.
 template <class... F>

@@ -4,6 +4,8 @@
 #include "core/stop.h"
 #include "geometry/raster.h"
 #include "operators/eager.h"
+#include "operators/gradient/gradient.h"
+#include "plan/differentiate.h"
 #include "plan/kernel_set.h"
 
 namespace walle {
@@ -16,11 +18,25 @@ constexpr std::int64_t kMaxFoldedBytes = std::int64_t{64} << 20;
 constexpr std::size_t kMaxProgramValues = std::size_t{1} << 18;
 constexpr std::size_t kMaxProgramRank = 64;
 
-class Lowering final : public Emitter {
+class Lowering final : public ProgramEmitter {
  public:
-  Lowering(Program& program, const KernelSet& kernels) : program_(program), kernels_(kernels) {}
+  // Of a program that is differentiated, operators are taken apart as far as they have no gradient rule.
+  Lowering(Program& program, const KernelSet& kernels, bool differentiated)
+      : program_(program), kernels_(kernels), differentiated_(differentiated) {}
 
-  void set_node(const std::string& name) { node_ = name; }
+  const Program& program() const noexcept override { return program_; }
+  void set_node(std::string name) override { node_ = std::move(name); }
+
+  Ref move(Ref source, std::vector<Region> regions, Dims shape) override {
+    ProgramOp raster;
+    raster.name = node_;
+    raster.inputs = {source};
+    raster.regions = std::move(regions);
+    raster.output = add({program_.values[static_cast<std::size_t>(source)].dtype, std::move(shape), {}, -1, {}}, {&source, 1});
+    program_.ops.push_back(std::move(raster));
+    ++program_.rasters_made;
+    return program_.ops.back().output;
+  }
 
   // Adds a value that is computed from the values `from`.
   Ref add(ProgramValue value, std::span<const Ref> from = {}) {
@@ -82,6 +98,8 @@ class Lowering final : public Emitter {
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
     }
     const auto atomic = [&](const auto&) {
+      if (differentiated_ && takes_epilogue(op.name) && (inputs.size() > kBias || attributes.has("activation")))
+        return emit_without_epilogue(op, inputs, attributes);
       try {
         return emit_atomic(op, inputs, operands, attributes, constants);
       } catch (const ValueNeeded& error) {
@@ -92,33 +110,59 @@ class Lowering final : public Emitter {
       throw Error(ErrorKind::unsupported,
                   "a Session has no control flow, sequences or optionals; run the model with walle.Module");
     };
-    return std::visit(Overloaded{[&](const ListedKernel& kernel) { return atomic(kernel); },
-                                 [&](const OwnKernel& kernel) { return atomic(kernel); },
-                                 [&](const DataDependent&) {
-                                   if (!constants)
-                                     throw Error(ErrorKind::unsupported,
-                                                 "the shape of its output depends on data; run the model with walle.Module");
-                                   return fold(op, inputs, attributes, outputs);
-                                 },
-                                 [&](const TransformRule& rule) {
-                                   try {
-                                     return emit_transform(op, rule, inputs, operands, attributes, outputs, constants);
-                                   } catch (const ValueNeeded& error) {
-                                     if (rule.at_run_time == nullptr) need(inputs[error.operand()], error.what());
-                                     return rule.at_run_time(*this, inputs, attributes, outputs);
-                                   }
-                                 },
-                                 [&](const CompositeRule& rule) {
-                                   if (!constants && kernels_.has_composite(op, operands, attributes, outputs))
-                                     return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
-                                   return rule.decompose(*this, inputs, attributes, outputs);
-                                 },
-                                 [&](const ControlFlow& flow) { return in_module_only(flow); },
-                                 [&](const SequenceRule& rule) { return in_module_only(rule); }},
-                      op.kind);
+    return std::visit(
+        Overloaded{
+            [&](const ListedKernel& kernel) { return atomic(kernel); }, [&](const OwnKernel& kernel) { return atomic(kernel); },
+            [&](const DataDependent&) {
+              if (!constants)
+                throw Error(ErrorKind::unsupported, "the shape of its output depends on data; run the model with walle.Module");
+              return fold(op, inputs, attributes, outputs);
+            },
+            [&](const TransformRule& rule) {
+              try {
+                return emit_transform(op, rule, inputs, operands, attributes, outputs, constants);
+              } catch (const ValueNeeded& error) {
+                if (rule.at_run_time == nullptr) need(inputs[error.operand()], error.what());
+                return rule.at_run_time(*this, inputs, attributes, outputs);
+              }
+            },
+            [&](const CompositeRule& rule) {
+              if (!constants && may_be_whole(op) && kernels_.has_composite(op, operands, attributes, outputs))
+                return emit_step(op, inputs, {operands[0].dtype, operands[0].shape}, attributes);
+              return rule.decompose(*this, inputs, attributes, outputs);
+            },
+            [&](const ControlFlow& flow) { return in_module_only(flow); },
+            [&](const SequenceRule& rule) { return in_module_only(rule); },
+            [&](const Differentiation&) -> std::vector<Ref> {
+              throw Error(ErrorKind::model, "Gradient is a node of the graph itself only");
+            }},
+        op.kind);
   }
 
  private:
+  // Whether a composite may stay one op, of a kernel of its own.
+  bool may_be_whole(const OpDef& op) const noexcept { return !differentiated_ || find_gradient(op.name) != nullptr; }
+
+  // Emits bias, residual and activation as operators; fusion joins those again that the gradients leave alone.
+  std::vector<Ref> emit_without_epilogue(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes) {
+    Attributes plain;
+    for (const auto& [name, value] : attributes.items())
+      if (name != "activation") plain.set(name, value);
+    Ref result = emit(op, {inputs[0], inputs[1]}, plain, 1)[0];
+    if (inputs.size() > kBias && inputs[kBias] != kAbsent) {
+      Dims shape = operand(inputs[kBias]).shape;
+      if (op.name == "Conv") shape.resize(operand(result).shape.size() - 1, 1);  // channels come before the spatial axes
+      result = one("Add", {result, one("Reshape", {inputs[kBias]}, {{"shape", std::move(shape)}})});
+    }
+    if (inputs.size() > kResidual && inputs[kResidual] != kAbsent) result = one("Add", {result, inputs[kResidual]});
+    const std::string activation = attributes.get_string("activation", "");
+    if (!activation.empty()) {
+      read_epilogue(attributes, false, false);  // refuses what no product applies
+      result = one(activation, {result});
+    }
+    return {result};
+  }
+
   [[noreturn]] void need(Ref tensor, const std::string& what) const {
     const std::vector<int>& origins = origins_[static_cast<std::size_t>(tensor)];
     if (origins.empty()) throw Error(ErrorKind::unsupported, what);
@@ -227,8 +271,20 @@ class Lowering final : public Emitter {
   Program& program_;
   std::vector<std::vector<int>> origins_;  // by value: the graph's inputs that it depends on
   const KernelSet& kernels_;
+  const bool differentiated_;
   std::string node_;
 };
+
+// Emits the gradients that a node Gradient asks for: of its first input, by the others.
+std::vector<Emitter::Ref> lower_gradient(Lowering& lowering, const Graph& graph, const Node& node,
+                                         const std::vector<Emitter::Ref>& inputs) {
+  if (std::find(inputs.begin(), inputs.end(), Emitter::kAbsent) != inputs.end())
+    throw Error(ErrorKind::model, "an input is missing");
+  std::vector<std::string> names;
+  for (const int input : node.inputs) names.push_back(graph.values[static_cast<std::size_t>(input)].name);
+  const std::span<const Emitter::Ref> given(inputs);
+  return differentiate(lowering, given[0], given.subspan(1), std::span<const std::string>(names).subspan(1));
+}
 
 // Emits the nodes of a graph, or of the branch of an If of the graph around, whose node `around` it is.
 void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Ref>& refs, std::optional<std::size_t> around);
@@ -263,7 +319,9 @@ void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Re
         for (const Emitter::Ref input : inputs) lowering.compute_scaled(input, *graph.packed);
       const bool branches = node.op->name == "If" && !inputs.empty();
       const auto results = branches ? lower_branch(lowering, node, refs, inputs[0], around.value_or(at))
-                                    : lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
+                           : node.op->as<Differentiation>() != nullptr
+                               ? lower_gradient(lowering, graph, node, inputs)
+                               : lowering.emit(*node.op, inputs, node.attributes, static_cast<int>(node.outputs.size()));
       if (results.size() < node.outputs.size())
         throw Error(ErrorKind::model,
                     "it has " + std::to_string(results.size()) + " outputs, not " + std::to_string(node.outputs.size()));
@@ -285,7 +343,9 @@ void lower_nodes(Lowering& lowering, const Graph& graph, std::vector<Emitter::Re
 
 Program lower(const Graph& graph, std::span<const TensorType> types, std::span<const Tensor> given, const KernelSet& kernels) {
   Program program;
-  Lowering lowering(program, kernels);
+  const bool differentiated = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                          [](const Node& node) { return node.op->as<Differentiation>() != nullptr; });
+  Lowering lowering(program, kernels, differentiated);
   std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
     const bool known = i < given.size() && given[i].storage() != nullptr;
