@@ -177,8 +177,8 @@ def _get_item(trace: Trace, x: Any, key: Any) -> Any:
         raise UnsupportedError("a mask as an index: the shape would depend on values; use np.where")
     used = sum(one is not None and one is not Ellipsis for one in keys)
     rank = len(x.shape)
-    if Ellipsis in [one if one is Ellipsis else None for one in keys]:
-        at = next(place for place, one in enumerate(keys) if one is Ellipsis)
+    at = next((place for place, one in enumerate(keys) if one is Ellipsis), None)
+    if at is not None:
         keys[at : at + 1] = [slice(None)] * (rank - used)
     else:
         keys += [slice(None)] * (rank - used)
@@ -219,7 +219,7 @@ def _get_item(trace: Trace, x: Any, key: Any) -> Any:
 def _indexed(trace: Trace, x: Any, keys: list[Any], arrays: dict[int, Any], value: ndarray) -> Any:
     """Record the index arrays of neighbouring axes; x has been cut by the slices, whose axes of one int are left."""
     axes = list(arrays)
-    plain = all(isinstance(one, slice) or (axis in arrays) for axis, one in enumerate(keys)) and None not in keys
+    plain = all(isinstance(one, slice) or (axis in arrays) for axis, one in enumerate(keys))
     if not plain or axes != list(range(axes[0], axes[0] + len(axes))):
         raise UnsupportedError("index arrays beside ints, None or in several places; index in two steps")
     indices = [_as(trace, one, "int64") for one in arrays.values()]
