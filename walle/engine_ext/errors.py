@@ -19,6 +19,10 @@ class UnsupportedError(EngineError):
     """An operator, attribute or opset that is not supported; the message names the node."""
 
 
+class NonFiniteError(EngineError, ArithmeticError):
+    """A loss or a gradient of training that is NaN or infinite; the message names the first node that made it."""
+
+
 class BackendError(EngineError):
     """A backend that is not available on this machine, or an unknown name."""
 

@@ -130,6 +130,12 @@ class BoundSession {
     return times;
   }
 
+  std::string find_nonfinite(const py::dict& given) {
+    std::vector<Tensor> inputs;
+    names_.each_input(given, [&](const Value& input, py::handle value) { inputs.push_back(input_tensor(input, value)); });
+    return computed_without_gil([&] { return session_->find_nonfinite(inputs); });
+  }
+
   void cancel() noexcept { session_->cancel(); }
 
   py::list inputs() const { return names_.inputs(); }
@@ -330,6 +336,7 @@ void bind_session(py::module_& module) {
            py::arg("algorithms") = Forced(), "`merging` and `algorithms` (by node: name, parameter) serve measurements.")
       .def("run", &BoundSession::run, py::arg("inputs"), py::arg("deadline") = py::none())
       .def("profile", &BoundSession::profile, py::arg("inputs"), py::arg("deadline") = py::none())
+      .def("find_nonfinite", &BoundSession::find_nonfinite, py::arg("inputs"))
       .def("cancel", &BoundSession::cancel)
       .def("inputs", &BoundSession::inputs)
       .def("outputs", &BoundSession::outputs)

@@ -101,6 +101,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     throw_if_stopped();
     PlannedOp planned;
     planned.node = op.name;
+    planned.result = {result.dtype, result.shape};
     Command command;
     command.output = memory.places[static_cast<std::size_t>(op.output)];
     std::vector<Layout> layouts;

@@ -15,6 +15,7 @@ struct PlannedOp {
   std::vector<AlgorithmCost> candidates;  // what search weighed, the chosen one first
   double predicted_us = 0;
   int regions = 0;  // regions of a raster
+  TensorType result;
 
   std::string title() const { return "node '" + node + "' (" + std::string(op) + ")"; }  // for messages
 };

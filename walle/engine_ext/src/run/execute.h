@@ -9,4 +9,8 @@ namespace walle {
 // kernel refuses a value, and WorkStopped. `us`, where it is not null, receives the microseconds of each op.
 std::vector<Tensor> run_plan(const Plan& plan, std::span<const Tensor> inputs, Workspace& workspace, double* us = nullptr);
 
+// Runs the plan op by op, and returns which op was the first to make a number that is not finite, or which input has one; an
+// empty text where none is found, or the device has its own memory.
+std::string find_nonfinite(const Graph& graph, const Plan& plan, std::span<const Tensor> inputs, Workspace& workspace);
+
 }  // namespace walle

@@ -145,6 +145,12 @@ std::vector<Tensor> Session::run(std::span<const Tensor> inputs, std::vector<dou
   return run_plan(*plan, inputs, active.workspace(), us.data());
 }
 
+std::string Session::find_nonfinite(std::span<const Tensor> inputs) {
+  check(inputs);
+  const WorkspacePool::Run active(workspaces_, {});
+  return walle::find_nonfinite(*planned_, *plan_for(inputs), inputs, active.workspace());
+}
+
 std::shared_ptr<const Plan> Session::plan() const { return plans_.last(); }
 
 }  // namespace walle

@@ -25,6 +25,9 @@ class Session {
   // The same, with the microseconds of each op of the plan.
   std::vector<Tensor> run(std::span<const Tensor> inputs, std::vector<double>& us, const StopLimits& limits = {});
 
+  // Return a text that names what made the first number that is not finite, in a run of its own; empty where nothing did.
+  std::string find_nonfinite(std::span<const Tensor> inputs);
+
   // Stops the runs that are in progress on other threads.
   void cancel() noexcept { workspaces_.cancel(); }
 

@@ -1,0 +1,283 @@
+"""A training step: forward, backward and update as one plan (§4.2)."""
+
+from __future__ import annotations
+
+from walle.engine_ext import _core
+from walle.engine_ext.errors import DTypeError, ModelError, NonFiniteError, ShapeError
+from walle.engine_ext.nn.tracing import Parameter, Trace, Traced
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from walle.engine_ext._core import ndarray
+    from walle.engine_ext.nn.module import Module
+    from walle.engine_ext.optim.optimizer import Optimizer
+
+__all__ = ["TrainStep"]
+
+_LR, _COUNT, _RANDOM = "learning rate", "count", "random state"
+_VARIADIC = 4  # CPython's CO_VARARGS
+_PLANS = 8  # shapes of inputs whose plans are kept
+
+
+class TrainStep:
+    """A step of training: `step(*inputs, *targets)` returns the loss and updates the model.
+
+    The first arguments go to `model`, as many as its `forward` takes, and its result with the others to `loss`, which
+    returns one number. Each set of input shapes is traced and planned once. Parameters with `requires_grad` False are
+    constants of the plan.
+
+    `clip_grad_norm` bounds the norm of all gradients together. `seed` determines the random numbers of dropout, with
+    the number of the step. A step whose loss or gradients are not finite changes nothing and raises.
+
+    Raises, of a call:
+        ModelError: the model has no parameter to train; `loss` returns more than one number.
+        DTypeError: an input has another float type than the parameters.
+        UnsupportedError: an operator has no gradient, or no gradient reaches a parameter; the message names the node
+            or the parameter.
+        NonFiniteError: the loss or a gradient is NaN or infinite; the message names the first node that made it.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        loss: Callable[..., Any],
+        optimizer: Optimizer,
+        *,
+        clip_grad_norm: float | None = None,
+        seed: int = 0,
+        threads: int = 1,
+        backend: str = "auto",
+    ) -> None:
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.clip_grad_norm = clip_grad_norm
+        self.seed = seed
+        self.count = 0  # steps so far
+        self.states: dict[str, dict[str, ndarray]] = {}  # by parameter: the optimizer's
+        self._threads, self._backend = threads, backend
+        self._plans: dict[Any, _Plan] = {}
+
+    def __call__(self, *arrays: Any, deadline: float | None = None) -> ndarray:
+        """Take one step, and return the loss before it, an array without dimensions."""
+        given = [_core.asarray(one) for one in arrays]
+        plan = self._plan_for(given)
+        values = self._values(plan, given)
+        results = plan.session.run(values, deadline)
+        loss = results["loss"]
+        if not bool(results["is finite"]):
+            raise NonFiniteError(f"step {self.count + 1}: {plan.session.find_nonfinite(values) or 'the loss is not finite'}")
+        self._take(plan, results)
+        self.count += 1
+        return loss
+
+    def gradients(self, *arrays: Any) -> dict[str, ndarray]:
+        """Return the gradient of each trained parameter, by name, and change nothing."""
+        given = [_core.asarray(one) for one in arrays]
+        trained = self._trained()
+        with Trace(f"gradients of {type(self.model).__name__}") as trace:
+            values, _ = self._trace_loss(trace, given, trained)
+            names = list(trained)
+            for name, one in zip(names, trace.gradient(values[0], [values[1][name] for name in names]), strict=True):
+                trace.output(name, one)
+        session = _core.Session(trace.graph(), self._backend, self._threads)
+        return session.run(self._inputs_of(trace, given))
+
+    def plan(self) -> Any:
+        """Return the plan of the last step, as `Session.plan`; None before the first."""
+        from walle.engine_ext.session_info import plan_of
+
+        last = next(reversed(self._plans.values()), None)
+        native = None if last is None else last.session.plan()
+        return None if native is None else plan_of(native)
+
+    # State.
+
+    def state_dict(self) -> dict[str, ndarray]:
+        """Return everything that later steps depend on, by name: the model's state, the optimizer's, and the count."""
+        state = {f"model/{name}": array for name, array in self.model.state_dict().items()}
+        for name, states in self.states.items():
+            state |= {f"optimizer/{name}/{key}": array for key, array in states.items()}
+        state["count"] = _core.asarray(self.count, "int64")
+        state["learning rate"] = _core.asarray(self.optimizer.lr, "float64")
+        state["seed"] = _core.asarray(self.seed, "int64")
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`.
+
+        Raises:
+            ModelError: it is of another model, or lacks a part.
+        """
+        for key in ("count", "learning rate", "seed"):
+            if key not in state:
+                raise ModelError(f"the state of a training step lacks {key!r}")
+        prefix = "model/"
+        self.model.load_state_dict({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        states: dict[str, dict[str, ndarray]] = {}
+        for key, array in state.items():
+            if key.startswith("optimizer/"):
+                name, _, part = key.removeprefix("optimizer/").rpartition("/")
+                states.setdefault(name, {})[part] = _core.asarray(array)
+        self.states = states
+        self.count, self.seed = int(state["count"]), int(state["seed"])
+        self.optimizer.lr = float(state["learning rate"])
+
+    # Planning.
+
+    def _trained(self) -> dict[str, Parameter]:
+        trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+        if not trained:
+            raise ModelError(f"{type(self.model).__name__} has no parameter with requires_grad")
+        return trained
+
+    def _plan_for(self, given: list[ndarray]) -> _Plan:
+        trained = self._trained()
+        modes = tuple(module.training for module in self.model.modules())
+        key = (tuple((one.shape, str(one.dtype)) for one in given), tuple(trained), modes)
+        plan = self._plans.pop(key, None) or self._make_plan(given, trained)
+        self._plans[key] = plan
+        while len(self._plans) > _PLANS:
+            del self._plans[next(iter(self._plans))]
+        return plan
+
+    def _trace_loss(
+        self, trace: Trace, given: list[ndarray], trained: dict[str, Parameter]
+    ) -> tuple[tuple[Any, dict[str, Traced]], dict[str, Traced]]:
+        """Return the loss with the traced parameters, and what the run assigned to buffers."""
+        self._check_types(given, trained)
+        inputs = [trace.input(f"input {place}", one) for place, one in enumerate(given)]
+        parameters = {name: trace.input(name, one.data) for name, one in trained.items()}
+        for name, one in trained.items():
+            trace.bind(one, parameters[name])
+        with _TracedBuffers(self.model, trace) as buffers:
+            count = min(_positional(self.model.forward), max(1, len(inputs) - 1))
+            loss = self.loss(self.model(*inputs[:count]), *inputs[count:])
+            assigned = buffers.assigned()
+        shape = getattr(loss, "shape", None)
+        if shape is None or any(length != 1 for length in shape):
+            raise ShapeError(f"the loss has {'no shape' if shape is None else f'shape {tuple(shape)}'}; it is one number")
+        if not isinstance(loss, Traced):
+            raise ModelError("the loss does not depend on the model's parameters")
+        return (loss, parameters), assigned
+
+    def _make_plan(self, given: list[ndarray], trained: dict[str, Parameter]) -> _Plan:
+        from walle.engine_ext import np
+        from walle.engine_ext.optim.clipping import clip_grad_norm
+
+        with Trace(f"training of {type(self.model).__name__}") as trace:
+            (loss, parameters), assigned = self._trace_loss(trace, given, trained)
+            gradients = trace.gradient(loss, list(parameters.values()))
+            trace.path = "update"
+            if self.clip_grad_norm is not None:
+                gradients, total = clip_grad_norm(gradients, self.clip_grad_norm)
+            else:
+                total = sum(np.sum(one) for one in gradients)
+            trace.output("loss", loss.reshape(()))
+            trace.output("is finite", np.isfinite(total) & np.isfinite(loss.reshape(())))
+            lr, count = trace.input(_LR, np.asarray(0.0, "float64")), trace.input(_COUNT, np.asarray(1.0, "float64"))
+            for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+                own = self.states.setdefault(name, self.optimizer.states(trained[name].data))
+                states = {key: trace.input(f"{name}/{key}", array) for key, array in own.items()}
+                new, new_states = self.optimizer.update(parameter, gradient, states, lr, count)
+                trace.output(name, new)
+                for key, state in new_states.items():
+                    trace.output(f"{name}/{key}", state)
+            for path, value in assigned.items():
+                trace.output(f"buffer {path}", value)
+        session = _core.Session(trace.graph(), self._backend, self._threads)
+        return _Plan(session, trace, list(assigned))
+
+    def _check_types(self, given: list[ndarray], trained: dict[str, Parameter]) -> None:
+        types = sorted({str(one.dtype) for one in trained.values()})
+        for place, one in enumerate(given):
+            if str(one.dtype) in ("float32", "float64") and types and str(one.dtype) not in types:
+                raise DTypeError(
+                    f"input {place} is {one.dtype}, and the model's parameters are {types[0]}; convert it with "
+                    f"astype({types[0]!r})"
+                )
+
+    # Running.
+
+    def _inputs_of(self, trace: Trace, given: list[ndarray]) -> dict[str, Any]:
+        """Return the value of each input of the graph."""
+        parameters, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
+        values: dict[str, Any] = {}
+        for name, _, _ in trace.inputs:
+            if name.startswith("input "):
+                values[name] = given[int(name.removeprefix("input "))]
+            elif name == _RANDOM:
+                values[name] = _core.asarray([self.seed, self.count << 20, 0], "int64")
+            elif name == _LR:
+                values[name] = _core.asarray(self.optimizer.lr, "float64")
+            elif name == _COUNT:
+                values[name] = _core.asarray(float(self.count + 1), "float64")
+            elif name.startswith("buffer "):
+                values[name] = buffers[name.removeprefix("buffer ")]
+            elif name in parameters:
+                values[name] = parameters[name].data
+            else:
+                parameter, _, key = name.rpartition("/")
+                values[name] = self.states[parameter][key]
+        return values
+
+    def _values(self, plan: _Plan, given: list[ndarray]) -> dict[str, Any]:
+        return self._inputs_of(plan.trace, given)
+
+    def _take(self, plan: _Plan, results: dict[str, ndarray]) -> None:
+        """Make the results the model's and the optimizer's state."""
+        for name, parameter in self.model.named_parameters():
+            if name in results:
+                parameter.data = results[name]
+        for name, states in self.states.items():
+            for key in states:
+                states[key] = results[f"{name}/{key}"]
+        for path in plan.buffers:
+            owner, _, name = path.rpartition(".")
+            module = self.model.get_submodule(owner)
+            setattr(module, name, results[f"buffer {path}"])
+
+
+class _Plan:
+    """A planned step, with the trace that names its inputs and the buffers that it changes."""
+
+    def __init__(self, session: _core.Session, trace: Trace, buffers: list[str]) -> None:
+        self.session = session
+        self.trace = trace
+        self.buffers = buffers
+
+
+class _TracedBuffers:
+    """A model's buffers as inputs of a trace, and the arrays again afterwards."""
+
+    def __init__(self, model: Module, trace: Trace) -> None:
+        self._model, self._trace = model, trace
+        self._kept: list[tuple[Any, str, str, Any, Traced]] = []
+
+    def __enter__(self) -> _TracedBuffers:
+        for path, module in self._model.named_modules():
+            for name, array in list(module._buffers.items()):
+                if array is not None:
+                    full = f"{path}.{name}" if path else name
+                    traced = self._trace.input(f"buffer {full}", array)
+                    self._kept.append((module, name, full, array, traced))
+                    module._buffers[name] = traced
+        return self
+
+    def assigned(self) -> dict[str, Traced]:
+        """Return what was assigned to buffers since, by path."""
+        now = {full: module._buffers[name] for module, name, full, _, _ in self._kept}
+        return {full: now[full] for _, _, full, _, traced in self._kept if now[full] is not traced}
+
+    def __exit__(self, *error: object) -> None:
+        for module, name, _, array, _ in self._kept:
+            module._buffers[name] = array
+
+
+def _positional(forward: Callable[..., Any]) -> int:
+    """Return how many arguments the method needs; many for *inputs."""
+    code = forward.__func__.__code__  # type: ignore[attr-defined]  # a bound method
+    if code.co_flags & _VARIADIC:
+        return 1 << 30
+    return int(code.co_argcount - 1 - len(forward.__func__.__defaults__ or ()))  # type: ignore[attr-defined]
