@@ -1,0 +1,70 @@
+"""`walle.nn`: networks that train on the engine, with PyTorch's names, argument order and defaults.
+
+A network is a `Module`; its layers compute with the engine's operators on arrays of `walle.np`. Names are loaded on
+first use, because task VMs import this. A module that needs another module's names inside a function takes them from
+here, so that a VM registers the load (see `walle.engine_ext.lazy`).
+"""
+
+from __future__ import annotations
+
+from walle.engine_ext import lazy
+
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
+if TYPE_CHECKING:
+    from walle.engine_ext.nn import functional as functional
+    from walle.engine_ext.nn import init as init
+    from walle.engine_ext.nn.activations import *  # noqa: F403
+    from walle.engine_ext.nn.attention import *  # noqa: F403
+    from walle.engine_ext.nn.containers import *  # noqa: F403
+    from walle.engine_ext.nn.convolution import *  # noqa: F403
+    from walle.engine_ext.nn.dropout import *  # noqa: F403
+    from walle.engine_ext.nn.generator import manual_seed as manual_seed
+    from walle.engine_ext.nn.linear import *  # noqa: F403
+    from walle.engine_ext.nn.losses import *  # noqa: F403
+    from walle.engine_ext.nn.module import *  # noqa: F403
+    from walle.engine_ext.nn.normalization import *  # noqa: F403
+    from walle.engine_ext.nn.pooling import *  # noqa: F403
+    from walle.engine_ext.nn.recurrent import *  # noqa: F403
+    from walle.engine_ext.nn.tracing import Parameter as Parameter
+
+# Module → its names.
+_MODULES = {
+    "activations": (
+        "ELU GELU Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish PReLU ReLU ReLU6 SELU SiLU "
+        "Sigmoid Softmax Softplus Tanh"
+    ),
+    "attention": "MultiheadAttention TransformerEncoderLayer",
+    "containers": "ModuleDict ModuleList ParameterList Sequential",
+    "convolution": "Conv1d Conv2d ConvTranspose1d ConvTranspose2d",
+    "dropout": "Dropout",
+    "generator": "manual_seed",
+    "linear": "Embedding Flatten Identity Linear Unflatten",
+    "losses": (
+        "BCELoss BCEWithLogitsLoss CTCLoss CosineSimilarity CrossEntropyLoss HuberLoss KLDivLoss L1Loss MSELoss "
+        "NLLLoss SmoothL1Loss"
+    ),
+    "module": "Module",
+    "normalization": "BatchNorm1d BatchNorm2d GroupNorm InstanceNorm2d LayerNorm RMSNorm",
+    "pooling": "AdaptiveAvgPool1d AdaptiveAvgPool2d AvgPool1d AvgPool2d MaxPool1d MaxPool2d Upsample",
+    "recurrent": "GRU LSTM RNN",
+    "tracing": "Parameter",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+_SUBMODULES = ("functional", "init")
+
+if not TYPE_CHECKING:  # a type checker takes the names from the imports above
+    __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULE_OF:
+        module = lazy.load(f"walle.engine_ext.nn.{_MODULE_OF[name]}")
+        found = globals()[name] = getattr(module, name)
+        return found
+    if name in _SUBMODULES:
+        return lazy.load(f"walle.engine_ext.nn.{name}")
+    raise AttributeError(f"walle.nn has no {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted((*_MODULE_OF, *_SUBMODULES))
