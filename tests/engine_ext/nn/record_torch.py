@@ -40,7 +40,7 @@ def record_case(name: str, record: dict[str, Any]) -> None:
     for at, result in enumerate(results):
         record[f"{name}/result {at}"] = result.detach().numpy().copy()
     for path, value in module.named_buffers():
-        record[f"{name}/moved/{path}"] = value.numpy().copy()  # by the one run above
+        record[f"{name}/moved/{path}"] = value.numpy().copy()
     if not case.trains:
         return
     module.load_state_dict({path: torch.from_numpy(record[f"{name}/first/{path}"]) for path in module.state_dict()})

@@ -23,7 +23,7 @@ OURS = {
     "functional.bce", "functional.bce_with_logits", "functional.huber", "functional.l1", "functional.mse",
     "functional.smooth_l1", "optim.clip_grad_norm", "optim.clip_grad_value", "optim.CosineLR", "optim.LinearWarmup",
     "optim.LRScheduler", "optim.Optimizer", "nn.manual_seed", "nn.functional", "nn.init", "nn.Module", "nn.Parameter",
-    "nn.Identity", "nn.Sequential",
+    "nn.Identity", "nn.Sequential", "nn.TrainStep", "nn.grad", "nn.value_and_grad",
 }  # fmt: skip
 DEFAULTS_OF_OURS = {
     "init.kaiming_uniform_.a", "init.kaiming_normal_.a", "init.constant_.val",

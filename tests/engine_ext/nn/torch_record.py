@@ -12,7 +12,7 @@ PATH = Path(__file__).with_name("torch_record.xz")
 
 
 class Record(NamedTuple):
-    """What was recorded: arrays by "case/name", and versions, signatures, texts and schedules."""
+    """Contents of the file: arrays by "case/name", and versions, signatures, texts and schedules."""
 
     arrays: dict[str, Any]
     texts: dict[str, Any]

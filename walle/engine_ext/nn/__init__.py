@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from walle.engine_ext.nn.convolution import *  # noqa: F403
     from walle.engine_ext.nn.dropout import *  # noqa: F403
     from walle.engine_ext.nn.generator import manual_seed as manual_seed
+    from walle.engine_ext.nn.gradient import grad as grad
+    from walle.engine_ext.nn.gradient import value_and_grad as value_and_grad
     from walle.engine_ext.nn.linear import *  # noqa: F403
     from walle.engine_ext.nn.losses import *  # noqa: F403
     from walle.engine_ext.nn.module import *  # noqa: F403
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from walle.engine_ext.nn.pooling import *  # noqa: F403
     from walle.engine_ext.nn.recurrent import *  # noqa: F403
     from walle.engine_ext.nn.tracing import Parameter as Parameter
+    from walle.engine_ext.nn.train_step import TrainStep as TrainStep
 
 # Module → its names.
 _MODULES = {
@@ -38,6 +41,7 @@ _MODULES = {
     "convolution": "Conv1d Conv2d ConvTranspose1d ConvTranspose2d",
     "dropout": "Dropout",
     "generator": "manual_seed",
+    "gradient": "grad value_and_grad",
     "linear": "Embedding Flatten Identity Linear Unflatten",
     "losses": (
         "BCELoss BCEWithLogitsLoss CTCLoss CosineSimilarity CrossEntropyLoss HuberLoss KLDivLoss L1Loss MSELoss "
@@ -48,6 +52,7 @@ _MODULES = {
     "pooling": "AdaptiveAvgPool1d AdaptiveAvgPool2d AvgPool1d AvgPool2d MaxPool1d MaxPool2d Upsample",
     "recurrent": "GRU LSTM RNN",
     "tracing": "Parameter",
+    "train_step": "TrainStep",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 _SUBMODULES = ("functional", "init")

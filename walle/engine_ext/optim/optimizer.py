@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from walle.engine_ext._core import ndarray
     from walle.engine_ext.nn.likes import Values
 
-    type States = dict[str, ndarray]
+    type States = dict[str, Values]
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop"]
 

@@ -61,7 +61,7 @@ def interpolate(input: Values, size: Size | None = None, scale_factor: float | t
     if size is not None:
         sizes, scales = per_axis(size, axes, "size"), None
     else:
-        assert scale_factor is not None  # because of the check above
+        assert scale_factor is not None  # one of the two is given
         given = (scale_factor,) * axes if isinstance(scale_factor, int | float) else tuple(scale_factor)
         if len(given) != axes:
             raise ShapeError(f"interpolate: scale_factor {scale_factor!r}; it takes one number or {axes}")

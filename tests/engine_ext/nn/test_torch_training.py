@@ -1,0 +1,74 @@
+"""Ten steps of SGD from equal weights follow PyTorch's, layer by layer and loss by loss."""
+
+from typing import Any
+
+import numpy
+import pytest
+
+import walle.nn as nn
+import walle.np as np
+import walle.optim as optim
+from tests.engine_ext.nn.torch_cases import CASES, fed, flat
+from tests.engine_ext.nn.torch_record import read_record
+from walle.engine_ext import _core
+
+# Cases of an operator whose rule may be missing yet.
+RESAMPLED = {
+    "Upsample linear", "Upsample bilinear", "Upsample with corners", "Upsample bicubic", "interpolate by other factors",
+    "interpolate with antialias",
+}  # fmt: skip
+HAS_RESAMPLE = any(op == "Resample" and kind == "rule" for op, kind, _ in _core.gradient_rules())
+TRAINED = [name for name, case in CASES.items() if case.trains and (HAS_RESAMPLE or name not in RESAMPLED)]
+
+
+def train(name: str) -> tuple[Any, list[float]]:
+    """Return the module and the losses after the record's steps."""
+    record = read_record()
+    steps = record.texts["steps"]
+    inputs = [np.asarray(array) for array in record.listed(f"{name}/input ")]
+    module = fed(nn, CASES[name], inputs)
+    module.load_state_dict(record.named(f"{name}/first/"))
+    rest = inputs if module.input is None else inputs[1:]
+    target = record.arrays.get(f"{name}/target")
+
+    def loss(result: Any, wanted: Any) -> Any:
+        first = next(flat(result))
+        return first if target is None else nn.functional.mse_loss(first, wanted)
+
+    step = nn.TrainStep(Whole(module), loss, optim.SGD(steps["lr"], steps["momentum"]))
+    last = np.zeros(1) if target is None else target
+    return module, [float(step(np.zeros(1), *rest, last)) for _ in range(steps["count"])]
+
+
+class Whole(nn.Module):
+    """A module with a first input that it ignores, so that a step passes all others but the last one."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, _first: Any, *rest: Any) -> Any:
+        return self.module(*rest)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_ten_steps_agree_with_pytorch(name: str) -> None:
+    module, losses = train(name)
+    record = read_record()
+    expected = record.arrays[f"{name}/losses"]
+    numpy.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6)
+    state = module.state_dict()
+    for path, last in record.named(f"{name}/last/").items():
+        scale = max(1.0, float(numpy.abs(last).max())) if last.size else 1.0
+        numpy.testing.assert_allclose(numpy.asarray(state[path]), last, rtol=1e-5, atol=1e-5 * scale, err_msg=path)
+
+
+def test_dropout_draws_a_new_mask_each_step_and_the_same_for_a_seed() -> None:
+    def losses(seed: int) -> list[float]:
+        layer = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Dropout(0.5))
+        layer.load_state_dict({"0.weight": np.eye(8)})
+        step = nn.TrainStep(layer, lambda y, _target: (y * np.arange(8)).sum(), optim.SGD(lr=0.0), seed=seed)
+        return [float(step(np.ones((1, 8)), np.zeros(1))) for _ in range(4)]
+
+    assert len(set(losses(0))) > 1
+    assert losses(0) == losses(0) != losses(1)
