@@ -62,13 +62,13 @@ std::unique_ptr<HostStep> make_conv(const StepRequest& given) {
   });
 }
 
-extern const ConvAlgorithm kPackedRows, kLaneSums, kLaneGroups, kPackedPairs, kPackedGroups, kPlainPointwise, kPlainDepthwise,
-    kPlainColumns, kPlainDirect;
+extern const ConvAlgorithm kPackedRows, kLaneSums, kLaneGroups, kPackedPairs, kPackedGroups, kPlainPointwise, kPlaneDepthwise,
+    kPlainDepthwise, kPlainColumns, kPlainDirect;
 
 Algorithms<ConvProblem> conv_algorithms() noexcept {
-  static constexpr std::array<const ConvAlgorithm*, 12> all{&kPackedDepthwise, &kPackedRows,     &kPackedTiles,  &kLaneSums,
-                                                            &kPackedPairs,     &kPackedWinograd, &kLaneGroups,   &kPackedGroups,
-                                                            &kPlainPointwise,  &kPlainDepthwise, &kPlainColumns, &kPlainDirect};
+  static constexpr std::array<const ConvAlgorithm*, 13> all{
+      &kPackedDepthwise, &kPackedRows,     &kPackedTiles,    &kLaneSums,       &kPackedPairs,  &kPackedWinograd, &kLaneGroups,
+      &kPackedGroups,    &kPlainPointwise, &kPlaneDepthwise, &kPlainDepthwise, &kPlainColumns, &kPlainDirect};
   return all;
 }
 
