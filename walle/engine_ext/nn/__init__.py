@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from walle.engine_ext.nn.containers import *  # noqa: F403
     from walle.engine_ext.nn.convolution import *  # noqa: F403
     from walle.engine_ext.nn.dropout import *  # noqa: F403
+    from walle.engine_ext.nn.export import *  # noqa: F403
     from walle.engine_ext.nn.generator import manual_seed as manual_seed
     from walle.engine_ext.nn.gradient import grad as grad
     from walle.engine_ext.nn.gradient import value_and_grad as value_and_grad
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from walle.engine_ext.nn.losses import *  # noqa: F403
     from walle.engine_ext.nn.module import *  # noqa: F403
     from walle.engine_ext.nn.normalization import *  # noqa: F403
+    from walle.engine_ext.nn.onnx_export import to_onnx as to_onnx
+    from walle.engine_ext.nn.onnx_model import from_onnx as from_onnx
     from walle.engine_ext.nn.pooling import *  # noqa: F403
     from walle.engine_ext.nn.recurrent import *  # noqa: F403
     from walle.engine_ext.nn.tracing import Parameter as Parameter
@@ -40,6 +43,7 @@ _MODULES = {
     "containers": "ModuleDict ModuleList ParameterList Sequential",
     "convolution": "Conv1d Conv2d ConvTranspose1d ConvTranspose2d",
     "dropout": "Dropout",
+    "export": "checkpoint load resume save to_walle",
     "generator": "manual_seed",
     "gradient": "grad value_and_grad",
     "linear": "Embedding Flatten Identity Linear Unflatten",
@@ -49,6 +53,8 @@ _MODULES = {
     ),
     "module": "Module",
     "normalization": "BatchNorm1d BatchNorm2d GroupNorm InstanceNorm2d LayerNorm RMSNorm",
+    "onnx_export": "to_onnx",
+    "onnx_model": "from_onnx",
     "pooling": "AdaptiveAvgPool1d AdaptiveAvgPool2d AvgPool1d AvgPool2d MaxPool1d MaxPool2d Upsample",
     "recurrent": "GRU LSTM RNN",
     "tracing": "Parameter",

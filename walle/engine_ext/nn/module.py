@@ -245,9 +245,14 @@ class Module:
         ]
         if problems:
             raise ModelError(f"state of {type(self).__name__} cannot be loaded: {'; '.join(problems)}")
-        for path, array in own.items():
-            if path in given:
-                array[...] = given[path].astype(array.dtype)
+        for path, owner in self.named_modules(remove_duplicate=False):
+            start = f"{path}." if path else ""
+            for name, part in owner.__dict__["_parameters"].items():
+                if start + name in given:
+                    part.data = given[start + name].astype(part.dtype)
+            for name in owner.__dict__["_buffers"]:
+                if start + name in given:
+                    owner.__dict__["_buffers"][name] = given[start + name].astype(own[start + name].dtype)
         return missing, unexpected
 
     def _state(self) -> dict[str, ndarray]:

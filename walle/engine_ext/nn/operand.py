@@ -144,8 +144,15 @@ class Operand:
         """Return the elements in another shape, in row-major order; one dimension may be -1."""
         if order not in ("C", "A"):
             raise ValueError(f"reshape of a traced array in order {order!r}; it keeps row-major order")
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return _core.operator("Reshape", [self], shape=[int(size) for size in sizes], allowzero=0 if -1 in sizes else 1)
+        given = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        sizes = [int(size) for size in given]
+        if sizes.count(-1) == 1:  # named here, so that a graph shows what it depends on
+            rest = 1
+            for size in sizes:
+                rest *= 1 if size == -1 else size
+            if rest > 0 and self.size % rest == 0:
+                sizes[sizes.index(-1)] = self.size // rest
+        return _core.operator("Reshape", [self], shape=sizes, allowzero=0 if -1 in sizes else 1)
 
     def ravel(self, order: str = "C") -> Any:
         """Return the elements as one dimension."""

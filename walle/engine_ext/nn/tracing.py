@@ -120,6 +120,7 @@ class Trace:
         self.constants: list[tuple[str, Any]] = []
         self.nodes: list[tuple[str, str, list[int], dict[str, Any], int]] = []
         self.outputs: list[tuple[str, int]] = []
+        self.output_types: list[tuple[str, int]] = []  # their dtypes and numbers of dimensions
         self.values: list[tuple[str, int]] = []  # by number: "input", "constant" or "result", and its place among them
         self.buffers: dict[str, Traced] = {}  # by path: what the run assigned to a module's buffer
         self.path = ""
@@ -160,6 +161,11 @@ class Trace:
         self._constants[id(array)] = (array, number)
         return number
 
+    def fixed(self, name: str, array: ndarray) -> Traced:
+        """Return a constant of the graph under a name; what is computed from it is recorded too."""
+        self.constants.append((name, array))
+        return Traced(self, self._add("constant", len(self.constants) - 1), array)
+
     def bind(self, parameter: Parameter, value: Traced | ndarray) -> None:
         """Let the parameter stand for that value in this trace; another one for its array, as a constant."""
         self._parameters[id(parameter)] = (parameter, value)
@@ -195,6 +201,8 @@ class Trace:
         """Make a value an output of the graph."""
         number = value.number if isinstance(value, Traced) else self.constant(_core.asarray(value))
         self.outputs.append((name, number))
+        array = value.value if isinstance(value, Traced) else _core.asarray(value)
+        self.output_types.append((str(array.dtype), array.ndim))
 
     def reaching(self, y: Any, xs: Sequence[Traced]) -> list[Traced]:
         """Return those of `xs` that `y` depends on."""

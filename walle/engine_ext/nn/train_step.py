@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext.errors import DTypeError, ModelError, NonFiniteError, ShapeError
+from walle.engine_ext.nn.traced_buffers import TracedBuffers
 from walle.engine_ext.nn.tracing import Parameter, Trace, Traced
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -135,8 +136,14 @@ class TrainStep:
     def _plan_for(self, given: list[ndarray]) -> _Plan:
         trained = self._trained()
         modes = tuple(module.training for module in self.model.modules())
-        key = (tuple((one.shape, str(one.dtype)) for one in given), tuple(trained), modes)
-        plan = self._plans.pop(key, None) or self._make_plan(given, trained)
+        frozen = [one for one in self.model.parameters() if not one.requires_grad]
+        fixed = tuple(id(one.data) for one in frozen)
+        key = (tuple((one.shape, str(one.dtype)) for one in given), tuple(trained), modes, fixed)
+        plan = self._plans.pop(key, None)
+        if plan is None:
+            for one in frozen:
+                one.data.setflags(write=False)  # the plan has it as a constant: a write in place would not reach it
+            plan = self._make_plan(given, trained)
         self._plans[key] = plan
         while len(self._plans) > _PLANS:
             del self._plans[next(iter(self._plans))]
@@ -151,10 +158,11 @@ class TrainStep:
         parameters = {name: trace.input(name, one.data) for name, one in trained.items()}
         for name, one in trained.items():
             trace.bind(one, parameters[name])
-        with _TracedBuffers(self.model, trace) as buffers:
+        with TracedBuffers(self.model, lambda path, array: trace.input(f"buffer {path}", array)) as buffers:
             count = min(_positional(self.model.forward), max(1, len(inputs) - 1))
             loss = self.loss(self.model(*inputs[:count]), *inputs[count:])
             assigned = buffers.assigned()
+        self.model.__dict__["_trained_on"] = [_core.broadcast_to(_core.zeros((), one.dtype), one.shape) for one in given[:count]]
         shape = getattr(loss, "shape", None)
         if shape is None or any(length != 1 for length in shape):
             raise ShapeError(f"the loss has {'no shape' if shape is None else f'shape {tuple(shape)}'}; it is one number")
@@ -246,33 +254,6 @@ class _Plan:
         self.session = session
         self.trace = trace
         self.buffers = buffers
-
-
-class _TracedBuffers:
-    """A model's buffers as inputs of a trace, and the arrays again afterwards."""
-
-    def __init__(self, model: Module, trace: Trace) -> None:
-        self._model, self._trace = model, trace
-        self._kept: list[tuple[Any, str, str, Any, Traced]] = []
-
-    def __enter__(self) -> _TracedBuffers:
-        for path, module in self._model.named_modules():
-            for name, array in list(module._buffers.items()):
-                if array is not None:
-                    full = f"{path}.{name}" if path else name
-                    traced = self._trace.input(f"buffer {full}", array)
-                    self._kept.append((module, name, full, array, traced))
-                    module._buffers[name] = traced
-        return self
-
-    def assigned(self) -> dict[str, Traced]:
-        """Return what was assigned to buffers since, by path."""
-        now = {full: module._buffers[name] for module, name, full, _, _ in self._kept}
-        return {full: now[full] for _, _, full, _, traced in self._kept if now[full] is not traced}
-
-    def __exit__(self, *error: object) -> None:
-        for module, name, _, array, _ in self._kept:
-            module._buffers[name] = array
 
 
 def _positional(forward: Callable[..., Any]) -> int:
