@@ -29,9 +29,9 @@ def inference_trace(model: Module, inputs: Sequence[Any]) -> Trace:
     The first dimension of the inputs is free where they share it and nothing in the graph depends on it.
     """
     arrays = [np.asarray(one.array() if isinstance(one, Operand) else one) for one in inputs]
-    batches = {one.shape[0] if one.ndim else None for one in arrays}
+    batches = {one.shape[0] if one.ndim else 0 for one in arrays}
     traced = _traced(model, arrays)
-    if len(batches) == 1 and None not in batches and 0 not in batches:
+    if len(batches) == 1 and 0 not in batches:
         more = [np.concatenate([one, one[:1]]) for one in arrays]
         try:
             other = _traced(model, more)
@@ -167,8 +167,7 @@ def checkpoint(step: TrainStep, path: str | os.PathLike[str], position: int = 0)
     graph = GraphBuilder("checkpoint")
     state = step.state_dict() | {_POSITION: np.asarray(position, "int64")}
     for name, array in state.items():
-        array = _core.contiguous(array)
-        graph.output(name, graph.raw(name, str(array.dtype), array.shape, array.tobytes()))
+        graph.output(name, graph.raw(name, str(array.dtype), array.shape, _core.contiguous(array).tobytes()))
     graph.save(str(path))
 
 
@@ -178,7 +177,8 @@ def resume(step: TrainStep, path: str | os.PathLike[str]) -> int:
     Raises:
         ModelError: the file is broken, or of another model.
     """
-    state = {name: array for name, kind, _, _, array in _core.Graph.open(str(path)).values() if kind == "constant"}
+    values = _core.Graph.open(str(path)).values()
+    state: dict[str, Any] = {name: array for name, kind, _, _, array in values if kind == "constant"}
     if _POSITION not in state:
         raise ModelError(f"{path} is not a checkpoint: it has no position")
     step.load_state_dict(state)

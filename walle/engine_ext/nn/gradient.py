@@ -35,8 +35,8 @@ def value_and_grad(function: Callable[..., Any]) -> Callable[..., tuple[ndarray,
             trace.output("value", result)
             used = trace.reaching(result, inputs)
             if used:
-                for one, gradient in zip(used, trace.gradient(result, used), strict=True):
-                    trace.output(f"gradient {one.number}", gradient)
+                for source, gradient in zip(used, trace.gradient(result, used), strict=True):
+                    trace.output(f"gradient {source.number}", gradient)
         values = dict(zip((name for name, _, _ in trace.inputs), given, strict=False))
         if trace.is_random:
             values["random state"] = fresh_random_state()

@@ -38,7 +38,7 @@ _AS_INPUTS = {
 
 
 def to_onnx(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
-    """Write the model as an ONNX file for inference, traced on these example inputs, or those of its last training step.
+    """Write the model as an ONNX file for inference, on example inputs or those that it was trained on last.
 
     It needs the package `onnx`. The first dimension is free where the model allows it.
 
@@ -52,7 +52,9 @@ def to_onnx(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
         raise ModelError("to_onnx needs the package onnx: pip install onnx") from error
     known = inputs or model.__dict__.get("_trained_on")
     if not known:
-        raise ModelError(f"{type(model).__name__} has not been trained yet: give example inputs, to_onnx(model, path, x)")
+        raise ModelError(
+            f"{type(model).__name__} has not been trained yet: give example inputs, to_onnx(model, path, x)"
+        )
     onnx.save(_OnnxGraph(inference_trace(model, known)).model(), str(path))
 
 
@@ -65,7 +67,12 @@ class _OnnxGraph:
 
         self._trace, self._onnx, self._helper = trace, onnx, helper
         self._nodes: list[Any] = []
-        read = {self._value(number) for _, _, numbers, _, _ in trace.nodes for number in numbers if self._is_constant(number)}
+        read = {
+            self._value(number)
+            for _, _, numbers, _, _ in trace.nodes
+            for number in numbers
+            if self._is_constant(number)
+        }
         read |= {self._value(number) for _, number in trace.outputs if self._is_constant(number)}
         self._constants = [self._tensor(name, array) for name, array in trace.constants if name in read]
         self._results: list[str] = []
@@ -79,7 +86,9 @@ class _OnnxGraph:
         trace, helper = self._trace, self._helper
         types = self._onnx.TensorProto
         inputs = [
-            helper.make_tensor_value_info(name, _onnx_type(types, dtype), ["batch" if one is None else one for one in shape])
+            helper.make_tensor_value_info(
+                name, _onnx_type(types, dtype), ["batch" if one is None else one for one in shape]
+            )
             for name, dtype, shape in trace.inputs
         ]
         nodes, outputs = list(self._nodes), []

@@ -110,7 +110,7 @@ class Operand:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(_core.unstack(self))
+        return iter(self[place] for place in range(len(self)))
 
     def __bool__(self) -> bool:
         return bool(self.array())
@@ -177,13 +177,14 @@ class Operand:
         """Return the matrix product."""
         return _core.binary("MatMul", self, b)
 
-    def clip(self, min: Any = None, max: Any = None) -> Any:  # noqa: A002 -- NumPy's names
+    def clip(self, min: Any = None, max: Any = None) -> Any:
         """Return the elements between two bounds."""
         return _core.clip(self, min, max)
 
     def squeeze(self, axis: Any = None) -> Any:
         """Return the array without axes of size 1."""
-        return _np.squeeze(self, axis)
+        squeezed: Any = _function("squeeze")(self, axis)
+        return squeezed
 
     all, any, argmax, argmin = (_function(name) for name in ("all", "any", "argmax", "argmin"))
     cumprod, cumsum, max, mean = (_function(name) for name in ("cumprod", "cumsum", "max", "mean"))

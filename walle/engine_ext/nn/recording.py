@@ -25,7 +25,7 @@ _OF_BOOLS = {"BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "Xor", "Bitwi
 
 
 def record(operation: str, *arguments: Any) -> Any:
-    """Return what the operation gives: a traced value, or an array where only parameters outside of a trace are used."""
+    """Return what the operation gives: a traced value, or an array where no operand is traced."""
     trace = active_trace()
     resolved = [_resolved(one, trace) for one in arguments]
     found = _first_trace(resolved)
@@ -182,11 +182,11 @@ def _get_item(trace: Trace, x: Any, key: Any) -> Any:
         keys[at : at + 1] = [slice(None)] * (rank - used)
     else:
         keys += [slice(None)] * (rank - used)
-    starts, stops, steps, axes, arrays, kept = [], [], [], [], {}, []
+    starts, stops, steps, axes = [], [], [], []
+    arrays: dict[int, Any] = {}
     axis = 0
     for one in keys:
         if one is None:
-            kept.append(None)
             continue
         length = x.shape[axis]
         if isinstance(one, slice):
@@ -196,7 +196,6 @@ def _get_item(trace: Trace, x: Any, key: Any) -> Any:
                 stops.append(stop if stop >= 0 else -length - 1)
                 steps.append(step)
                 axes.append(axis)
-            kept.append(axis)
         elif isinstance(one, int) or (not isinstance(one, Operand | list) and getattr(one, "ndim", None) == 0):
             index = int(one) % length
             starts.append(index)
@@ -205,7 +204,6 @@ def _get_item(trace: Trace, x: Any, key: Any) -> Any:
             axes.append(axis)
         else:
             arrays[axis] = one
-            kept.append(axis)
         axis += 1
     result = x if isinstance(x, Traced) else _core.asarray(x)
     if axes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Self
 
     from walle.engine_ext._core import ndarray
     from walle.engine_ext.nn.module import Module
@@ -19,14 +19,14 @@ class TracedBuffers:
 
     def __init__(self, model: Module, make: Callable[[str, ndarray], Traced]) -> None:
         self._model, self._make = model, make
-        self._kept: list[tuple[Any, str, str, Any, Traced]] = []
+        self._kept: list[tuple[Any, str, str, Any, Any]] = []
 
-    def __enter__(self) -> TracedBuffers:
+    def __enter__(self) -> Self:
         for path, module in self._model.named_modules():
             for name, array in list(module._buffers.items()):
                 if array is not None:
                     full = f"{path}.{name}" if path else name
-                    traced = self._make(full, array)
+                    traced: Any = self._make(full, array)
                     self._kept.append((module, name, full, array, traced))
                     module._buffers[name] = traced
         return self

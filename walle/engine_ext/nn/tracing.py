@@ -85,8 +85,8 @@ class Traced(Operand):
     def array(self) -> ndarray:
         if not self.trace.may_look:
             raise UnsupportedError(
-                "code looks at the value of an array while a step is planned; the plan serves every later value, so use "
-                "np.where for a choice, and shapes for sizes"
+                "code looks at the value of an array while a step is planned, and the plan serves every later value; "
+                "choose with np.where, and take sizes from shapes"
             )
         return self.value
 
@@ -116,7 +116,7 @@ class Trace:
     def __init__(self, name: str, *, may_look: bool = False) -> None:
         self.name = name
         self.may_look = may_look
-        self.inputs: list[tuple[str, str, tuple[int, ...]]] = []
+        self.inputs: list[tuple[str, str, tuple[int | None, ...]]] = []
         self.constants: list[tuple[str, Any]] = []
         self.nodes: list[tuple[str, str, list[int], dict[str, Any], int]] = []
         self.outputs: list[tuple[str, int]] = []

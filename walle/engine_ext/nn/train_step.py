@@ -68,7 +68,9 @@ class TrainStep:
         results = plan.session.run(values, deadline)
         loss = results["loss"]
         if not bool(results["is finite"]):
-            raise NonFiniteError(f"step {self.count + 1}: {plan.session.find_nonfinite(values) or 'the loss is not finite'}")
+            raise NonFiniteError(
+                f"step {self.count + 1}: {plan.session.find_nonfinite(values) or 'the loss is not finite'}"
+            )
         self._take(plan, results)
         self.count += 1
         return loss
@@ -162,10 +164,14 @@ class TrainStep:
             count = min(_positional(self.model.forward), max(1, len(inputs) - 1))
             loss = self.loss(self.model(*inputs[:count]), *inputs[count:])
             assigned = buffers.assigned()
-        self.model.__dict__["_trained_on"] = [_core.broadcast_to(_core.zeros((), one.dtype), one.shape) for one in given[:count]]
+        self.model.__dict__["_trained_on"] = [
+            _core.broadcast_to(_core.zeros((), one.dtype), one.shape) for one in given[:count]
+        ]
         shape = getattr(loss, "shape", None)
         if shape is None or any(length != 1 for length in shape):
-            raise ShapeError(f"the loss has {'no shape' if shape is None else f'shape {tuple(shape)}'}; it is one number")
+            raise ShapeError(
+                f"the loss has {'no shape' if shape is None else f'shape {tuple(shape)}'}; it is one number"
+            )
         if not isinstance(loss, Traced):
             raise ModelError("the loss does not depend on the model's parameters")
         return (loss, parameters), assigned
@@ -176,12 +182,14 @@ class TrainStep:
 
         with Trace(f"training of {type(self.model).__name__}") as trace:
             (loss, parameters), assigned = self._trace_loss(trace, given, trained)
-            gradients = trace.gradient(loss, list(parameters.values()))
+            gradients: list[Any] = trace.gradient(loss, list(parameters.values()))
             trace.path = "update"
             if self.clip_grad_norm is not None:
                 gradients, total = clip_grad_norm(gradients, self.clip_grad_norm)
             else:
-                total = sum(np.sum(one) for one in gradients)
+                total = gradients[0].sum()
+                for one in gradients[1:]:
+                    total = total + one.sum()
             trace.output("loss", loss.reshape(()))
             trace.output("is finite", np.isfinite(total) & np.isfinite(loss.reshape(())))
             lr, count = trace.input(_LR, np.asarray(0.0, "float64")), trace.input(_COUNT, np.asarray(1.0, "float64"))

@@ -1,0 +1,213 @@
+"""Training steps: what they refuse, what they keep, and files of models and of trainings."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+import walle.nn as nn
+import walle.np as np
+import walle.optim as optim
+from walle.engine_ext.errors import DTypeError, ModelError, NonFiniteError, ShapeError, UnsupportedError
+from walle.engine_ext.session import Session
+
+F = nn.functional
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.pool = nn.MaxPool2d(2)
+        self.drop = nn.Dropout(0.2)
+        self.fc = nn.Linear(4 * 3 * 3, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = self.pool(F.relu(self.norm(self.conv(x))))
+        return self.fc(self.drop(x.reshape(x.shape[0], -1)))
+
+
+class Line(nn.Module):
+    def __init__(self, *, unused: bool = False) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        if unused:
+            self.other = nn.Linear(3, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(x)
+
+
+@pytest.fixture
+def data() -> tuple[Any, Any]:
+    random = np.random.default_rng(3)
+    return random.standard_normal((8, 1, 6, 6)).astype("float32"), random.integers(0, 5, 8)
+
+
+def made(**options: Any) -> nn.TrainStep:
+    nn.manual_seed(5)
+    return nn.TrainStep(Net(), F.cross_entropy, optim.Adam(lr=0.01), **options)
+
+
+def test_training_lowers_the_loss_and_moves_every_parameter_and_running_statistic(data: tuple[Any, Any]) -> None:
+    step = made()
+    before = step.model.state_dict()
+    losses = [float(step(*data)) for _ in range(30)]
+    assert losses[-1] < 0.5 * losses[0]
+    after = step.model.state_dict()
+    assert [name for name in before if bool((before[name] == after[name]).all())] == []
+    assert step.plan().ops
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_equal_seeds_give_equal_weights_to_the_bit(data: tuple[Any, Any], threads: int) -> None:
+    states = []
+    for count in (1, threads):
+        step = made(seed=4, threads=count)
+        for _ in range(3):
+            step(*data)
+        states.append({name: array.tobytes() for name, array in step.model.state_dict().items()})
+    assert states[0] == states[1]
+
+
+def test_a_step_of_other_shapes_is_planned_for_itself(data: tuple[Any, Any]) -> None:
+    step = made()
+    x, y = data
+    for count in (8, 3, 8):
+        assert float(step(x[:count], y[:count])) > 0
+    assert step.count == 3
+
+
+def test_gradients_are_given_without_a_step(data: tuple[Any, Any]) -> None:
+    step = nn.TrainStep(Line(), F.mse_loss, optim.SGD(lr=0.1))
+    before = step.model.state_dict()
+    gradients = step.gradients(np.ones((2, 3)), np.zeros((2, 3)))
+    assert set(gradients) == {"fc.weight", "fc.bias"}
+    assert step.count == 0
+    assert all(bool((before[name] == array).all()) for name, array in step.model.state_dict().items())
+    step(np.ones((2, 3)), np.zeros((2, 3)))
+    moved = before["fc.bias"] - step.model.state_dict()["fc.bias"]
+    assert float(np.abs(moved - 0.1 * gradients["fc.bias"]).max()) < 1e-6
+
+
+def test_a_parameter_that_no_gradient_reaches_is_named() -> None:
+    step = nn.TrainStep(Line(unused=True), F.mse_loss, optim.SGD(lr=0.1))
+    with pytest.raises(UnsupportedError, match=r"no gradient reaches 'other\.weight'.*freeze it, or use it"):
+        step(np.ones((2, 3)), np.zeros((2, 3)))
+    step.model.other.requires_grad_(False)
+    assert float(step(np.ones((2, 3)), np.zeros((2, 3)))) > 0
+
+
+def test_numbers_that_are_not_finite_are_named_and_change_nothing() -> None:
+    class Root(Line):
+        def forward(self, x: Any) -> Any:
+            return np.log(self.fc(x) * 0 - 1)
+
+    step = nn.TrainStep(Root(), F.mse_loss, optim.SGD(lr=0.1))
+    before = step.model.state_dict()
+    with pytest.raises(NonFiniteError, match=r"step 1: node 'Log' \(Log\) makes NaN"):
+        step(np.ones((2, 3)), np.zeros((2, 3)))
+    assert step.count == 0
+    assert all(bool((before[name] == array).all()) for name, array in step.model.state_dict().items())
+    with pytest.raises(NonFiniteError, match="'input 0' has NaN"):
+        nn.TrainStep(Line(), F.mse_loss, optim.SGD(lr=0.1))(np.full((2, 3), np.nan), np.zeros((2, 3)))
+
+
+def test_wrong_uses_are_errors_that_say_what_to_do() -> None:
+    line = Line()
+    with pytest.raises(DTypeError, match=r"input 0 is float64, .* parameters are float32; convert it with astype"):
+        nn.TrainStep(line, F.mse_loss, optim.SGD(lr=0.1))(np.ones((2, 3), "float64"), np.zeros((2, 3)))
+    with pytest.raises(ShapeError, match=r"the loss has shape \(2, 3\); it is one number"):
+        nn.TrainStep(line, lambda a, b: a - b, optim.SGD(lr=0.1))(np.ones((2, 3)), np.zeros((2, 3)))
+
+    class Looks(Line):
+        def forward(self, x: Any) -> Any:
+            return x if self.fc(x).sum() > 0 else -x
+
+    with pytest.raises(UnsupportedError, match="code looks at the value of an array while a step is planned"):
+        nn.TrainStep(Looks(), F.mse_loss, optim.SGD(lr=0.1))(np.ones((2, 3)), np.zeros((2, 3)))
+    with pytest.raises(ModelError, match="Line has no parameter with requires_grad"):
+        nn.TrainStep(Line().requires_grad_(False), F.mse_loss, optim.SGD(lr=0.1))(np.ones((2, 3)), np.zeros((2, 3)))
+
+
+def test_a_frozen_weight_that_is_loaded_anew_reaches_the_next_step() -> None:
+    line = Line()
+    line.fc.weight.requires_grad = False
+    step = nn.TrainStep(line, F.mse_loss, optim.SGD(lr=0.0))
+    x, y = np.ones((2, 3)), np.zeros((2, 3))
+    step(x, y)
+    line.load_state_dict({"fc.weight": np.zeros((3, 3)), "fc.bias": np.zeros(3)})
+    assert float(step(x, y)) == 0
+    with pytest.raises(DTypeError, match="read-only"):
+        line.fc.weight.data[...] = 1.0  # the plan would not see it
+
+
+def test_a_file_for_inference_computes_what_the_model_does(data: tuple[Any, Any], tmp_path: Path) -> None:
+    step = made()
+    for _ in range(3):
+        step(*data)
+    path = tmp_path / "m.walle"
+    nn.save(step.model, path)
+    wanted = step.model.eval()(data[0])
+    session = Session(path)
+    assert session.inputs[0].shape == (None, 1, 6, 6)
+    for count in (1, 8):
+        numpy.testing.assert_allclose(
+            session.run({"x": data[0][:count]})["output"], wanted[:count], rtol=1e-4, atol=1e-5
+        )
+    other = Net().eval()
+    nn.load(other, path)
+    assert bool((other(data[0]) == wanted).all())
+    with pytest.raises(ModelError, match=r"has not been trained yet: give example inputs"):
+        nn.save(Net(), tmp_path / "n.walle")
+
+
+def test_an_onnx_file_computes_what_the_model_does(data: tuple[Any, Any], tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = made().model.eval()
+    path = tmp_path / "m.onnx"
+    nn.to_onnx(model, path, data[0][:2])
+    [output] = onnxruntime.InferenceSession(str(path)).run(None, {"x": numpy.asarray(data[0])})
+    numpy.testing.assert_allclose(output, model(data[0]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["onnx", "walle"])
+def test_the_last_layer_of_a_file_is_tuned_and_the_rest_stays(data: tuple[Any, Any], tmp_path: Path, kind: str) -> None:
+    model, path = made().model.eval(), tmp_path / f"m.{kind}"
+    (nn.to_onnx if kind == "onnx" else nn.to_walle)(model, path, data[0])
+    tuned = nn.from_onnx(path, trainable=["fc"])
+    numpy.testing.assert_allclose(tuned(data[0]), model(data[0]), rtol=1e-4, atol=1e-5)
+    before = tuned.state_dict()
+    step = nn.TrainStep(tuned, F.cross_entropy, optim.SGD(lr=0.5))
+    losses = [float(step(*data)) for _ in range(10)]
+    assert losses[-1] < losses[0]
+    after = tuned.state_dict()
+    assert {name for name in after if not bool((before[name] == after[name]).all())} == {"fc.weight", "fc.bias"}
+    with pytest.raises(ModelError, match=r"no weight fits 'head'; the model has .*fc\.weight"):
+        nn.from_onnx(path, trainable=["head"])
+
+
+def test_a_training_goes_on_from_its_checkpoint(data: tuple[Any, Any], tmp_path: Path) -> None:
+    step, path = made(seed=2), tmp_path / "training.walle"
+    for _ in range(2):
+        step(*data)
+    nn.checkpoint(step, path, position=17)
+    wanted = [float(step(*data)) for _ in range(3)]
+    other = made(seed=9)
+    assert nn.resume(other, path) == 17
+    assert [float(other(*data)) for _ in range(3)] == wanted
+    with pytest.raises(ModelError, match="state of Line cannot be loaded: unexpected: conv"):
+        nn.resume(nn.TrainStep(Line(), F.mse_loss, optim.Adam()), path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ModelError):
+        nn.resume(other, path)
+
+
+def test_gradients_are_clipped_together() -> None:
+    step = nn.TrainStep(Line(), lambda a, b: 1e3 * F.mse_loss(a, b), optim.SGD(lr=1.0), clip_grad_norm=0.5)
+    before = step.model.state_dict()
+    step(np.ones((2, 3)), np.full((2, 3), 9.0))
+    moved = sum(float(np.sum((before[name] - array) ** 2)) for name, array in step.model.state_dict().items())
+    assert moved**0.5 == pytest.approx(0.5, rel=1e-3)
