@@ -38,7 +38,7 @@ async def run(folder: Path, function: str = "run", *args: Any) -> Any:
         "import walle.engine_ext",
         "from walle import engine_ext",
         "import walle.device",
-        "import walle.nn",
+        "import walle.search",
         "__import__('subprocess')",
         "import importlib",
     ],

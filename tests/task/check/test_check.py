@@ -65,7 +65,7 @@ def shown(findings: list[Finding]) -> list[str]:
         (MAIN + "import threading", "one thread"),
         (MAIN + "import logging", "use ctx.log(text)"),
         (MAIN + "import walle", "use `import walle.np as np` and `import walle.cv as cv`"),
-        (MAIN + "from walle import nn", "imports walle.nn, which a task may not"),
+        (MAIN + "from walle import search", "imports walle.search, which a task may not"),
         (MAIN + "from walle.task import Context", "it has types only: import it under `if TYPE_CHECKING:`"),
         (MAIN + "import helpers", "imports helpers, which a task may not; did you mean helper?"),
         (MAIN + "import jsn", "did you mean json?"),

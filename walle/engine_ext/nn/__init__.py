@@ -46,12 +46,12 @@ _MODULES = {
     "export": "checkpoint load resume save to_walle",
     "generator": "manual_seed",
     "gradient": "grad value_and_grad",
-    "linear": "Embedding Flatten Identity Linear Unflatten",
+    "linear": "Embedding Flatten Linear Unflatten",
     "losses": (
         "BCELoss BCEWithLogitsLoss CTCLoss CosineSimilarity CrossEntropyLoss HuberLoss KLDivLoss L1Loss MSELoss "
         "NLLLoss SmoothL1Loss"
     ),
-    "module": "Module",
+    "module": "Identity Module",
     "normalization": "BatchNorm1d BatchNorm2d GroupNorm InstanceNorm2d LayerNorm RMSNorm",
     "onnx_export": "to_onnx",
     "onnx_model": "from_onnx",

@@ -1,4 +1,4 @@
-"""Dense layers, embeddings, and layers without numbers."""
+"""Dense layers, embeddings, and layers that change a shape."""
 
 from __future__ import annotations
 
@@ -19,19 +19,7 @@ if TYPE_CHECKING:
     from walle.engine_ext._core import ndarray
     from walle.engine_ext.nn.likes import Values
 
-__all__ = ["Embedding", "Flatten", "Identity", "Linear", "Unflatten"]
-
-
-class Identity(Module):
-    """Returns its input; other arguments are ignored."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _ = args, kwargs
-        super().__init__()
-
-    def forward(self, input: Values) -> ndarray:
-        result: ndarray = input
-        return result
+__all__ = ["Embedding", "Flatten", "Linear", "Unflatten"]
 
 
 class Linear(Module):

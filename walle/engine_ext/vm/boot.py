@@ -24,9 +24,9 @@ _MODULES = (
     "walle.engine_ext.errors", "walle.engine_ext.lazy", "walle.engine_ext.session", "walle.engine_ext.session_info",
     "walle.engine_ext.vm", "walle.engine_ext.vm.bytecode", "walle.engine_ext.vm.callbacks",
     "walle.engine_ext.vm.dispatch", "walle.engine_ext.vm.imports", "walle.engine_ext.vm.reset",
-    "walle.engine_ext.vm.sandbox", "walle.errors", "walle.np",
+    "walle.engine_ext.vm.sandbox", "walle.errors", "walle.nn", "walle.np", "walle.optim",
 )  # fmt: skip
-_PACKAGES = ("walle.engine_ext.np", "walle.engine_ext.cv")
+_PACKAGES = ("walle.engine_ext.np", "walle.engine_ext.cv", "walle.engine_ext.nn", "walle.engine_ext.optim")
 
 # Runs in each new interpreter with `paths` and `find_module` (see `register_modules`) in its globals. Packages
 # installed beside walle are not on the path.

@@ -4,8 +4,8 @@ A task's modules are kept in a separate registry, not in `sys.modules`, so that 
 change what the standard library imports. Their `__builtins__` have an `__import__` that checks, and lack what opens
 files or compiles code. Of a library module a task gets a copy of the public names, without the modules that the library
 itself uses (`random._os`); an assignment there is visible to the task only. The copy of a module that loads its parts
-at first use (`walle.np`, `walle.cv`) takes each name when the task first uses it. Walle's own modules and the standard
-library import freely.
+at first use (`walle.np` and the like, `_LAZY`) takes each name when the task first uses it. Walle's own modules and the
+standard library import freely.
 
 This prevents mistakes and makes a task's needs explicit. It does not stop an author who wants to break out of CPython:
 signatures decide who may ship a task at all.
@@ -33,7 +33,7 @@ ALLOWED_IMPORTS = frozenset(
         "abc", "array", "base64", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal",
         "enum", "fractions", "functools", "hashlib", "heapq", "io", "itertools", "json", "math", "numbers", "operator",
         "random", "re", "statistics", "string", "struct", "textwrap", "time", "types", "typing", "unicodedata", "zlib",
-        "__future__", "walle.np", "walle.cv",
+        "__future__", "walle.np", "walle.cv", "walle.nn", "walle.optim",
     }
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ _REPLACEMENTS = {"json": "walle.engine_ext.vm.json_encoder"}
 _INDIRECT = frozenset({"_strptime", "walle.engine_ext._core", "walle.engine_ext.errors", "walle.engine_ext.np"})
 
 # Modules that load their parts at first use, by the name that a task imports.
-_LAZY = {"walle.np": "walle.engine_ext.np", "walle.cv": "walle.engine_ext.cv"}
+_LAZY = {f"walle.{name}": f"walle.engine_ext.{name}" for name in ("np", "cv", "nn", "optim")}
 
 # Modules that load while a module's names are copied. They stay for later tasks, as if the module itself loaded them.
 _ALONGSIDE = {"typing": ("contextlib", "re"), "json": (_REPLACEMENTS["json"],)}
@@ -82,8 +82,8 @@ class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of
 
     def __init__(self, module: str, file: str, line: int) -> None:
         super().__init__(
-            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv and what"
-            " docs/vm.md lists; walle task check says what to use in its place"
+            f"{file}:{line} imports {module!r}; a task may import its own modules, walle.np, walle.cv, walle.nn,"
+            " walle.optim and what docs/vm.md lists; walle task check says what to use in its place"
         )
         self.module = module
         self.file = file
@@ -154,7 +154,7 @@ class TaskModules:
         return module
 
     def load_named_parts(self) -> None:
-        """Load the parts of `walle.np` and `walle.cv` that have a name which the task's code uses.
+        """Load the parts of `walle.np` and the like that have a name which the task's code uses.
 
         Names that are builtins too (`sum`) are left to the first use: most tasks mean the builtin.
         """

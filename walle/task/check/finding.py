@@ -36,7 +36,7 @@ MEANINGS: dict[Code, str] = {
     "syntax": "a module does not compile; a warning if the compiler only warns",
     "import": "an import that a task may not have, with what to use instead (`numpy`: `walle.np`; `torch`: "
     "`ctx.session`)",
-    "attribute": "a name that `walle.np` or `walle.cv` does not have",
+    "attribute": "a name that `walle.np`, `walle.cv`, `walle.nn` or `walle.optim` does not have",
     "ctx-attribute": "a name that `ctx`, or its `store`, `log`, `events` or `recent`, does not have",
     "builtin": "a builtin that a task does not have (`open`), with what to use instead",
     "phase-name": "a function that nothing calls, with a name similar to a missing phase of main.py (`exectue`)",

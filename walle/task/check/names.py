@@ -1,4 +1,4 @@
-"""Check of the names that a task's code uses of `walle.np`, `walle.cv` and `ctx`, and of builtins."""
+"""Check of the names that a task's code uses of Walle's libraries (`walle.np` ...) and `ctx`, and of builtins."""
 
 import ast
 import difflib
@@ -14,11 +14,11 @@ from walle.task.check.context_use import bound_names, context_uses
 from walle.task.check.finding import Code, Finding
 from walle.task.format.source_facts import imports, running
 
-_MODULES = ("walle.np", "walle.cv")
+_MODULES = ("walle.np", "walle.cv", "walle.nn", "walle.optim")
 
 
 def check_names(file: str, tree: ast.Module) -> Iterator[Finding]:
-    """Yield the findings about names that `walle.np`, `walle.cv` or `ctx` do not have, and builtins that tasks lack."""
+    """Yield the findings about names that Walle's libraries or `ctx` do not have, and builtins that tasks lack."""
     yield from _check_imports(file, tree)
     aliases = _aliases(tree)
     for node in running(tree):
@@ -39,7 +39,7 @@ def _check_imports(file: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
-    """Return the names that stand for `walle.np` and `walle.cv` in the whole file, with the module of each.
+    """Return the names that stand for Walle's libraries in the whole file, with the module of each.
 
     A name that is bound to something else too is left out.
     """
@@ -99,7 +99,7 @@ def _missing(whole: ModuleType, name: str, path: list[str]) -> str:
     for part in path:
         if not hasattr(whole, part):
             close = difflib.get_close_matches(part, dir(whole), n=1)
-            hint = f"did you mean {close[0]}?" if close else "the reference of np and cv (make docs) lists the names"
+            hint = f"did you mean {close[0]}?" if close else "the reference (make docs) lists the names"
             return f"{name} has no {part}; {hint}"
         value: object = getattr(whole, part)
         if not isinstance(value, ModuleType):

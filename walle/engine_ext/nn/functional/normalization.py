@@ -6,6 +6,7 @@ from walle.engine_ext import np
 from walle.engine_ext._core import evaluate, operator
 from walle.engine_ext.errors import ShapeError
 from walle.engine_ext.nn.sizes import check_size
+from walle.engine_ext.nn.tracing import random_state
 from walle.engine_ext.np.base import product
 
 TYPE_CHECKING = False
@@ -125,8 +126,6 @@ def dropout(input: Values, p: float = 0.5, training: bool = True) -> ndarray:
         return given
     if p == 1:
         return np.multiply(input, np.zeros((), dtype=input.dtype))
-    from walle.engine_ext.nn.tracing import random_state
-
     uniform = operator("RandomBits", [random_state()], shape=tuple(input.shape), to="float32")
     kept: ndarray = operator("Cast", [uniform >= p], to=str(input.dtype))
     return np.multiply(input, kept * (1 / (1 - p)))

@@ -6,6 +6,7 @@ from walle.engine_ext import np
 from walle.engine_ext._core import operator
 from walle.engine_ext.errors import DTypeError, ShapeError
 from walle.engine_ext.nn.sizes import per_axis
+from walle.engine_ext.nn.tracing import stop_gradient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,8 +93,6 @@ def embedding(input: Values, weight: Values, padding_idx: int | None = None) -> 
     rows: ndarray = operator("Gather", [weight, input], axis=0)
     if padding_idx is None:
         return rows
-    from walle.engine_ext.nn.tracing import stop_gradient
-
     is_padding: ndarray = np.expand_dims(input == padding_idx % weight.shape[0], -1)
     result: ndarray = np.where(is_padding, stop_gradient(rows), rows)
     return result
