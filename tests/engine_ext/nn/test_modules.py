@@ -7,7 +7,7 @@ import pytest
 
 import walle.nn as nn
 import walle.np as np
-from walle.engine_ext.errors import ModelError, ShapeError
+from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
 from walle.nn import functional
 
 
@@ -81,7 +81,9 @@ def test_state_that_does_not_fit_is_refused_by_every_name_and_changes_nothing() 
     )
     assert net.scale.data == 1
     del state["fc.weight"]
-    assert net.load_state_dict(state, strict=False) == (["shift", "fc.weight", "fc.bias"], ["head.weight"])
+    state["cache"] = np.ones(2)
+    assert net.load_state_dict(state, strict=False) == (["shift", "fc.weight", "fc.bias"], ["head.weight", "cache"])
+    assert (net.cache == 0).all()
     assert net.scale.data == 7
 
 
@@ -141,6 +143,18 @@ def test_modes_reach_every_part() -> None:
     seen: list[str] = []
     net.apply(lambda module: seen.append(type(module).__name__))
     assert seen == ["Conv2d", "BatchNorm2d", "ReLU", "Sequential", "Linear", "Net"]
+
+
+def test_dtype_of_a_module_changes_its_floats() -> None:
+    net = Net()
+    assert net.double() is net
+    dtypes = {name: str(array.dtype) for name, array in net.state_dict().items()}
+    assert dtypes.pop("features.1.num_batches_tracked") == "int64"
+    assert set(dtypes.values()) == {"float64"}
+    assert net(np.ones((2, 1, 4, 4), dtype="float64")).dtype == "float64"
+    assert net.float().fc.weight.dtype == "float32"
+    with pytest.raises(DTypeError, match=r"Net.to\('int64'\)"):
+        net.to("int64")
 
 
 def test_copy_of_a_module_is_independent() -> None:

@@ -11,6 +11,7 @@ import walle.optim as optim
 from tests.engine_ext.nn.torch_cases import CASES, fed, flat
 from tests.engine_ext.nn.torch_record import read_record
 from walle.engine_ext import _core
+from walle.engine_ext.errors import ShapeError
 
 # Cases of an operator whose rule may be missing yet.
 RESAMPLED = {
@@ -72,3 +73,24 @@ def test_dropout_draws_a_new_mask_each_step_and_the_same_for_a_seed() -> None:
 
     assert len(set(losses(0))) > 1
     assert losses(0) == losses(0) != losses(1)
+
+
+def test_wrong_shape_in_a_step_names_the_layer() -> None:
+    layer = nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 1))
+    step = nn.TrainStep(layer, nn.MSELoss(), optim.SGD(lr=0.1))
+    with pytest.raises(ShapeError, match=r"layer '1' \(Linear\): input of shape \(2, 4\); it takes \(..., 5\)"):
+        step(np.ones((2, 3)), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize("make", [lambda: optim.Adam(amsgrad=True), lambda: optim.RMSprop(momentum=0.9), optim.Adagrad])
+def test_step_updates_as_the_rule_does_on_arrays(make: Any) -> None:
+    nn.manual_seed(2)
+    layer = nn.Linear(3, 2)
+    x, y = np.random.default_rng(0).random((4, 3)), np.ones((4, 2))
+    before = layer.weight.data.copy()
+    step = nn.TrainStep(layer, nn.functional.mse_loss, make())
+    gradient = step.gradients(x, y)["weight"]
+    rule = make()
+    expected, _ = rule.update(before, gradient, rule.states(before), np.array(rule.lr, dtype="float64"), np.array(1))
+    step(x, y)
+    numpy.testing.assert_allclose(numpy.asarray(layer.weight.data), numpy.asarray(expected), rtol=1e-6, atol=1e-7)

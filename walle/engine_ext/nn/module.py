@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from walle.engine_ext._core import asarray
-from walle.engine_ext.errors import ModelError
+from walle.engine_ext.errors import DTypeError, ModelError
 from walle.engine_ext.nn.tracing import Parameter
+from walle.engine_ext.np.base import FLOATS
 from walle.errors import EngineError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -251,7 +252,7 @@ class Module:
                 if start + name in given:
                     part.data = given[start + name].astype(part.dtype)
             for name in owner.__dict__["_buffers"]:
-                if start + name in given:
+                if start + name in given and start + name in own:  # not one that is unexpected, as a transient one
                     owner.__dict__["_buffers"][name] = given[start + name].astype(own[start + name].dtype)
         return missing, unexpected
 
@@ -287,6 +288,31 @@ class Module:
             parameter.requires_grad = requires_grad
         return self
 
+    def to(self, dtype: str) -> Self:
+        """Convert all parameters and buffers of floats to a float dtype; return this module.
+
+        Raises:
+            DTypeError: the dtype is not a float.
+        """
+        if dtype not in FLOATS:
+            raise DTypeError(f"{type(self).__name__}.to({dtype!r}); it takes {', '.join(sorted(FLOATS))}")
+        for parameter in self.parameters():
+            if parameter.dtype in FLOATS:
+                parameter.data = parameter.data.astype(dtype)
+        for module in self.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.dtype in FLOATS:
+                    module._buffers[name] = buffer.astype(dtype)
+        return self
+
+    def double(self) -> Self:
+        """Convert all parameters and buffers of floats to float64; return this module."""
+        return self.to("float64")
+
+    def float(self) -> Self:
+        """Convert all parameters and buffers of floats to float32; return this module."""
+        return self.to("float32")
+
     def apply(self, fn: Callable[[Module], object]) -> Self:
         """Call a function with each module, parts before their owner; return this module."""
         for module in self.children():
@@ -311,8 +337,8 @@ class Module:
         return f"{name}(\n" + "".join(f"  {line}\n" for line in lines) + ")"
 
 
-# Module has a subclass from the start: CPython makes a class's table of subclasses with the first one. If a task's class
-# were the first one in a VM, the table would stay when the task ends.
+# Module has a subclass from the start: CPython makes a class's table of subclasses with the first one. If a class of a
+# task were the first in a VM, the table would stay when the task ends.
 class Identity(Module):
     """Returns its input; other arguments are ignored."""
 
