@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "atomic/conversion.h"
-#include "atomic/product_pieces.h"
 #include "atomic/products/convolution.h"
+#include "core/stop.h"
 
 namespace walle {
 
@@ -124,7 +124,7 @@ class WeightProductStep final : public SharedStep {
       args.k = args.a_row = places;
       args.accumulate = gemm_.accumulates;
       args.out = gemm_.accumulates ? sums : part;
-      run_product(gemm_, args, sizeof(T), poll);
+      gemm_.run(args);
       if (!gemm_.accumulates)
         for (std::int64_t i = 0; i < left.count * right.count; ++i) sums[i] += part[i];
     }

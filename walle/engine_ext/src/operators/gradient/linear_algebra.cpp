@@ -57,8 +57,9 @@ std::vector<Ref> of_cholesky(const GradientCall& call) {
   const Ref lower = matrix(emitter, dtype, n, [](auto i, auto j) { return i > j ? 1.0 : i == j ? 0.5 : 0.0; });
   const Ref factor = transposed_matrices(emitter, call.result);
   const Ref inner = f.mul(emitter.one("MatMul", {factor, call.gradient}), lower);
-  const Ref left = emitter.one("Solve", {factor, inner});                                // l'^-1 m
-  const Ref whole = emitter.one("Solve", {factor, transposed_matrices(emitter, left)});  // its product with l^-1, transposed
+  const Ref left = emitter.one("Solve", {factor, inner});
+  // l'^-1 m l^-1, transposed
+  const Ref whole = emitter.one("Solve", {factor, transposed_matrices(emitter, left)});
   return {f.times(f.add(whole, transposed_matrices(emitter, whole)), 0.5)};
 }
 
