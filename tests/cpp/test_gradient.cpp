@@ -216,7 +216,7 @@ void test_weights_of_convolutions(std::mt19937_64& random) {
   const std::vector<Form> forms = {{{2, 31, 23, 25}, {7, 31, 3, 3}, 1, 1, 1}, {{3, 5, 7, 9}, {37, 5, 1, 1}, 1, 1, 0},
                                    {{2, 6, 30, 29}, {4, 3, 5, 3}, 2, 2, 2},   {{5, 9, 12, 13}, {18, 1, 3, 3}, 9, 1, 1},
                                    {{3, 9, 13, 12}, {9, 1, 5, 3}, 9, 2, 1},   {{1, 3, 600}, {40, 3, 1}, 1, 1, 0},
-                                   {{2, 2, 70, 70}, {2, 1, 3, 3}, 2, 3, 0}};
+                                   {{2, 2, 70, 70}, {2, 1, 3, 3}, 2, 3, 0},   {{1, 70, 4, 4}, {300, 70, 3, 3}, 1, 1, 1}};
   for (const Form& form : forms) {
     const std::size_t rank = form.x.size() - 2;
     Attributes attributes{{"group", form.groups}, {"strides", Dims(rank, form.stride)}, {"pads", Dims(2 * rank, form.pad)}};

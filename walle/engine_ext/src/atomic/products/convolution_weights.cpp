@@ -50,7 +50,7 @@ class WeightProductStep final : public SharedStep {
     make_rows_of(shape_.window, kPlaces);
     const Window& win = shape_.window;
     columns_ = shape_.in_channels * win.taps();
-    columns_first_ = columns_ >= shape_.out_channels;
+    columns_first_ = is_cheaper_by_columns();
     left_ = columns_first_ ? columns_ : shape_.out_channels;
     right_ = columns_first_ ? shape_.out_channels : columns_;
     rows_ = shape_.batch * win.out[0] * win.out[1];
@@ -77,13 +77,14 @@ class WeightProductStep final : public SharedStep {
               right{unit % rights * kRight, std::min(kRight, right_ - unit % rights * kRight)};
           std::byte* own = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
           const std::int64_t group = unit / rights / lefts;
-          T* sums = multiply(inputs, group, left, right, own, poll);
           T* to = reinterpret_cast<T*>(output) + group * shape_.out_channels * columns_;
-          if (columns_first_)
+          if (columns_first_) {
+            T* sums = reinterpret_cast<T*>(own + left_bytes_ + 2 * right_bytes_);
+            multiply(inputs, group, left, right, own, sums, right.count, poll);
             transpose(sums, left.count, right.count, to + right.first * columns_ + left.first, columns_);
-          else
-            for (std::int64_t i = 0; i < left.count; ++i)
-              std::copy_n(sums + i * right.count, right.count, to + (left.first + i) * columns_ + right.first);
+          } else {
+            multiply(inputs, group, left, right, own, to + left.first * columns_ + right.first, columns_, poll);
+          }
         },
         2 * shape_.multiplications());
   }
@@ -96,39 +97,47 @@ class WeightProductStep final : public SharedStep {
     std::int64_t first, count;
   };
 
-  // Return the sums [left, right] in scratch memory.
-  T* multiply(std::byte* const* inputs, std::int64_t group, Block left, Block right, std::byte* scratch,
-              StopPoll poll) const noexcept {
+  // Whether less is transposed with the columns on the left, of which the result is transposed, or on the right.
+  bool is_cheaper_by_columns() const noexcept {
+    const auto real = [](std::int64_t count) { return static_cast<double>(count); };
+    const auto blocks = [&](std::int64_t rows) { return real((rows + kLeft - 1) / kLeft); };
+    const double channels = real(shape_.out_channels), columns = real(columns_),
+                 places = real(shape_.batch) * real(shape_.window.out_count());
+    return channels * columns + channels * places * blocks(columns_) < columns * places * blocks(shape_.out_channels);
+  }
+
+  // Writes the sums [left, right], `sum_row` elements from one row to the next.
+  void multiply(std::byte* const* inputs, std::int64_t group, Block left, Block right, std::byte* scratch, T* sums,
+                std::int64_t sum_row, StopPoll poll) const noexcept {
     T* left_rows = reinterpret_cast<T*>(scratch);
     T* right_rows = reinterpret_cast<T*>(scratch + left_bytes_);
     T* right_columns = reinterpret_cast<T*>(scratch + left_bytes_ + right_bytes_);
-    T* sums = reinterpret_cast<T*>(scratch + left_bytes_ + 2 * right_bytes_);
     T* part = reinterpret_cast<T*>(scratch + left_bytes_ + 2 * right_bytes_ + sum_bytes_);
     GemmArgs args;
     args.m = left.count;
-    args.n = args.b_row = args.out_row = right.count;
+    args.n = args.b_row = right.count;
     args.a = left_rows;
     args.a_col = args.b_col = 1;
     args.b = right_columns;
     args.scratch = scratch + left_bytes_ + 2 * right_bytes_ + 2 * sum_bytes_;
-    std::fill_n(sums, left.count * right.count, T{0});
     for (std::int64_t row = 0; row < rows_; row += rows_at_once_) {
       const Block rows{row, std::min(rows_at_once_, rows_ - row)};
       const std::int64_t places = rows.count * shape_.window.out[2];
-      if (!poll.proceed(2 * places * (left.count + right.count))) return sums;
-      (columns_first_ ? &WeightProductStep::gather_columns : &WeightProductStep::gather_gradient)(*this, inputs, group, left,
-                                                                                                  rows, left_rows);
-      (columns_first_ ? &WeightProductStep::gather_gradient : &WeightProductStep::gather_columns)(*this, inputs, group, right,
-                                                                                                  rows, right_rows);
+      if (!poll.proceed(2 * places * (left.count + right.count))) return;
+      (columns_first_ ? &gather_columns : &gather_gradient)(*this, inputs, group, left, rows, left_rows);
+      (columns_first_ ? &gather_gradient : &gather_columns)(*this, inputs, group, right, rows, right_rows);
       transpose(right_rows, right.count, places, right_columns, right.count);
+      const bool adds = row > 0 && !gemm_.accumulates;
       args.k = args.a_row = places;
-      args.accumulate = gemm_.accumulates;
-      args.out = gemm_.accumulates ? sums : part;
+      args.accumulate = row > 0 && gemm_.accumulates;
+      args.out = adds ? part : sums;
+      args.out_row = adds ? right.count : sum_row;
       gemm_.run(args);
-      if (!gemm_.accumulates)
-        for (std::int64_t i = 0; i < left.count * right.count; ++i) sums[i] += part[i];
+      for (std::int64_t i = 0; adds && i < left.count; ++i)
+        for (std::int64_t j = 0; j < right.count; ++j) sums[i * sum_row + j] += part[i * right.count + j];
     }
-    return sums;
+    if (rows_ * shape_.window.out[2] > 0) return;
+    for (std::int64_t i = 0; i < left.count; ++i) std::fill_n(sums + i * sum_row, right.count, T{0});
   }
 
   // to[c][r] = from[r][c] of a matrix of `rows` rows, with `to_row` elements from one row of the result to the next.
