@@ -63,12 +63,12 @@ std::unique_ptr<HostStep> make_conv(const StepRequest& given) {
 }
 
 extern const ConvAlgorithm kPackedRows, kLaneSums, kLaneGroups, kPackedPairs, kPackedGroups, kPlainPointwise, kPlaneDepthwise,
-    kPlainDepthwise, kPlainColumns, kPlainDirect;
+    kPlainDepthwise, kPlainColumns, kImagesTogether, kPlainDirect;
 
 Algorithms<ConvProblem> conv_algorithms() noexcept {
-  static constexpr std::array<const ConvAlgorithm*, 13> all{
+  static constexpr std::array<const ConvAlgorithm*, 14> all{
       &kPackedDepthwise, &kPackedRows,     &kPackedTiles,    &kLaneSums,       &kPackedPairs,  &kPackedWinograd, &kLaneGroups,
-      &kPackedGroups,    &kPlainPointwise, &kPlaneDepthwise, &kPlainDepthwise, &kPlainColumns, &kPlainDirect};
+      &kPackedGroups,    &kPlainPointwise, &kPlaneDepthwise, &kPlainDepthwise, &kPlainColumns, &kImagesTogether, &kPlainDirect};
   return all;
 }
 

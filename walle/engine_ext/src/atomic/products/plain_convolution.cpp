@@ -1,6 +1,7 @@
 // Convolution of plain layouts, of any dtype and by computed weights too: direct, depthwise, 1x1 and im2col with a matrix
 // product.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "atomic/product_pieces.h"
@@ -243,10 +244,11 @@ Work columns_work(const ConvProblem& problem, std::int64_t) {
   work.moved += kRegionBytes * static_cast<double>(problem.shape.batch * problem.shape.groups * problem.shape.window.taps());
   return work;
 }
-// The columns of one group of one image, by one tap. Their border is 0 already, and stays so: all write the same places.
-void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std::int64_t tap, StopPoll poll) noexcept {
+// The columns of one group of one image, `step` elements from row to row, by one tap. Their border is 0 already, and stays so:
+// all write the same places.
+void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std::int64_t step, std::int64_t tap,
+             StopPoll poll) noexcept {
   const Window& win = shape.window;
-  const std::int64_t plane = win.out_count();
   const std::int64_t kx = tap % win.kernel[2], ky = tap / win.kernel[2] % win.kernel[1], kz = tap / win.kernel[2] / win.kernel[1];
   const auto [z0, z1] = win.valid(0, kz);
   const auto [y0, y1] = win.valid(1, ky);
@@ -258,8 +260,8 @@ void put_tap(const ConvShape& shape, const std::byte* x, std::byte* columns, std
   region.size = {shape.in_channels, z1 - z0, y1 - y0, x1 - x0};
   region.src.stride = {win.in_count(), win.stride[0] * win.in[1] * win.in[2], win.stride[1] * win.in[2], win.stride[2]};
   region.src.offset = (win.source(0, z0, kz) * win.in[1] + win.source(1, y0, ky)) * win.in[2] + win.source(2, x0, kx);
-  region.dst.stride = {win.taps() * plane, win.out[1] * win.out[2], win.out[2], 1};
-  region.dst.offset = tap * plane + (z0 * win.out[1] + y0) * win.out[2] + x0;
+  region.dst.stride = {win.taps() * step, win.out[1] * win.out[2], win.out[2], 1};
+  region.dst.offset = tap * step + (z0 * win.out[1] + y0) * win.out[2] + x0;
   run_in_blocks(shape.in_channels, std::max<std::int64_t>(region.count() / shape.in_channels, 1), poll,
                 [&](std::int64_t first, std::int64_t last) {
                   Region part = region;
@@ -295,7 +297,7 @@ void columns_run(Team& team, const ConvShape& shape, const Table& table, const C
     team.each(
         products,
         [&](std::int64_t product, int member) {
-          for (std::int64_t tap = 0; tap < taps; ++tap) put_tap(shape, from(product), columns_of(member), tap, poll);
+          for (std::int64_t tap = 0; tap < taps; ++tap) put_tap(shape, from(product), columns_of(member), plane, tap, poll);
           multiply_piece(product, 0, columns_of(member), rest_of(member));
         },
         operations);
@@ -303,10 +305,81 @@ void columns_run(Team& team, const ConvShape& shape, const Table& table, const C
   }
   for (std::int64_t product = 0; product < products; ++product) {
     const double share = operations / static_cast<double>(products);
-    team.each(taps, [&](std::int64_t tap, int) { put_tap(shape, from(product), columns_of(0), tap, poll); }, share);
+    team.each(taps, [&](std::int64_t tap, int) { put_tap(shape, from(product), columns_of(0), plane, tap, poll); }, share);
     team.each(
         pieces, [&](std::int64_t piece, int member) { multiply_piece(product, piece, columns_of(0), rest_of(member)); }, share);
   }
+}
+
+// Small planes: the columns of several images side by side, so that one product has long rows.
+constexpr std::int64_t kLongRow = 256;
+std::int64_t images_together(const ConvShape& shape) {
+  const std::int64_t plane = std::max<std::int64_t>(shape.window.out_count(), 1);
+  return std::clamp<std::int64_t>((kLongRow + plane - 1) / plane, 1, std::max<std::int64_t>(shape.batch, 1));
+}
+bool together_applies(const ConvProblem& problem) {
+  return problem.shape.groups == 1 && images_together(problem.shape) > 1 && columns_apply(problem);
+}
+std::int64_t together_step(const ConvShape& shape) { return images_together(shape) * shape.window.out_count(); }
+std::size_t together_columns_bytes(const ConvShape& shape) {
+  return static_cast<std::size_t>((shape.in_channels * shape.window.taps() * together_step(shape) * item_of(shape) / 64 + 1) *
+                                  64);
+}
+std::size_t together_result_bytes(const ConvShape& shape) {
+  return static_cast<std::size_t>((shape.out_channels * together_step(shape) * item_of(shape) / 64 + 1) * 64);
+}
+std::size_t together_scratch(const ConvShape& shape, const Table& table) {
+  return together_columns_bytes(shape) + together_result_bytes(shape) +
+         table.gemm[shape.type()].scratch_bytes(shape.out_channels, together_step(shape),
+                                                shape.in_channels * shape.window.taps());
+}
+Work together_work(const ConvProblem& problem, std::int64_t) {
+  constexpr double kByRows = 3, kRegionBytes = 12 * kRowBytes;
+  const ConvShape& shape = problem.shape;
+  const auto plane = static_cast<double>(shape.window.out_count()), step = static_cast<double>(together_step(shape));
+  Work work = product_work(problem, 2 * kByRows);
+  // Rows are padded to whole blocks once for all images together, and the weights are read once for them.
+  const auto blocks = [&](double row) {
+    const auto block = static_cast<double>(problem.pack());
+    return std::ceil(row / block) * block / row;
+  };
+  work.panel *= blocks(step) / blocks(plane);
+  work.moved += 2 * kFloatBytes * static_cast<double>(shape.batch * shape.out_channels) * (plane + kRowBytes / 8) +
+                kRegionBytes * static_cast<double>(shape.batch * shape.window.taps());
+  return work;
+}
+void together_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
+  const std::int64_t item = item_of(shape), plane = shape.window.out_count(), taps = shape.window.taps(),
+                     depth = shape.in_channels * taps, images = images_together(shape), step = images * plane;
+  const StopPoll start;
+  team.each((shape.batch + images - 1) / images,
+            [&](std::int64_t at, int member) {
+              StopPoll poll = start;
+              std::byte* columns = places.scratch + member * places.scratch_bytes;
+              std::byte* result = columns + together_columns_bytes(shape);
+              const std::int64_t first = at * images, count = std::min(images, shape.batch - first);
+              if (shape.window.padded()) std::memset(columns, 0, together_columns_bytes(shape));
+              for (std::int64_t i = 0; i < count; ++i)
+                for (std::int64_t tap = 0; tap < taps; ++tap)
+                  put_tap(shape, places.x + (first + i) * shape.in_channels * shape.window.in_count() * item,
+                          columns + i * plane * item, step, tap, poll);
+              GemmArgs args;
+              args.m = shape.out_channels;
+              args.n = count * plane;
+              args.k = args.a_row = depth;
+              args.a = places.w;
+              args.a_col = args.b_col = 1;
+              args.b = columns;
+              args.b_row = args.out_row = step;
+              args.out = result;
+              args.scratch = result + together_result_bytes(shape);
+              run_product(table.gemm[shape.type()], args, item, poll);
+              for (std::int64_t i = 0; i < count; ++i)
+                for (std::int64_t m = 0; m < shape.out_channels; ++m)
+                  std::memcpy(places.out + ((first + i) * shape.out_channels + m) * plane * item,
+                              result + (m * step + i * plane) * item, static_cast<std::size_t>(plane * item));
+            },
+            2 * shape.multiplications());
 }
 
 // One of these algorithms.
@@ -320,6 +393,7 @@ struct Plain {
 constexpr Plain kPointwise{"1x1 GEMM", &pointwise_applies, &pointwise_work, &pointwise_scratch, &pointwise_run};
 constexpr Plain kDepthwise{"plain depthwise", &depthwise_applies, &plain_depthwise_work, nullptr, &depthwise_run};
 constexpr Plain kColumns{"im2col GEMM", &columns_apply, &columns_work, &columns_scratch, &columns_run};
+constexpr Plain kSideBySide{"images together", &together_applies, &together_work, &together_scratch, &together_run};
 constexpr Plain kDirect{"plain direct", &direct_applies, &direct_work, nullptr, &direct_run};
 
 // Sums by a plain algorithm, then the epilogue plane by plane.
@@ -374,6 +448,8 @@ extern const ConvAlgorithm kPlainDepthwise;
 const ConvAlgorithm kPlainDepthwise = plain_algorithm<kDepthwise>();
 extern const ConvAlgorithm kPlainColumns;
 const ConvAlgorithm kPlainColumns = plain_algorithm<kColumns>();
+extern const ConvAlgorithm kImagesTogether;
+const ConvAlgorithm kImagesTogether = plain_algorithm<kSideBySide>();
 extern const ConvAlgorithm kPlainDirect;
 const ConvAlgorithm kPlainDirect = plain_algorithm<kDirect>();
 
