@@ -19,6 +19,7 @@ WALLE_ATOMIC(color_convert)
 WALLE_ATOMIC(color_to_yuv)
 WALLE_ATOMIC(connected_components)
 WALLE_ATOMIC(conv)
+WALLE_ATOMIC(conv_input_gradient)
 WALLE_ATOMIC(conv_weight_gradient)
 WALLE_ATOMIC(cum_prod)
 WALLE_ATOMIC(cum_sum)
@@ -83,6 +84,7 @@ std::span<const Atomic> atomics() noexcept {
       {"ColorToYuv", 1, 1, &infer_color_to_yuv, &make_color_to_yuv},
       {"ConnectedComponents", 1, 1, &infer_connected_components, &make_connected_components},
       {"Conv", 2, 4, &infer_conv, &make_conv},
+      {"ConvInputGradient", 2, 2, &infer_conv_input_gradient, &make_conv_input_gradient},
       {"ConvWeightGradient", 2, 2, &infer_conv_weight_gradient, &make_conv_weight_gradient},
       {"CumProd", 2, 2, &infer_cum_prod, &make_cum_prod},
       {"CumSum", 2, 2, &infer_cum_sum, &make_cum_sum},

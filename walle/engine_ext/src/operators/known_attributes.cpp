@@ -48,6 +48,7 @@ constexpr Known kKnown[] = {
     {"ConcatFromSequence", "axis new_axis"},
     {"ConnectedComponents", "connectivity"},
     {"Conv", "activation algorithm auto_pad dilations group kernel_shape pads strides"},
+    {"ConvInputGradient", "auto_pad dilations group kernel_shape pads shape strides"},
     {"ConvInteger", "auto_pad dilations group kernel_shape pads strides"},
     {"ConvTranspose", "auto_pad dilations group kernel_shape output_padding output_shape pads strides"},
     {"ConvWeightGradient", "auto_pad dilations group kernel_shape pads strides"},

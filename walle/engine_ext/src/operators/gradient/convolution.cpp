@@ -82,9 +82,19 @@ Ref spaced(const Convolution& conv, Ref value, const Dims& before, const Dims& s
   return conv.emitter.one("Pad", {value}, {{"pads", pads}});
 }
 
+constexpr std::string_view kConvolution[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group"};
+
+// Return the attributes of a convolution, with the shape of its kernel.
+Attributes with_kernel(const Attributes& given, const Dims& weights) {
+  Attributes attributes = given.only(kConvolution);
+  if (!attributes.has("kernel_shape")) attributes.set("kernel_shape", Dims(weights.begin() + 2, weights.end()));
+  return attributes;
+}
+
 // Steps of 1: a convolution with mirrored weights. The same of a kernel of one tap, with zeros between its results; and of one
-// input channel a group, with zeros between the gradient's elements. Others: a transposed convolution.
-Ref by_input(const Convolution& conv) {
+// input channel a group, with zeros between the gradient's elements. Others, and those with more weights than elements to
+// mirror them for: a product of the weights as they lie.
+Ref by_input(const Convolution& conv, const Attributes& attributes) {
   const Window& win = conv.window;
   const std::size_t rank = conv.rank(), first = Window::kAxes - rank;
   if (conv.is_empty()) return zeros(conv.emitter, conv.dtype(), conv.x_shape);
@@ -111,6 +121,12 @@ Ref by_input(const Convolution& conv) {
                             {{"group", conv.groups}, {"dilations", spatial(win.dilation, rank)}, {"pads", padding}});
   };
   const Dims none(2 * rank, 0);
+  const bool many_weights = 2 * element_count(conv.w_shape) >= element_count(conv.x_shape);
+  if (conv.in > 1 && item_size(conv.dtype()) >= sizeof(float) && (many_weights || (!by_ones && win.taps() > 1))) {
+    Attributes window = with_kernel(attributes, conv.w_shape);
+    window.set("shape", conv.x_shape);
+    return conv.emitter.one("ConvInputGradient", {conv.g, conv.w}, std::move(window));
+  }
   if (by_ones && fits) return convolved(conv.g, mirrored);
   if (win.taps() == 1) return spaced(conv, convolved(conv.g, none), begin, Dims(conv.x_shape.begin() + 2, conv.x_shape.end()));
   if (conv.in == 1) return convolved(spaced(conv, conv.g, before, size), none);
@@ -120,15 +136,6 @@ Ref by_input(const Convolution& conv) {
                            {"dilations", spatial(win.dilation, rank)},
                            {"pads", pads},
                            {"output_padding", more}});
-}
-
-constexpr std::string_view kConvolution[] = {"kernel_shape", "strides", "dilations", "pads", "auto_pad", "group"};
-
-// Return the attributes of a convolution, with the shape of its kernel.
-Attributes with_kernel(const Attributes& given, const Dims& weights) {
-  Attributes attributes = given.only(kConvolution);
-  if (!attributes.has("kernel_shape")) attributes.set("kernel_shape", Dims(weights.begin() + 2, weights.end()));
-  return attributes;
 }
 
 Ref by_weights(const Convolution& conv, const Attributes& attributes) {
@@ -165,7 +172,7 @@ Ref by_bias(Emitter& emitter, Ref gradient, std::size_t channel_axis) {
 std::vector<Ref> of_conv(const GradientCall& call) {
   const Convolution conv(call.emitter, call.attributes, call.inputs[0], call.inputs[1], before_activation(call, "Conv"));
   std::vector<Ref> gradients = no_gradients(call);
-  if (needs(call, 0)) gradients[0] = by_input(conv);
+  if (needs(call, 0)) gradients[0] = by_input(conv, call.attributes);
   if (needs(call, 1)) gradients[1] = by_weights(conv, call.attributes);
   if (needs(call, 2)) gradients[2] = by_bias(call.emitter, conv.g, 1);
   if (needs(call, 3)) gradients[3] = conv.g;
@@ -177,7 +184,7 @@ std::vector<Ref> of_conv(const GradientCall& call) {
 std::vector<Ref> of_conv_weight_gradient(const GradientCall& call) {
   const Convolution conv(call.emitter, call.attributes, call.inputs[0], call.gradient, call.inputs[1]);
   std::vector<Ref> gradients = no_gradients(call);
-  if (needs(call, 0)) gradients[0] = by_input(conv);
+  if (needs(call, 0)) gradients[0] = by_input(conv, call.attributes);
   if (needs(call, 1))
     gradients[1] = call.emitter.one("Conv", {call.inputs[0], call.gradient}, with_kernel(call.attributes, conv.w_shape));
   return gradients;

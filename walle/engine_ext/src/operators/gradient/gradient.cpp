@@ -77,6 +77,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Conjugate", refused, nullptr, kComplex},
     {"ConnectedComponents", flat, nullptr, {}},
     {"Conv", by_rule, &of_conv, {}},
+    {"ConvInputGradient", refused, nullptr, kNotYet},
     {"ConvWeightGradient", by_rule, &of_conv_weight_gradient, {}},
     {"ConvexHull", refused, nullptr, kDataShape},
     {"CopySign", by_rule, &of_copy_sign, {}},
