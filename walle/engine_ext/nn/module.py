@@ -252,7 +252,7 @@ class Module:
                 if start + name in given:
                     part.data = given[start + name].astype(part.dtype)
             for name in owner.__dict__["_buffers"]:
-                if start + name in given and start + name in own:  # not one that is unexpected, as a transient one
+                if start + name in given and start + name in own:
                     owner.__dict__["_buffers"][name] = given[start + name].astype(own[start + name].dtype)
         return missing, unexpected
 
