@@ -38,7 +38,9 @@ def pad(input: Values, pad: tuple[int, ...] | list[int], mode: str = "constant",
     pads = [*before, *after]
     if mode != "constant":
         return operator("Pad", [input], pads=pads, mode=_PAD_MODES[mode])
-    return operator("Pad", [input], pads=pads, value=0.0 if value is None else float(value))
+    if not value:
+        return operator("Pad", [input], pads=pads)
+    return operator("Pad", [input, np.array(pads, dtype="int64"), np.array(value, dtype=str(input.dtype))])
 
 
 def interpolate(input: Values, size: Size | None = None, scale_factor: float | tuple[float, ...] | None = None,
