@@ -213,10 +213,10 @@ void test_weights_of_convolutions(std::mt19937_64& random) {
     Dims x, w;
     std::int64_t groups, stride, pad;
   };
-  const std::vector<Form> forms = {{{2, 31, 23, 25}, {7, 31, 3, 3}, 1, 1, 1}, {{3, 5, 7, 9}, {37, 5, 1, 1}, 1, 1, 0},
+  const std::vector<Form> forms = {{{2, 59, 23, 25}, {7, 59, 3, 3}, 1, 1, 1}, {{3, 5, 7, 9}, {37, 5, 1, 1}, 1, 1, 0},
                                    {{2, 6, 30, 29}, {4, 3, 5, 3}, 2, 2, 2},   {{5, 9, 12, 13}, {18, 1, 3, 3}, 9, 1, 1},
                                    {{3, 9, 13, 12}, {9, 1, 5, 3}, 9, 2, 1},   {{1, 3, 600}, {40, 3, 1}, 1, 1, 0},
-                                   {{2, 2, 70, 70}, {2, 1, 3, 3}, 2, 3, 0},   {{1, 70, 4, 4}, {300, 70, 3, 3}, 1, 1, 1}};
+                                   {{2, 2, 70, 70}, {2, 1, 3, 3}, 2, 3, 0},   {{1, 70, 4, 4}, {520, 70, 3, 3}, 1, 1, 1}};
   for (const Form& form : forms) {
     const std::size_t rank = form.x.size() - 2;
     Attributes attributes{{"group", form.groups}, {"strides", Dims(rank, form.stride)}, {"pads", Dims(2 * rank, form.pad)}};
@@ -337,6 +337,19 @@ void test_signals(std::mt19937_64& random) {
     }
 }
 
+void test_grids(std::mt19937_64& random) {
+  for (const char* mode : {"nearest", "linear", "cubic"})
+    for (const char* padding : {"zeros", "border", "reflection"})
+      for (const std::int64_t align : {0, 1}) {
+        const Attributes attributes{
+            {"mode", std::string(mode)}, {"padding_mode", std::string(padding)}, {"align_corners", align}};
+        compare(random, "GridSample", {random_tensor(random, {2, 2, 3, 4}), random_tensor(random, {2, 2, 3, 2}, -1.9, 1.9)},
+                attributes);
+        compare(random, "GridSample", {random_tensor(random, {1, 2, 4}), random_tensor(random, {1, 3, 1}, -3, 3)}, attributes);
+      }
+  compare(random, "GridSample", {random_tensor(random, {1, 1, 2, 3, 2}), random_tensor(random, {1, 2, 2, 1, 3}, -1, 1)});
+}
+
 void test_linear_algebra(std::mt19937_64& random) {
   const auto square = [&](Dims shape) {  // far from singular
     Tensor matrices = random_tensor(random, shape, -1, 1);
@@ -420,6 +433,7 @@ int main() {
   test_indexed(random);
   test_recurrent(random);
   test_signals(random);
+  test_grids(random);
   test_linear_algebra(random);
   test_casts(random);
   test_second_derivatives(random);

@@ -100,6 +100,7 @@ OTHER_OPERANDS = {
     "ConvWeightGradient",
     "DeformColumns",
     "GridSample",
+    "GridSampleGradient",
     "IntegerConv",
     "IntegerLinear",
     "IntegerPoolMax",

@@ -28,6 +28,7 @@ WALLE_ATOMIC(det)
 WALLE_ATOMIC(eigh)
 WALLE_ATOMIC(fourier_transform)
 WALLE_ATOMIC(grid_sample)
+WALLE_ATOMIC(grid_sample_gradient)
 WALLE_ATOMIC(image_filter)
 WALLE_ATOMIC(image_histogram)
 WALLE_ATOMIC(image_integral)
@@ -93,6 +94,7 @@ std::span<const Atomic> atomics() noexcept {
       {"Eigh", 1, 1, &infer_eigh, &make_eigh},
       {"FourierTransform", 1, 1, &infer_fourier_transform, &make_fourier_transform},
       {"GridSample", 2, 2, &infer_grid_sample, &make_grid_sample},
+      {"GridSampleGradient", 3, 3, &infer_grid_sample_gradient, &make_grid_sample_gradient},
       {"ImageFilter", 1, 1, &infer_image_filter, &make_image_filter},
       {"ImageHistogram", 1, 2, &infer_image_histogram, &make_image_histogram},
       {"ImageIntegral", 1, 1, &infer_image_integral, &make_image_integral},

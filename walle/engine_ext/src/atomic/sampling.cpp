@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "atomic/conversion.h"
+#include "atomic/grid_places.h"
 #include "core/stop.h"
 #include "geometry/window.h"
 
@@ -18,114 +19,24 @@ void need_floating(const char* op, DType dtype) {
     throw Error(ErrorKind::dtype, std::string(op) + " does not support " + std::string(dtype_name(dtype)));
 }
 
-enum class Padding { zeros, border, reflection };
-
-// Up to four taps along one axis; index -1 reads zero.
-template <class T>
-struct Taps {
-  int count = 0;
-  std::array<std::int64_t, 4> index{};
-  std::array<T, 4> weight{};
-};
-
-// Reflect x at the borders until it is between them.
-template <class T>
-T reflect(T x, T low, T high) noexcept {
-  const T range = high - low;
-  if (!(range > 0)) return low;
-  const bool below = x < low;
-  if (!below && !(x > high)) return x;
-  const T distance = below ? low - x : x - high;
-  const T turns = std::trunc(distance / range), rest = distance - turns * range;
-  return (std::fmod(turns, T{2}) == 0) == below ? low + rest : high - rest;
-}
-
 template <class T>
 class GridSampleStep final : public HostStep {
  public:
-  explicit GridSampleStep(const StepRequest& request) {
-    const Dims &x = request.inputs[0].shape, &grid = request.inputs[1].shape;
-    rank_ = x.size() - 2;
-    batch_ = x[0];
-    channels_ = x[1];
-    for (std::size_t i = 0; i < rank_; ++i) size_[i] = x[i + 2];
-    plane_ = element_count(Dims(x.begin() + 2, x.end()));
-    places_ = element_count(Dims(grid.begin() + 1, grid.end() - 1));
-    align_ = request.attributes.get_int("align_corners", 0) != 0;
-    const std::string mode = request.attributes.get_string("mode", "linear"),
-                      padding = request.attributes.get_string("padding_mode", "zeros");
-    reach_ = mode == "nearest" ? 1 : mode == "linear" || mode == "bilinear" ? 2 : mode == "cubic" || mode == "bicubic" ? 4 : 0;
-    if (reach_ == 0) throw Error(ErrorKind::unsupported, "GridSample mode '" + mode + "'; known are nearest, linear and cubic");
-    if (padding != "zeros" && padding != "border" && padding != "reflection")
-      throw Error(ErrorKind::unsupported, "GridSample padding_mode '" + padding + "'; known are zeros, border and reflection");
-    padding_ = padding == "zeros" ? Padding::zeros : padding == "border" ? Padding::border : Padding::reflection;
-  }
+  explicit GridSampleStep(const StepRequest& request)
+      : places_(request.inputs[0].shape, request.inputs[1].shape, request.attributes) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const T* x = reinterpret_cast<const T*>(inputs[0]);
-    const T* grid = reinterpret_cast<const T*>(inputs[1]);
     T* out = reinterpret_cast<T*>(output);
-    StopPoll poll;
-    for (std::int64_t n = 0; n < batch_; ++n)
-      for (std::int64_t p = 0; p < places_; ++p, grid += rank_) {
-        if (!poll.proceed(channels_ << (2 * rank_))) return;
-        std::array<Taps<T>, 3> taps;
-        for (std::size_t axis = 0; axis < 3; ++axis) {
-          if (axis < 3 - rank_)
-            taps[axis] = {1, {0}, {T{1}}};
-          else  // the grid's coordinates begin with the last axis
-            taps[axis] = taps_at(grid[2 - axis], size_[axis - (3 - rank_)]);
-        }
-        for (std::int64_t c = 0; c < channels_; ++c)
-          out[(n * channels_ + c) * places_ + p] = sample(x + (n * channels_ + c) * plane_, taps);
-      }
+    places_.walk(reinterpret_cast<const T*>(inputs[1]), [&](std::int64_t n, std::int64_t p, const GridTaps<T>& taps) {
+      for (std::int64_t c = 0; c < places_.channels; ++c)
+        out[(n * places_.channels + c) * places_.count + p] = sample(x + (n * places_.channels + c) * places_.plane, taps);
+    });
   }
 
  private:
-  Taps<T> taps_at(T normal, std::int64_t size) const noexcept {
-    const T length = static_cast<T>(size), low = align_ ? T{0} : T(-0.5), high = align_ ? length - 1 : length - T(0.5);
-    T at = align_ ? (normal + 1) / 2 * (length - 1) : ((normal + 1) * length - 1) / 2;
-    if (reach_ == 1) at = std::nearbyint(at);
-    if (!(at >= low && at <= high)) {
-      if (padding_ == Padding::border) at = std::clamp(at, T{0}, length - 1);
-      if (padding_ == Padding::reflection) at = reflect(at, low, high);
-    }
-    Taps<T> taps;
-    if (!(std::fabs(at) < T(1e15))) {  // too far outside or NaN: all zeros
-      taps.count = 1;
-      taps.index[0] = -1;
-      return taps;
-    }
-    const T floor = std::floor(at), rest = at - floor;
-    std::int64_t first = static_cast<std::int64_t>(floor);
-    taps.count = reach_;
-    if (reach_ == 1) {
-      first = static_cast<std::int64_t>(at);
-      taps.weight = {T{1}};
-    } else if (reach_ == 2) {
-      taps.weight = {1 - rest, rest};
-    } else {
-      --first;
-      constexpr T a = T(-0.75);
-      const auto far = [&](T d) { return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a; };
-      const auto near = [&](T d) { return ((a + 2) * d - (a + 3)) * d * d + 1; };
-      taps.weight = {far(rest + 1), near(rest), near(1 - rest), far(2 - rest)};
-    }
-    for (int i = 0; i < reach_; ++i) {
-      std::int64_t index = first + i;
-      if (index < 0 || index >= size) {
-        if (padding_ == Padding::zeros) index = -1;
-        if (padding_ == Padding::border) index = std::clamp<std::int64_t>(index, 0, size - 1);
-        if (padding_ == Padding::reflection)
-          index = std::clamp<std::int64_t>(static_cast<std::int64_t>(reflect(static_cast<T>(index), low, high)), 0, size - 1);
-      }
-      taps.index[static_cast<std::size_t>(i)] = index;
-    }
-    return taps;
-  }
-
-  T sample(const T* x, const std::array<Taps<T>, 3>& taps) const noexcept {
-    const std::int64_t height = rank_ > 1 ? size_[rank_ - 2] : 1, width = size_[rank_ - 1];
+  T sample(const T* x, const GridTaps<T>& taps) const noexcept {
+    const std::int64_t height = places_.size[1], width = places_.size[2];
     T total{};
     for (std::size_t z = 0; z < static_cast<std::size_t>(taps[0].count); ++z)
       for (std::size_t y = 0; y < static_cast<std::size_t>(taps[1].count); ++y) {
@@ -139,12 +50,7 @@ class GridSampleStep final : public HostStep {
     return total;
   }
 
-  std::size_t rank_ = 0;
-  std::int64_t batch_ = 0, channels_ = 0, plane_ = 0, places_ = 0;
-  std::array<std::int64_t, 3> size_{1, 1, 1};
-  bool align_ = false;
-  int reach_ = 2;
-  Padding padding_ = Padding::zeros;
+  GridPlaces<T> places_;
 };
 
 // Interpolate bilinearly, zero outside; a position a whole pixel or more outside gives zero.

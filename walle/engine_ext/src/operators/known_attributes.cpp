@@ -87,6 +87,7 @@ constexpr Known kKnown[] = {
     {"Gemm", "alpha beta transA transB"},
     {"GlobalLpPool", "p"},
     {"GridSample", "align_corners mode padding_mode"},
+    {"GridSampleGradient", "align_corners by_grid mode padding_mode"},
     {"GroupNormalization", "epsilon num_groups stash_type"},
     {"HardSigmoid", "alpha beta"},
     {"Hardmax", "axis"},

@@ -91,7 +91,9 @@ class WeightProductStep final : public SharedStep {
 
  private:
   // Places gathered at once, about, and rows of either operand that a member multiplies: what stays in the second-level cache.
-  static constexpr std::int64_t kPlaces = 512, kLeft = 256, kRight = 512;
+  static constexpr std::int64_t kPlaces = 512, kLeft = 512, kRight = 512;
+
+  static constexpr std::int64_t kLongRow = 16;
 
   struct Block {
     std::int64_t first, count;
@@ -186,12 +188,12 @@ class WeightProductStep final : public SharedStep {
         }
         const std::int64_t channel = (image * step.shape_.groups + group) * step.shape_.in_channels + i / taps;
         const T* from = x + ((channel * win.in[0] + z) * win.in[1] + y) * win.in[2] + win.source(2, x_first, kx);
-        std::fill_n(to, x_first, T{0});
-        if (step_x == 1)
+        for (std::int64_t k = 0; k < x_first; ++k) to[k] = T{0};
+        if (step_x == 1 && width >= kLongRow)
           std::copy_n(from, x_last - x_first, to + x_first);
-        else
+        else  // a call would take longer than the loop
           for (std::int64_t k = 0; k < x_last - x_first; ++k) to[x_first + k] = from[k * step_x];
-        std::fill_n(to + x_last, width - x_last, T{0});
+        for (std::int64_t k = x_last; k < width; ++k) to[k] = T{0};
       }
     }
   }

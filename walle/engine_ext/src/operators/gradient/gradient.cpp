@@ -14,9 +14,9 @@ WALLE_RULE(atan2); WALLE_RULE(atanh); WALLE_RULE(cast); WALLE_RULE(cbrt); WALLE_
 WALLE_RULE(col2im); WALLE_RULE(conv); WALLE_RULE(conv_weight_gradient); WALLE_RULE(copy_sign); WALLE_RULE(cos);
 WALLE_RULE(cosh); WALLE_RULE(cum_prod); WALLE_RULE(cum_sum); WALLE_RULE(det); WALLE_RULE(div); WALLE_RULE(elu);
 WALLE_RULE(erf); WALLE_RULE(exp); WALLE_RULE(exp2); WALLE_RULE(expm1); WALLE_RULE(fourier_transform); WALLE_RULE(gelu);
-WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish); WALLE_RULE(hypot); WALLE_RULE(indexed_gather); WALLE_RULE(indexed_scatter);
-WALLE_RULE(layer_normalization); WALLE_RULE(leaky_relu); WALLE_RULE(linear); WALLE_RULE(log); WALLE_RULE(log10);
-WALLE_RULE(log1p); WALLE_RULE(log2); WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa);
+WALLE_RULE(grid_sample); WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish); WALLE_RULE(hypot); WALLE_RULE(indexed_gather);
+WALLE_RULE(indexed_scatter); WALLE_RULE(layer_normalization); WALLE_RULE(leaky_relu); WALLE_RULE(linear); WALLE_RULE(log);
+WALLE_RULE(log10); WALLE_RULE(log1p); WALLE_RULE(log2); WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa);
 WALLE_RULE(matmul); WALLE_RULE(maximum); WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg);
 WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu);
 WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2);
@@ -110,7 +110,8 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Gelu", by_rule, &of_gelu, {}},
     {"Greater", flat, nullptr, {}},
     {"GreaterOrEqual", flat, nullptr, {}},
-    {"GridSample", refused, nullptr, kNotYet},
+    {"GridSample", by_rule, &of_grid_sample, {}},
+    {"GridSampleGradient", refused, nullptr, "second derivatives of sampling are not supported"},
     {"HardSigmoid", by_rule, &of_hard_sigmoid, {}},
     {"HardSwish", by_rule, &of_hard_swish, {}},
     {"HistogramBound", flat, nullptr, {}},

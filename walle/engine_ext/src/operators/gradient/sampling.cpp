@@ -57,6 +57,18 @@ std::vector<Ref> of_resample(const GradientCall& call) {
   return gradients;
 }
 
+std::vector<Ref> of_grid_sample(const GradientCall& call) {
+  std::vector<Ref> gradients = no_gradients(call);
+  for (const std::size_t input : {std::size_t{0}, std::size_t{1}}) {
+    if (!needs(call, input)) continue;
+    Attributes attributes = call.attributes;
+    attributes.set("by_grid", static_cast<std::int64_t>(input));
+    gradients[input] =
+        call.emitter.one("GridSampleGradient", {call.inputs[0], call.inputs[1], call.gradient}, std::move(attributes));
+  }
+  return gradients;
+}
+
 // The transform with the opposite sign of the exponent. Of real numbers its real part; of half a spectrum each number counts for
 // its mirror image too.
 std::vector<Ref> of_fourier_transform(const GradientCall& call) {
