@@ -159,6 +159,7 @@ OWN: dict[str, dict[str, set[str]]] = {
     "the engine returns the logarithm as well": {"Det": {"logarithm"}},
     "version 8 of Scan, in the engine's form": {"Scan": {"batched", "directions"}},
 }  # fmt: skip
+OF_TRACES = "its inputs say so: the importer refuses the operator, which walle.nn writes"
 # Attributes of ONNX's schemas that the engine's operators do not know, by reason.
 LEFT_OUT: dict[str, dict[str, set[str]]] = {
     "become inputs (onnx_import/lowering.py)": {
@@ -168,6 +169,7 @@ LEFT_OUT: dict[str, dict[str, set[str]]] = {
             "values_tensor",
         },
     },
+    OF_TRACES: {"Gradient": {"xs", "y", "zs"}},
     "of old versions, which the importer renews (onnx_import/versions.py)": {
         "BatchNormalization": {"spatial"}, "DFT": {"axis"}, "Dropout": {"ratio"}, "TopK": {"k"},
     },
@@ -196,7 +198,7 @@ def test_the_known_attributes_are_those_of_onnx_apart_from_a_written_list() -> N
         every = set().union(*(one.attributes for one in taken))
         assert every - known == listed(LEFT_OUT, op), op
     for op in listed_operators(LEFT_OUT):
-        assert op in LOWERED or op in CHANGED or op in MOVED
+        assert op in LOWERED or op in CHANGED or op in MOVED or op in LEFT_OUT[OF_TRACES]
 
 
 def listed_operators(table: dict[str, dict[str, set[str]]]) -> set[str]:

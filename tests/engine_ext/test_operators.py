@@ -45,7 +45,7 @@ def test_every_operator_has_a_gradient_or_a_reason_for_none() -> None:
         assert one.gradient in GRADIENTS[one.category], one.name
         assert (one.gradient == "refused") == (one.name in refused), one.name
         if one.gradient == "parts":
-            assert one.decomposes_to or one.name in {"Shape", "Size"}, one.name
+            assert one.decomposes_to or one.name in {"Gradient", "Shape", "Size"}, one.name
     assert all(refused.values())
 
 
