@@ -12,9 +12,10 @@ namespace walle {
 
 namespace {
 
-// An operand of another type is left to that type's own operators.
+// An operand of another type is left to that type's own operators; a parameter, which has a buffer too, to its recording ones.
 bool is_operand(PyObject* value) {
-  return is_ndarray(value) || is_number(value) || PyList_Check(value) || PyTuple_Check(value) || PyObject_CheckBuffer(value);
+  return is_ndarray(value) || is_number(value) || PyList_Check(value) || PyTuple_Check(value) ||
+         (PyObject_CheckBuffer(value) && !is_recorded(value));
 }
 
 // The operators of binary slots, in the order of BinarySlot.

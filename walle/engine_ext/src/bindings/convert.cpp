@@ -8,6 +8,7 @@
 #include "atomic/conversion.h"
 #include "bindings/bind.h"
 #include "bindings/operations.h"
+#include "bindings/recording.h"
 #include "bindings/released_gil.h"
 #include "operators/eager.h"
 
@@ -237,6 +238,13 @@ Tensor as_tensor(py::handle value) {
   if (is_ndarray(value)) return tensor_of(value);
   if (is_number(value)) return scalar(value, natural_dtype(value));
   if (is_sequence(value)) return from_nested(value, std::nullopt);
+  if (is_recorded(value)) {  // a parameter is its array, but while a graph is traced a value that the graph must have
+    const py::object array = record("asarray", value, py::none());
+    if (is_ndarray(array)) return tensor_of(array);
+    throw Error(ErrorKind::unsupported,
+                "a traced array or a trained parameter is used where its values are needed; use functions of walle.np, and "
+                "np.stack for a list of arrays");
+  }
   if (PyObject_CheckBuffer(value.ptr())) return tensor_from_buffer(value);
   throw py::type_error("expected an array, a number or nested lists, not " + std::string(Py_TYPE(value.ptr())->tp_name));
 }
