@@ -66,6 +66,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "outer": lambda w: np.outer(C, w).sum(0),
     "norm": lambda w: np.linalg.norm(w),
     "variance": lambda w: np.var(w * C),
+    "vdot": lambda w: np.vdot(C, w),
+    "covariance": lambda w: np.cov(w * C, C)[0].sum(),
+    "variance without NaN": lambda w: np.nanvar(w * C),
     "running sum": lambda w: np.cumsum(w * C),
 }
 

@@ -71,6 +71,17 @@ class Operand:
     def mT(self) -> Any:  # noqa: N802 -- NumPy's name
         return self.swapaxes(-1, -2)
 
+    @property
+    def real(self) -> Any:
+        """The array itself: floats have no imaginary part."""
+        return self
+
+    def conj(self) -> Any:
+        """Return the array itself: floats are their own conjugates."""
+        return self
+
+    conjugate = conj
+
     __add__, __radd__ = _binary("Add"), _reversed("Add")
     __sub__, __rsub__ = _binary("Sub"), _reversed("Sub")
     __mul__, __rmul__ = _binary("Mul"), _reversed("Mul")
