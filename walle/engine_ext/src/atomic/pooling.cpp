@@ -223,7 +223,9 @@ class ArgMaxStep final : public HostStep {
   explicit ArgMaxStep(const StepRequest& request)
       : window_(window_of("MaxPool", request.inputs[0].shape, request.attributes)),
         planes_(request.inputs[0].shape[0] * request.inputs[0].shape[1]),
-        columns_first_(request.attributes.get_int("storage_order", 0) != 0) {}
+        columns_first_(request.attributes.get_int("storage_order", 0) != 0) {
+    for (std::int64_t x = 0; x < window_.out[2]; ++x) row_taps_.push_back(window_.taps_of(2, x));
+  }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const Window& win = window_;
@@ -234,32 +236,44 @@ class ArgMaxStep final : public HostStep {
       for (std::int64_t z = 0; z < win.out[0]; ++z)
         for (std::int64_t y = 0; y < win.out[1]; ++y) {
           if (!poll.proceed(win.out[2] * win.taps())) return;
-          for (std::int64_t x = 0; x < win.out[2]; ++x) *out++ = best(in, p, z, y, x);
+          const Taps along_z = win.taps_of(0, z), along_y = win.taps_of(1, y);
+          for (std::int64_t x = 0; x < win.out[2]; ++x) {
+            const std::int64_t place = best(in, along_z, along_y, row_taps_[static_cast<std::size_t>(x)], z, y, x);
+            *out++ = place < 0 ? -1 : p * win.in_count() + (columns_first_ ? by_columns(place) : place);
+          }
         }
   }
 
  private:
-  std::int64_t best(const T* in, std::int64_t plane, std::int64_t z, std::int64_t y, std::int64_t x) const noexcept {
+  using Taps = std::pair<std::int64_t, std::int64_t>;
+
+  std::int64_t best(const T* in, Taps along_z, Taps along_y, Taps along_x, std::int64_t z, std::int64_t y,
+                    std::int64_t x) const noexcept {
     const Window& win = window_;
-    std::int64_t place = -1, answer = -1;
-    const auto [first_z, last_z] = win.taps_of(0, z);
-    const auto [first_y, last_y] = win.taps_of(1, y);
-    const auto [first_x, last_x] = win.taps_of(2, x);
-    for (std::int64_t kz = first_z; kz < last_z; ++kz)
-      for (std::int64_t ky = first_y; ky < last_y; ++ky)
-        for (std::int64_t kx = first_x; kx < last_x; ++kx) {
-          const std::int64_t d = win.source(0, z, kz), h = win.source(1, y, ky), w = win.source(2, x, kx);
-          const std::int64_t at = (d * win.in[1] + h) * win.in[2] + w;
-          if (place >= 0 && !(in[at] > in[place])) continue;
+    std::int64_t place = -1;
+    T greatest{};
+    for (std::int64_t kz = along_z.first; kz < along_z.second; ++kz)
+      for (std::int64_t ky = along_y.first; ky < along_y.second; ++ky) {
+        std::int64_t at = (win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, x, along_x.first);
+        for (std::int64_t kx = along_x.first; kx < along_x.second; ++kx, at += win.dilation[2]) {
+          if (place >= 0 && !(in[at] > greatest)) continue;
           place = at;
-          answer = plane * win.in_count() + (columns_first_ ? (w * win.in[1] + h) * win.in[0] + d : at);
+          greatest = in[at];
         }
-    return answer;
+      }
+    return place;
+  }
+  // Return a place of a plane, counted row-major, column-major.
+  std::int64_t by_columns(std::int64_t place) const noexcept {
+    const Window& win = window_;
+    const std::int64_t w = place % win.in[2], h = place / win.in[2] % win.in[1], d = place / win.in[2] / win.in[1];
+    return (w * win.in[1] + h) * win.in[0] + d;
   }
 
   Window window_;
   std::int64_t planes_;
   bool columns_first_;
+  std::vector<Taps> row_taps_;  // taps of each output of a row
 };
 
 // 16-bit floats are computed in float32.

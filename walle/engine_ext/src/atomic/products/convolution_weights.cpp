@@ -29,16 +29,12 @@ std::size_t rounded(std::int64_t elements, std::size_t item) {
   return (static_cast<std::size_t>(elements) * item / Storage::kAlignment + 1) * Storage::kAlignment;
 }
 
-// A window of one tap at every place: the images as rows of at most `most` places, where their number has such a divisor.
-void make_rows_of(Window& window, std::int64_t most) {
-  const std::int64_t places = window.out_count();
+// A window of one tap at every place: each image is one row.
+void join_rows(Window& window) {
   if (window.taps() != 1 || window.in != window.out || window.begin != Window::Axes{0, 0, 0} ||
-      window.stride != Window::Axes{1, 1, 1} || places == 0)
+      window.stride != Window::Axes{1, 1, 1})
     return;
-  std::int64_t row = std::min(most, places);
-  while (places % row != 0) --row;
-  if (8 * row < std::min(most, places)) row = places;
-  window.in = window.out = {1, places / row, row};
+  window.in = window.out = {1, 1, window.out_count()};
 }
 
 // The matrix product of every group.
@@ -47,7 +43,7 @@ class WeightProductStep final : public SharedStep {
  public:
   WeightProductStep(const ConvShape& shape, const Table& table)
       : shape_(shape), gemm_(table.gemm[shape.type()]), transpose_(table.transpose) {
-    make_rows_of(shape_.window, kPlaces);
+    join_rows(shape_.window);
     const Window& win = shape_.window;
     columns_ = shape_.in_channels * win.taps();
     columns_first_ = is_cheaper_by_columns();
@@ -56,7 +52,8 @@ class WeightProductStep final : public SharedStep {
     rows_ = shape_.batch * win.out[0] * win.out[1];
     rows_at_once_ =
         std::clamp<std::int64_t>(kPlaces / std::max<std::int64_t>(win.out[2], 1), 1, std::max<std::int64_t>(rows_, 1));
-    const std::int64_t places = rows_at_once_ * win.out[2], left = std::min(left_, kLeft), right = std::min(right_, kRight);
+    const std::int64_t places = rows_at_once_ * std::min(win.out[2], kPlaces), left = std::min(left_, kLeft),
+                       right = std::min(right_, kRight);
     left_bytes_ = rounded(left * places, sizeof(T));
     right_bytes_ = rounded(right * places, sizeof(T));
     sum_bytes_ = rounded(left * right, sizeof(T));
@@ -98,6 +95,10 @@ class WeightProductStep final : public SharedStep {
   struct Block {
     std::int64_t first, count;
   };
+  // Whole rows of results, or a part of one row.
+  struct Places {
+    std::int64_t row, rows, x, width;
+  };
 
   // Whether less is transposed with the columns on the left, of which the result is transposed, or on the right.
   bool is_cheaper_by_columns() const noexcept {
@@ -122,23 +123,27 @@ class WeightProductStep final : public SharedStep {
     args.a_col = args.b_col = 1;
     args.b = right_columns;
     args.scratch = scratch + left_bytes_ + 2 * right_bytes_ + 2 * sum_bytes_;
-    for (std::int64_t row = 0; row < rows_; row += rows_at_once_) {
-      const Block rows{row, std::min(rows_at_once_, rows_ - row)};
-      const std::int64_t places = rows.count * shape_.window.out[2];
-      if (!poll.proceed(2 * places * (left.count + right.count))) return;
-      (columns_first_ ? &gather_columns : &gather_gradient)(*this, inputs, group, left, rows, left_rows);
-      (columns_first_ ? &gather_gradient : &gather_columns)(*this, inputs, group, right, rows, right_rows);
-      transpose(right_rows, right.count, places, right_columns, right.count);
-      const bool adds = row > 0 && !gemm_.accumulates;
-      args.k = args.a_row = places;
-      args.accumulate = row > 0 && gemm_.accumulates;
-      args.out = adds ? part : sums;
-      args.out_row = adds ? right.count : sum_row;
-      gemm_.run(args);
-      for (std::int64_t i = 0; adds && i < left.count; ++i)
-        for (std::int64_t j = 0; j < right.count; ++j) sums[i * sum_row + j] += part[i * right.count + j];
-    }
-    if (rows_ * shape_.window.out[2] > 0) return;
+    const std::int64_t width = shape_.window.out[2];
+    bool is_first = true;
+    for (std::int64_t row = 0; row < rows_; row += rows_at_once_)
+      for (std::int64_t x = 0; x < width; x += kPlaces) {  // once, unless a row alone is longer
+        const Places at{row, std::min(rows_at_once_, rows_ - row), x, std::min(kPlaces, width - x)};
+        const std::int64_t places = at.rows * at.width;
+        if (!poll.proceed(2 * places * (left.count + right.count))) return;
+        (columns_first_ ? &gather_columns : &gather_gradient)(*this, inputs, group, left, at, left_rows);
+        (columns_first_ ? &gather_gradient : &gather_columns)(*this, inputs, group, right, at, right_rows);
+        transpose(right_rows, right.count, places, right_columns, right.count);
+        const bool adds = !is_first && !gemm_.accumulates;
+        args.k = args.a_row = places;
+        args.accumulate = !is_first && gemm_.accumulates;
+        args.out = adds ? part : sums;
+        args.out_row = adds ? right.count : sum_row;
+        gemm_.run(args);
+        for (std::int64_t i = 0; adds && i < left.count; ++i)
+          for (std::int64_t j = 0; j < right.count; ++j) sums[i * sum_row + j] += part[i * right.count + j];
+        is_first = false;
+      }
+    if (!is_first) return;
     for (std::int64_t i = 0; i < left.count; ++i) std::fill_n(sums + i * sum_row, right.count, T{0});
   }
 
@@ -152,48 +157,51 @@ class WeightProductStep final : public SharedStep {
     }
   }
 
-  // Rows [first, count) of the gradient [out channels, places], at the places of some rows of the results.
+  // Rows of the gradient [out channels, places].
   static void gather_gradient(const WeightProductStep& step, std::byte* const* inputs, std::int64_t group, Block channels,
-                              Block rows, T* to) noexcept {
+                              Places at, T* to) noexcept {
     const Window& win = step.shape_.window;
     const std::int64_t in_image = win.out[0] * win.out[1], plane = win.out_count();
     const T* gradient = reinterpret_cast<const T*>(inputs[1]);
     for (std::int64_t i = 0; i < channels.count; ++i)
-      for (std::int64_t row = rows.first; row < rows.first + rows.count;) {
-        const std::int64_t image = row / in_image, last = std::min((image + 1) * in_image, rows.first + rows.count);
+      for (std::int64_t row = at.row; row < at.row + at.rows;) {
+        const std::int64_t image = row / in_image, last = std::min((image + 1) * in_image, at.row + at.rows);
         const std::int64_t channel = (image * step.shape_.groups + group) * step.shape_.out_channels + channels.first + i;
-        const std::int64_t count = (last - row) * win.out[2];
-        std::memcpy(to, gradient + channel * plane + row % in_image * win.out[2], static_cast<std::size_t>(count) * sizeof(T));
+        const std::int64_t count = (last - row) * at.width;  // rows of an image lie side by side
+        std::memcpy(to, gradient + channel * plane + row % in_image * win.out[2] + at.x,
+                    static_cast<std::size_t>(count) * sizeof(T));
         to += count;
         row = last;
       }
   }
 
-  // Rows [first, count) of the columns [in channels * taps, places]; 0 where a tap lies outside.
+  // Rows of the columns [in channels * taps, places]; 0 where a tap lies outside.
   static void gather_columns(const WeightProductStep& step, std::byte* const* inputs, std::int64_t group, Block columns,
-                             Block rows, T* to) noexcept {
+                             Places at, T* to) noexcept {
     const Window& win = step.shape_.window;
-    const std::int64_t taps = win.taps(), in_image = win.out[0] * win.out[1], width = win.out[2], step_x = win.stride[2];
+    const std::int64_t taps = win.taps(), in_image = win.out[0] * win.out[1], step_x = win.stride[2];
     const T* x = reinterpret_cast<const T*>(inputs[0]);
     for (std::int64_t i = columns.first; i < columns.first + columns.count; ++i) {
       const std::int64_t tap = i % taps, kx = tap % win.kernel[2], ky = tap / win.kernel[2] % win.kernel[1],
                          kz = tap / win.kernel[2] / win.kernel[1];
-      const auto [x_first, x_last] = win.valid(2, kx);
-      for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row, to += width) {
+      const auto [inside_first, inside_last] = win.valid(2, kx);
+      const std::int64_t first = std::clamp<std::int64_t>(inside_first - at.x, 0, at.width),
+                         last = std::clamp<std::int64_t>(inside_last - at.x, first, at.width);
+      for (std::int64_t row = at.row; row < at.row + at.rows; ++row, to += at.width) {
         const std::int64_t image = row / in_image, z = win.source(0, row % in_image / win.out[1], kz),
                            y = win.source(1, row % in_image % win.out[1], ky);
-        if (z < 0 || z >= win.in[0] || y < 0 || y >= win.in[1] || x_first == x_last) {
-          std::fill_n(to, width, T{0});
+        if (z < 0 || z >= win.in[0] || y < 0 || y >= win.in[1] || first == last) {
+          std::fill_n(to, at.width, T{0});
           continue;
         }
         const std::int64_t channel = (image * step.shape_.groups + group) * step.shape_.in_channels + i / taps;
-        const T* from = x + ((channel * win.in[0] + z) * win.in[1] + y) * win.in[2] + win.source(2, x_first, kx);
-        for (std::int64_t k = 0; k < x_first; ++k) to[k] = T{0};
-        if (step_x == 1 && width >= kLongRow)
-          std::copy_n(from, x_last - x_first, to + x_first);
+        const T* from = x + ((channel * win.in[0] + z) * win.in[1] + y) * win.in[2] + win.source(2, at.x + first, kx);
+        for (std::int64_t k = 0; k < first; ++k) to[k] = T{0};
+        if (step_x == 1 && at.width >= kLongRow)
+          std::copy_n(from, last - first, to + first);
         else  // a call would take longer than the loop
-          for (std::int64_t k = 0; k < x_last - x_first; ++k) to[x_first + k] = from[k * step_x];
-        for (std::int64_t k = x_last; k < width; ++k) to[k] = T{0};
+          for (std::int64_t k = 0; k < last - first; ++k) to[first + k] = from[k * step_x];
+        for (std::int64_t k = last; k < at.width; ++k) to[k] = T{0};
       }
     }
   }
@@ -238,7 +246,7 @@ class WeightSumStep final : public SharedStep {
                  step = static_cast<double>(win.stride[axis]);
       planes *= (static_cast<double>(win.out[axis]) + reach / step) * std::min(step, reach + 1);
     }
-    constexpr double kMost = 1 << 24;
+    constexpr double kMost = 1 << 20;
     return shape.in_channels == 1 && planes < kMost;
   }
 
