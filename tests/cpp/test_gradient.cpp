@@ -63,6 +63,13 @@ void test_jumps() {
   const Tensor zero = tensor_of({1}, {0});
   CHECK(gradient_at("Relu", {zero}) == std::vector<double>{0});
   CHECK(gradient_at("Abs", {zero}) == std::vector<double>{0});
+  // Attributes are Relu6's bounds, at which it is 0; operands are torch.clamp's, at which it is 1.
+  const Tensor steps = tensor_of({6}, {-1, 0, 2, 6, 7, INFINITY});
+  CHECK(gradient_at("Clip", {steps}, {{"min", 0.0}, {"max", 6.0}}) == (std::vector<double>{0, 0, 1, 0, 0, 0}));
+  CHECK(gradient_at("Clip", {steps, zero, tensor_of({1}, {6})}) == (std::vector<double>{0, 1, 1, 1, 0, 0}));
+  CHECK(gradient_at("Clip", {steps}, {{"min", 2.0}}) == (std::vector<double>{0, 0, 0, 1, 1, 1}));
+  CHECK(gradient_at("Clip", {steps}, {{"min", 3.0}, {"max", 1.0}}) == (std::vector<double>(6, 0)));
+  CHECK(gradient_at("Relu", {steps}) == (std::vector<double>{0, 0, 1, 1, 1, 1}));
   CHECK(gradient_at("Maximum", {zero, zero}) == std::vector<double>{0.5});
   CHECK(gradient_at("Minimum", {zero, zero}) == std::vector<double>{0.5});
   CHECK(gradient_at("ReduceMax", {tensor_of({4}, {1, 3, 3, 2})}) == (std::vector<double>{0, 0.5, 0.5, 0}));
@@ -131,8 +138,31 @@ void test_normalizations(std::mt19937_64& random) {
   }
   const Tensor x = random_tensor(random, {2, 4, 3}, -2, 2), scale = random_tensor(random, {4}), bias = random_tensor(random, {4});
   compare_recorded(random, "LayerNormalization", {x, random_tensor(random, {3}), random_tensor(random, {3})}, {}, 2);
+  for (const Dims& shape : {Dims{2, 4, 3}, Dims{3, 4}, Dims{2, 4, 1, 5}, Dims{1, 4, 2, 2, 2}}) {
+    const std::vector<Tensor> operands{random_tensor(random, shape, -2, 2), scale, bias, random_tensor(random, {4}),
+                                       random_tensor(random, {4})};
+    for (const int order : {1, 2})
+      compare_recorded(random, "BatchNormalization", operands, {{"training_mode", std::int64_t{1}}, {"epsilon", 0.1}}, order);
+    compare_recorded(random, "BatchNormalization", operands);
+  }
   compare_recorded(random, "GroupNormalization", {x, scale, bias}, {{"num_groups", std::int64_t{2}}});
   compare_recorded(random, "InstanceNormalization", {x, scale, bias});
+}
+
+void test_channels(std::mt19937_64& random) {
+  for (const Dims& shape : {Dims{2, 3, 4}, Dims{4, 3}, Dims{1, 3, 2, 5}, Dims{0, 3, 2}}) {
+    const Tensor x = random_tensor(random, shape, -2, 2), g = random_tensor(random, shape, -2, 2), a = random_tensor(random, {3}),
+                 b = random_tensor(random, {3}), p = random_tensor(random, {3});
+    if (shape[0] > 0) compare(random, "ChannelMoments", {x});
+    compare(random, "ChannelSums", {g, x, a});
+    compare(random, "ChannelAffine", {x, a});
+    compare(random, "ChannelAffine", {x, a, b});
+    compare(random, "ChannelAffine", {x, a, b, g, p});
+    compare(random, "ChannelAffine", {x, a, Tensor(), g, p});
+    compare(random, "Gate", {g, x}, {{"low", -0.5}, {"high", 1.0}});
+  }
+  // Its gradient includes that of its moments, so that it is compared as part of BatchNormalization.
+  compared.insert("ChannelNormalize");
 }
 
 void test_linear(std::mt19937_64& random) {
@@ -427,6 +457,7 @@ int main() {
   test_products(random);
   test_activations(random);
   test_normalizations(random);
+  test_channels(random);
   test_linear(random);
   test_convolutions(random);
   test_weights_of_convolutions(random);

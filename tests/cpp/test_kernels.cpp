@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "guarded.h"
+#include "kernels/channels.h"
 #include "kernels/table.h"
 
 using namespace walle;
@@ -104,6 +105,55 @@ void accumulation(const Table& fast, const Table& plain) {
   }
 }
 
+// Against float64 of the same numbers; without special values, of which sums are not numbers.
+void channels(const Table& fast) {
+  std::mt19937_64 random(35);
+  std::normal_distribution<float> normal(3.0f, 2.0f);
+  const ChannelKernels& kernels = *fast.channels[0];
+  for (const std::size_t count : kLengths) {
+    if (count == 0) continue;
+    const auto n = static_cast<std::int64_t>(count);
+    Guarded x(count), g(count), out(count);
+    for (std::size_t i = 0; i < count; ++i) x.data()[i] = normal(random), g.data()[i] = normal(random);
+    double mean = 0, squares = 0, sum = 0, product = 0, size = 0, found[2];
+    for (std::size_t i = 0; i < count; ++i) mean += double{x.data()[i]} / static_cast<double>(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      squares += (double{x.data()[i]} - mean) * (double{x.data()[i]} - mean);
+      sum += double{g.data()[i]};
+      product += double{g.data()[i]} * (double{x.data()[i]} - 2.5);
+      size += std::fabs(double{g.data()[i]} * (double{x.data()[i]} - 2.5));
+    }
+    const ChannelRows one{1, n, 0};
+    kernels.moments(x.data(), one, found);
+    CHECK(std::fabs(found[0] - mean) <= 1e-6 * std::fabs(mean) && std::fabs(found[1] - squares) <= 1e-6 * squares + 1e-9);
+    kernels.sums(g.data(), x.data(), 2.5, one, found);
+    CHECK(std::fabs(found[0] - sum) <= 1e-6 * std::fabs(sum) && std::fabs(found[1] - product) <= 1e-6 * size);
+    AffineArgs affine{x.data(), nullptr, 1.5, -0.25, 0, out.data(), n};
+    for (const bool both : {false, true}) {
+      if (both) affine.g = g.data(), affine.p = 0.75;
+      kernels.affine(affine);
+      for (std::size_t i = 0; i < count; ++i)
+        CHECK(close(out.data()[i], 1.5f * x.data()[i] - 0.25f + (both ? 0.75f * g.data()[i] : 0), kUlp, 4 * 8 * kUlp));
+    }
+    GateArgs gate{g.data(), x.data(), 2, 4, true, true, false, out.data(), n};
+    x.data()[0] = 2;
+    x.data()[count / 2] = NAN;
+    x.data()[count - 1] = INFINITY;
+    for (int form = 0; form < 8; ++form) {
+      gate.has_low = form % 2 == 0;
+      gate.has_high = form / 2 % 2 == 0;
+      gate.includes_bounds = form >= 4;
+      kernels.gate(gate);
+      for (std::size_t i = 0; i < count; ++i) {
+        const float at = x.data()[i];
+        const bool strict = (!gate.has_low || at > 2) && (!gate.has_high || at < 4);
+        const bool wide = !(gate.has_low && at < 2) && !(gate.has_high && at > 4);
+        CHECK(out.data()[i] == ((gate.includes_bounds ? wide : strict) ? g.data()[i] : 0));
+      }
+    }
+  }
+}
+
 void products(const Table& fast) {
   std::mt19937_64 random(5);
   const std::int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 13, 16, 17, 33, 97};
@@ -157,6 +207,7 @@ int main() {
     elementwise(kernels(set.name), plain);
     accumulation(kernels(set.name), plain);
     products(kernels(set.name));
+    channels(kernels(set.name));
     std::printf("%s checked\n", std::string(set.name).c_str());
   }
   CHECK_ERROR(kernels("sse9"), backend);

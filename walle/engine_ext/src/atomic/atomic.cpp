@@ -13,6 +13,10 @@ WALLE_ATOMIC(bilateral_filter)
 WALLE_ATOMIC(box_filter)
 WALLE_ATOMIC(canny_edges)
 WALLE_ATOMIC(cast)
+WALLE_ATOMIC(channel_affine)
+WALLE_ATOMIC(channel_moments)
+WALLE_ATOMIC(channel_normalize)
+WALLE_ATOMIC(channel_sums)
 WALLE_ATOMIC(cholesky)
 WALLE_ATOMIC(col2im)
 WALLE_ATOMIC(color_convert)
@@ -27,6 +31,7 @@ WALLE_ATOMIC(deform_columns)
 WALLE_ATOMIC(det)
 WALLE_ATOMIC(eigh)
 WALLE_ATOMIC(fourier_transform)
+WALLE_ATOMIC(gate)
 WALLE_ATOMIC(grid_sample)
 WALLE_ATOMIC(grid_sample_gradient)
 WALLE_ATOMIC(image_filter)
@@ -79,6 +84,10 @@ std::span<const Atomic> atomics() noexcept {
       {"BoxFilter", 1, 1, &infer_box_filter, &make_box_filter},
       {"CannyEdges", 2, 2, &infer_canny_edges, &make_canny_edges},
       {"Cast", 1, 1, &infer_cast, &make_cast},
+      {"ChannelAffine", 2, 5, &infer_channel_affine, &make_channel_affine},
+      {"ChannelMoments", 1, 1, &infer_channel_moments, &make_channel_moments},
+      {"ChannelNormalize", 4, 4, &infer_channel_normalize, &make_channel_normalize},
+      {"ChannelSums", 3, 3, &infer_channel_sums, &make_channel_sums},
       {"Cholesky", 1, 1, &infer_cholesky, &make_cholesky},
       {"Col2Im", 3, 3, &infer_col2im, &make_col2im},
       {"ColorConvert", 1, 1, &infer_color_convert, &make_color_convert},
@@ -93,6 +102,7 @@ std::span<const Atomic> atomics() noexcept {
       {"Det", 1, 1, &infer_det, &make_det},
       {"Eigh", 1, 1, &infer_eigh, &make_eigh},
       {"FourierTransform", 1, 1, &infer_fourier_transform, &make_fourier_transform},
+      {"Gate", 2, 2, &infer_gate, &make_gate},
       {"GridSample", 2, 2, &infer_grid_sample, &make_grid_sample},
       {"GridSampleGradient", 3, 3, &infer_grid_sample_gradient, &make_grid_sample_gradient},
       {"ImageFilter", 1, 1, &infer_image_filter, &make_image_filter},

@@ -4,8 +4,8 @@ namespace walle {
 
 const Fused* find_fused(std::string_view composite) {
   static constexpr std::pair<std::string_view, const Fused*> kAll[] = {
-      {"LayerNormalization", &kFusedLayerNorm}, {"LogSoftmax", &kFusedLogSoftmax}, {"PRelu", &kFusedPRelu},
-      {"RMSNormalization", &kFusedRmsNorm},     {"Softmax", &kFusedSoftmax},
+      {"Clip", &kFusedClip},   {"LayerNormalization", &kFusedLayerNorm}, {"LogSoftmax", &kFusedLogSoftmax},
+      {"PRelu", &kFusedPRelu}, {"RMSNormalization", &kFusedRmsNorm},     {"Softmax", &kFusedSoftmax},
   };
   for (const auto& [name, fused] : kAll)
     if (name == composite) return fused;

@@ -24,6 +24,9 @@ struct CompositeProblem {
 struct Fused {
   bool (*applies)(const CompositeProblem& problem);
   std::unique_ptr<HostStep> (*make)(const CompositeProblem& problem);
+  // Made of kernels that every instruction set has, and taken in programs that are differentiated only: elsewhere, other passes
+  // look for the parts.
+  bool for_gradients = false;
 };
 
 // Null if the composite has no fused step.
@@ -39,7 +42,11 @@ inline bool has_fused_kernels(const Table& table) noexcept { return table.softma
 std::optional<Map> find_map(std::string_view composite, const Attributes& attributes);
 bool is_map(std::string_view composite) noexcept;
 
-extern const Fused kFusedMap, kFusedPRelu;  // fused_maps.cpp
+// Return the bounds of a Clip of float32 or float64, low and high, where they are numbers that are known before running; infinite
+// where they are absent.
+std::optional<std::pair<double, double>> clip_bounds(std::span<const Operand> operands, const Attributes& attributes);
+
+extern const Fused kFusedClip, kFusedMap, kFusedPRelu;  // fused_maps.cpp
 // fused_rows.cpp. Softmax takes three operands where plan/fuse_softmax.cpp found them: scores, one number that scales them
 // (score_scale), and a mask that is added, over the last axis; each of the latter two may be absent.
 extern const Fused kFusedSoftmax, kFusedLogSoftmax, kFusedLayerNorm, kFusedRmsNorm;

@@ -59,7 +59,8 @@ void HostKernels::fuse(Program& program) const {
 bool HostKernels::can_run(const Program& program) const {
   return std::all_of(program.ops.begin(), program.ops.end(), [&](const ProgramOp& op) {
     if (op.is_raster()) return true;
-    if (find_fused(op.op->name) != nullptr && !has_fused_kernels(table_)) return false;
+    const Fused* fused = find_fused(op.op->name);
+    if (fused != nullptr && !fused->for_gradients && !has_fused_kernels(table_)) return false;
     return !takes_epilogue(op.op->name) ||
            EpilogueKernel::exists(op.epilogue, table_, program.values[static_cast<std::size_t>(op.output)].dtype);
   });

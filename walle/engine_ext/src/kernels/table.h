@@ -239,9 +239,10 @@ using FourierFn = void (*)(const FourierPass& pass) noexcept;
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
-struct ImageTable;  // kernels/image.h
-struct Bytes;       // kernels/bytes.h
-struct Bfloat16;    // kernels/bfloat16.h
+struct ChannelKernels;  // kernels/channels.h
+struct ImageTable;      // kernels/image.h
+struct Bytes;           // kernels/bytes.h
+struct Bfloat16;        // kernels/bfloat16.h
 
 // A null entry: no kernel for that element type.
 struct Table {
@@ -262,6 +263,7 @@ struct Table {
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
   const ImageTable* image = nullptr;
+  const ChannelKernels* channels[2] = {};  // float32 and float64
   const Bytes* bytes = nullptr;
   const Bfloat16* bfloat16 = nullptr;
   // float32 composites; null where only the decomposition computes them.

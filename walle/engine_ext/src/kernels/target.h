@@ -22,6 +22,7 @@
 
 #include "kernels/bfloat16.h"
 #include "kernels/bytes.h"
+#include "kernels/channels.h"
 #include "kernels/depthwise.h"
 #include "kernels/image.h"
 #include "kernels/table.h"

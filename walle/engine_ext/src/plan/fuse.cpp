@@ -157,6 +157,10 @@ class Fusion {
     if (epilogue.activated() || epilogue.residual == Residual::behind_activation) return false;
     const std::string_view name = op.op->name;
     if (name == "Relu") return add_bounds(epilogue, 0, kInfinity);
+    if (name == "Clip") {
+      const auto [low, high] = *clip_bounds(operands_of(op), op.attributes);
+      return operand == 0 && add_bounds(epilogue, static_cast<float>(low), static_cast<float>(high));
+    }
     if (name == "Maximum" || name == "Minimum") {
       const ProgramValue& bound = value(op.inputs[1 - operand]);
       if (!bound.is_constant() || element_count(bound.shape) != 1) return false;
@@ -171,6 +175,19 @@ class Fusion {
     const auto activation = elementwise_activation(name);
     if (activation) epilogue.activation = *activation;
     return activation.has_value();
+  }
+
+  std::vector<Operand> operands_of(const ProgramOp& op) const {
+    std::vector<Operand> operands;
+    for (const int input : op.inputs) {
+      if (input < 0) {
+        operands.push_back(Operand::none());
+        continue;
+      }
+      const ProgramValue& given = value(input);
+      operands.push_back({given.dtype, given.shape, given.constant.storage() != nullptr ? &given.constant : nullptr, false});
+    }
+    return operands;
   }
 
   // A slope that is one number is LeakyRelu's; else it must be one for each channel.

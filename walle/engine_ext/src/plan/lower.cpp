@@ -141,7 +141,10 @@ class Lowering final : public ProgramEmitter {
 
  private:
   // Whether a composite may stay one op, of a kernel of its own.
-  bool may_be_whole(const OpDef& op) const noexcept { return !differentiated_ || find_gradient(op.name) != nullptr; }
+  bool may_be_whole(const OpDef& op) const noexcept {
+    if (differentiated_) return find_gradient(op.name) != nullptr;
+    return op.fused() != nullptr && !op.fused()->for_gradients;
+  }
 
   // Emits bias, residual and activation as operators; fusion joins those again that the gradients leave alone.
   std::vector<Ref> emit_without_epilogue(const OpDef& op, const std::vector<Ref>& inputs, const Attributes& attributes) {

@@ -73,6 +73,8 @@ std::span<const Composite> composites() noexcept {
       "LessOrEqual", "MatMul", "Mul",  "ReduceMax", "ReduceSum", "Reshape", "Sub", "Tanh",   "Transpose",      "Where"};
   static constexpr std::string_view adam[] = {"Add", "Cast", "Div", "Greater", "Mul", "Power", "Sqrt", "Sub", "Where"};
   static constexpr std::string_view momentum[] = {"Add", "Cast", "Greater", "Mul", "Sub", "Where"};
+  static constexpr std::string_view batch_normal[] = {
+      "Add", "Cast", "ChannelMoments", "ChannelNormalize", "Mul", "Reshape", "Rsqrt", "Slice", "Sub"};
   static constexpr std::string_view normal[] = {"Add", "Cast", "Mul", "ReduceMean", "Reshape", "Rsqrt", "Square", "Sub"};
   static constexpr std::string_view lp_normal[] = {"Abs", "Cast", "Div", "Equal", "ReduceSum", "Sqrt", "Square", "Where"};
   static constexpr std::string_view lrn[] = {"Add", "Cast", "Div", "Mul", "Pad", "Power", "Slice", "Square"};
@@ -144,7 +146,7 @@ std::span<const Composite> composites() noexcept {
       {"AffineGrid", 2, 2, &decompose_affine_grid, affine_grid},
       {"Attention", 3, 7, &decompose_attention, attention},
       {"AveragePool", 1, 1, &decompose_average_pool, average_pool},
-      {"BatchNormalization", 5, 5, &decompose_batch_normalization, normal},
+      {"BatchNormalization", 5, 5, &decompose_batch_normalization, batch_normal},
       {"Binarizer", 1, 1, &decompose_binarizer, binarizer_parts},
       {"BitShift", 2, 2, &decompose_bit_shift, bit_shift_parts},
       {"CastLike", 2, 2, &decompose_cast_like, cast_like_parts},

@@ -3,6 +3,7 @@
 
 #include "geometry/composite/composite.h"
 #include "geometry/composite/expressions.h"
+#include "geometry/composite/formula.h"
 
 namespace walle {
 
@@ -101,22 +102,20 @@ WALLE_NORMALIZATION(batch_normalization) {
     const Ref scaled = emitter.one("Mul", {wide_x, by_channel(emitter, factor, rank)});
     return {cast(emitter, emitter.one("Add", {scaled, by_channel(emitter, rest, rank)}), dtype)};
   }
-  Dims axes = axes_from(2, rank);
-  axes.insert(axes.begin(), 0);
-  const Normal normal = normalised(emitter, wide_x, axes, epsilon);
-  const Ref scaled = emitter.one("Mul", {normal.value, by_channel(emitter, scale, rank)});
-  std::vector<Ref> results{cast(emitter, emitter.one("Add", {scaled, by_channel(emitter, bias, rank)}), dtype)};
+  const Ref moments = emitter.one("ChannelMoments", {wide_x});
+  std::vector<Ref> results{
+      cast(emitter, emitter.one("ChannelNormalize", {wide_x, moments, scale, bias}, {{"epsilon", epsilon}}), dtype)};
   if (outputs == 1) return results;
-  const Ref variance =
-      emitter.one("ReduceMean", {emitter.one("Square", {emitter.one("Sub", {wide_x, normal.mean})})}, over(axes));
-  const auto running = [&](Ref old, Ref now) {
-    const DType own = emitter.operand(old).dtype;
-    const Ref flat = emitter.one("Reshape", {now}, {{"shape", Dims{x.shape[1]}}, {"allowzero", std::int64_t{1}}});
-    const Ref kept = emitter.one("Mul", {cast(emitter, old, wide), emitter.number(momentum, wide)});
-    return cast(emitter, emitter.one("Add", {kept, emitter.one("Mul", {flat, emitter.number(1 - momentum, wide)})}), own);
+  const Formula f(emitter, wide);
+  const auto running = [&](std::size_t index, std::int64_t row) {
+    const DType own = emitter.operand(inputs[index]).dtype;
+    const Ref line = emitter.one("Slice", {moments}, {{"starts", Dims{row}}, {"ends", Dims{row + 1}}, {"axes", Dims{0}}});
+    const Ref now = f.times(reshape(emitter, line, {x.shape[1]}), 1 - momentum);
+    if (momentum == 0) return cast(emitter, now, own);
+    return cast(emitter, f.add(f.times(cast(emitter, inputs[index], wide), momentum), now), own);
   };
-  results.push_back(running(inputs[3], normal.mean));
-  results.push_back(running(inputs[4], variance));
+  results.push_back(running(3, 0));
+  results.push_back(running(4, 1));
   return results;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/generic/elementwise-inl.h"
 #include "kernels/generic/functions-inl.h"
 #include "kernels/generic/composite-inl.h"
+#include "kernels/generic/channels-inl.h"
 #include "kernels/generic/movement-inl.h"
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/depthwise-inl.h"

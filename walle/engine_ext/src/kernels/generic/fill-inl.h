@@ -65,6 +65,7 @@ void fill(Table& table) noexcept {
   table.gemm[0] = {&gemm, &gemm_scratch_bytes, true};
   table.gemm[1] = {&double_gemm, &double_gemm_scratch, true};
   table.axpy[0] = &axpy;
+  table.channels[0] = &kChannels;
 #define WALLE_MAP(op, ...) table.map[static_cast<std::size_t>(MapOp::op)] = &map<op##Map>;
 #include "kernels/kernels.inc"
 #undef WALLE_MAP

@@ -8,6 +8,7 @@ namespace walle::scalar {
 namespace {
 void fill_set(Table& table, ImageTable& image) noexcept {
   fill_kernels(table);
+  fill_channels(table);
   fill_complex(table);
   fill_fourier(table);
   fill_movement(table);

@@ -7,6 +7,7 @@
 namespace walle::scalar {
 
 void fill_kernels(Table& table) noexcept;
+void fill_channels(Table& table) noexcept;
 void fill_complex(Table& table) noexcept;
 void fill_fourier(Table& table) noexcept;
 void fill_movement(Table& table) noexcept;

@@ -47,6 +47,25 @@ Ref elu(const Wide& w, double alpha, double gamma) {
   return f.where(below, f.mul(w.g, f.plus(w.y, alpha * gamma)), f.times(w.g, gamma));
 }
 
+bool has_input(const GradientCall& call, std::size_t index) {
+  return index < call.inputs.size() && call.inputs[index] != kAbsent;
+}
+
+// Return the bounds of a Clip where they are numbers that are known before running.
+std::optional<Bounds> number_bounds(const GradientCall& call) {
+  Bounds bounds;
+  const auto find = [&](std::size_t index, const char* name, std::optional<double>& bound) {
+    if (has_input(call, index)) {
+      bound = number_of(call.emitter.operand(call.inputs[index]));
+      return bound.has_value();
+    }
+    if (call.attributes.has(name)) bound = call.attributes.get_float(name, 0);
+    return true;
+  };
+  if (!find(1, "min", bounds.low) || !find(2, "max", bounds.high)) return std::nullopt;
+  return bounds;
+}
+
 }  // namespace
 
 std::vector<Ref> of_elu(const GradientCall& call) {
@@ -78,8 +97,8 @@ std::vector<Ref> of_gelu(const GradientCall& call) {
 
 std::vector<Ref> of_hard_sigmoid(const GradientCall& call) {
   const Wide w(call);
-  const Ref between = w.f.binary("And", w.f.binary("Greater", w.y, w.f.number(0)), w.f.less(w.y, w.f.number(1)));
-  return of_first(call, w.f.where(between, w.f.times(w.g, call.attributes.get_float("alpha", 0.2))));
+  const Ref scaled = w.f.times(w.g, call.attributes.get_float("alpha", 0.2));
+  return of_first(call, gated(call.emitter, scaled, w.y, {.low = 0, .high = 1}));
 }
 
 // 0 up to -3, x / 3 + 1/2 up to 3, then 1.
@@ -124,9 +143,16 @@ std::vector<Ref> of_swish(const GradientCall& call) {
   return of_first(call, w.f.mul(w.g, swish_derivative(w, call.attributes.get_float("alpha", 1))));
 }
 
-// The gradient of x from the lower bound to the upper one, both included; a bound has it beyond itself.
+// The gradient of x between the bounds; a bound has it beyond itself. Bounds that are attributes are those of Relu6 and Hardtanh,
+// which PyTorch excludes; operands are torch.clamp's, which it includes.
 std::vector<Ref> of_clip(const GradientCall& call) {
   Emitter& emitter = call.emitter;
+  if (const auto bounds = number_bounds(call); bounds && !needs(call, 1) && !needs(call, 2)) {
+    std::vector<Ref> gradients = no_gradients(call);
+    const bool is_clamp = has_input(call, 1) || has_input(call, 2);
+    gradients[0] = gated(emitter, call.gradient, is_clamp ? call.inputs[0] : call.result, *bounds, is_clamp);
+    return gradients;
+  }
   const Formula f = formula_of(call);
   const auto bound = [&](std::size_t index, const char* name) {
     if (index < call.inputs.size() && call.inputs[index] != kAbsent) return call.inputs[index];

@@ -39,7 +39,8 @@ Ref power_derivative(const Formula& f, const GradientCall& call, Ref a, double n
   return f.times(f.binary("Power", a, f.number(n - 1)), n);
 }
 
-// Return the value of a constant operand of one element.
+}  // namespace
+
 std::optional<double> number_of(const Operand& operand) {
   if (operand.constant == nullptr || operand.constant->size() != 1) return std::nullopt;
   const Tensor& value = *operand.constant;
@@ -47,8 +48,6 @@ std::optional<double> number_of(const Operand& operand) {
   if (value.dtype() == DType::f64) return *value.data<double>();
   return std::nullopt;
 }
-
-}  // namespace
 
 Ref summed_to(Emitter& emitter, Ref gradient, const Dims& shape) {
   const Dims from = emitter.operand(gradient).shape;

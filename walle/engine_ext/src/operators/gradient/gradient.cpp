@@ -17,6 +17,7 @@ WALLE_RULE(erf); WALLE_RULE(exp); WALLE_RULE(exp2); WALLE_RULE(expm1); WALLE_RUL
 WALLE_RULE(grid_sample); WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish); WALLE_RULE(hypot); WALLE_RULE(indexed_gather);
 WALLE_RULE(indexed_scatter); WALLE_RULE(layer_normalization); WALLE_RULE(leaky_relu); WALLE_RULE(linear); WALLE_RULE(log);
 WALLE_RULE(log10); WALLE_RULE(log1p); WALLE_RULE(log2); WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa);
+WALLE_RULE(channel_affine); WALLE_RULE(channel_moments); WALLE_RULE(channel_normalize); WALLE_RULE(channel_sums); WALLE_RULE(gate);
 WALLE_RULE(matmul); WALLE_RULE(maximum); WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg);
 WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu);
 WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2);
@@ -66,6 +67,10 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Cast", by_rule, &of_cast, {}},
     {"Cbrt", by_rule, &of_cbrt, {}},
     {"Ceil", flat, nullptr, {}},
+    {"ChannelAffine", by_rule, &of_channel_affine, {}},
+    {"ChannelMoments", by_rule, &of_channel_moments, {}},
+    {"ChannelNormalize", by_rule, &of_channel_normalize, {}},
+    {"ChannelSums", by_rule, &of_channel_sums, {}},
     {"Cholesky", by_rule, &of_cholesky, {}},
     {"CircleSpans", flat, nullptr, {}},
     {"Clip", by_rule, &of_clip, {}},
@@ -106,6 +111,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"FloorMod", by_rule, &of_remainder, {}},
     {"Fmod", by_rule, &of_remainder, {}},
     {"FourierTransform", by_rule, &of_fourier_transform, {}},
+    {"Gate", by_rule, &of_gate, {}},
     {"Gcd", flat, nullptr, {}},
     {"Gelu", by_rule, &of_gelu, {}},
     {"Greater", flat, nullptr, {}},

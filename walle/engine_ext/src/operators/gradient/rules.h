@@ -1,5 +1,7 @@
 // Parts that the gradient rules share. There is one file for each family of operators; gradient.cpp lists the rules.
 #pragma once
+#include <optional>
+
 #include "geometry/composite/expressions.h"
 #include "geometry/composite/formula.h"
 #include "operators/gradient/gradient.h"
@@ -50,6 +52,15 @@ inline Ref sliced(Emitter& emitter, Ref x, std::size_t axis, std::int64_t begin,
   return emitter.one("Slice", {x},
                      {{"starts", Dims{begin}}, {"ends", Dims{end}}, {"axes", Dims{static_cast<std::int64_t>(axis)}}});
 }
+
+// Return the value of a constant operand of one element of float32 or float64.
+std::optional<double> number_of(const Operand& operand);
+
+struct Bounds {
+  std::optional<double> low, high;
+};
+// Return g where low < x < high, else 0; where the bounds are included, low <= x <= high. An absent bound holds.
+Ref gated(Emitter& emitter, Ref g, Ref x, const Bounds& bounds, bool includes_bounds = false);
 
 // Throw Error (unsupported) for what a rule cannot differentiate.
 [[noreturn]] inline void refuse(const std::string& what) { throw Error(ErrorKind::unsupported, what + " has no gradient rule"); }

@@ -28,7 +28,7 @@ Ref one_less_square(const Formula& f, Ref x) { return f.sub(f.number(1), square(
 WALLE_UNARY_RULE(neg, negative(f, g))
 WALLE_UNARY_RULE(abs, f.mul(g, f.unary("Sign", x)))
 WALLE_UNARY_RULE(square, f.mul(g, f.add(x, x)))
-WALLE_UNARY_RULE(relu, f.unless(f.binary("LessOrEqual", y, f.number(0)), g))
+WALLE_UNARY_RULE(relu, gated(call.emitter, g, y, {.low = 0, .high = {}}))
 WALLE_UNARY_RULE(exp, f.mul(g, y))
 WALLE_UNARY_RULE(expm1, f.mul(g, f.plus(y, 1)))
 WALLE_UNARY_RULE(log, f.div(g, x))

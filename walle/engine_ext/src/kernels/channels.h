@@ -1,0 +1,45 @@
+// Kernels of operators by channel (atomic/channels.cpp) and of gates (atomic/gate.cpp). Pointers are to float32 or float64
+// elements, which follow each other; numbers are given as float64 and rounded to the elements' type.
+#pragma once
+#include <cstdint>
+
+namespace walle {
+
+// out[i] = a * x[i] + b + p * g[i]; without the last term where g is null. out may be x or g.
+struct AffineArgs {
+  const void* x = nullptr;
+  const void* g = nullptr;
+  double a = 0, b = 0, p = 0;
+  void* out = nullptr;
+  std::int64_t count = 0;
+};
+
+// out[i] = g[i] where low < x[i] < high, else 0, also where x[i] is NaN. Where bounds are included, 0 where x[i] < low or
+// x[i] > high, else g[i]. out may be g or x.
+struct GateArgs {
+  const void* g = nullptr;
+  const void* x = nullptr;
+  double low = 0, high = 0;
+  bool has_low = true, has_high = true;  // a bound that is absent holds
+  bool includes_bounds = false;
+  void* out = nullptr;
+  std::int64_t count = 0;
+};
+
+// Rows of `count` elements, whose first elements are `step` apart. Sums of one call are accumulated in float32 where the elements
+// are float32: a call has at most kChannelBlock elements.
+struct ChannelRows {
+  std::int64_t rows = 1, count = 0, step = 0;
+};
+inline constexpr std::int64_t kChannelBlock = 4096;
+
+struct ChannelKernels {
+  // out[0] = mean of all elements, out[1] = sum of (in[i] - mean)^2; rows and count >= 1.
+  void (*moments)(const void* in, const ChannelRows& rows, double* out) noexcept;
+  // out[0] = sum of g[i], out[1] = sum of g[i] * (x[i] - centre).
+  void (*sums)(const void* g, const void* x, double centre, const ChannelRows& rows, double* out) noexcept;
+  void (*affine)(const AffineArgs& args) noexcept;
+  void (*gate)(const GateArgs& args) noexcept;
+};
+
+}  // namespace walle
