@@ -176,6 +176,9 @@ def test_every_program_has_a_test() -> None:
         "with features in a cloud",
         "with a task in task",
         "with a device that has live/look",
+        "in an empty folder",
+        "after the first",
+        "of a function",
     }
     assert {block.remark for block in BLOCKS if block.kind == "program"} == tested
 
@@ -247,6 +250,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "task").mkdir()
     (tmp_path / "task/main.py").write_text("def execute(x):\n    return x + 1\n")
     return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_programs_of_the_page_on_training_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    for what in ("in an empty folder", "after the first", "of a function"):
+        exec(compile(program(what).text, what, "exec"), {"__name__": "example"})
+    trained, tuned, gradient = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"loss 0\.0\d, (9[7-9]|100)% right", trained)
+    assert (tuned, gradient) == ("[1 0 1]", "[0.7615942 0.7615942 0.7615942]")
 
 
 @pytest.mark.asyncio
