@@ -5,6 +5,7 @@
 #include "atomic/epilogue_kernel.h"
 #include "atomic/raster_step.h"
 #include "graph/index.h"
+#include "host/elementwise_groups.h"
 #include "host/host_device.h"
 #include "host/work.h"
 #include "operators/step.h"
@@ -65,6 +66,8 @@ bool HostKernels::can_run(const Program& program) const {
            EpilogueKernel::exists(op.epilogue, table_, program.values[static_cast<std::size_t>(op.output)].dtype);
   });
 }
+
+void HostKernels::join(Program& program) const { join_elementwise(program, table_); }
 
 std::vector<double> HostKernels::predict_rasters(const Program& program) const {
   const Rates rates = program_rates(program, table_);

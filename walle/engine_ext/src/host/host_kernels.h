@@ -20,6 +20,7 @@ class HostKernels final : public KernelSet {
   // Convolutions of float32 by constant weights may use packed channel layouts, and the operators after them do where they can;
   // rasters change layouts. apply.cpp
   void apply(Program& program, const PrimitiveSelection& selection, PackedWeights& weights) const override;
+  void join(Program& program) const override;
   std::vector<double> predict_rasters(const Program& program) const override;
   std::shared_ptr<const Step> make_step(const ProgramOp& op, std::span<const Layout> inputs,
                                         const TensorType& result) const override;

@@ -43,6 +43,8 @@ class KernelSet {
   virtual std::unique_ptr<const PrimitiveSelection> select(const Program& program, const Forced& forced) const = 0;
   // Rewrites the program as a selection of this set says: packs weights, adds changes of layout, makes the chosen steps.
   virtual void apply(Program& program, const PrimitiveSelection& selection, PackedWeights& weights) const = 0;
+  // Joins ops of an applied program that one step computes. The program is that of a training step.
+  virtual void join(Program& program) const {}
   // Return the predicted cost of each op to which search gave none, in microseconds: rasters, after merging. 0 for others.
   virtual std::vector<double> predict_rasters(const Program& program) const = 0;
   // Return the step of an op that apply() gave none. Constants and results are row-major. Throws Error (unsupported) where the

@@ -348,6 +348,7 @@ Program lower(const Graph& graph, std::span<const TensorType> types, std::span<c
   Program program;
   const bool differentiated = std::any_of(graph.nodes.begin(), graph.nodes.end(),
                                           [](const Node& node) { return node.op->as<Differentiation>() != nullptr; });
+  program.differentiated = differentiated;
   Lowering lowering(program, kernels, differentiated);
   std::vector<Emitter::Ref> refs(graph.values.size(), Emitter::kAbsent);
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) {

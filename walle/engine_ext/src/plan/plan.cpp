@@ -78,6 +78,11 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   plan->search_ms = since(searching);
   kernels.apply(program, *chosen.selection, *graph.packed);
   if (merging) merge(program);
+  if (program.differentiated) {
+    advance(program);  // operators come near those that they may be joined with
+    kernels.join(program);
+    advance(program);
+  }
   for (const ProgramOp& op : program.ops) {
     try {
       for (const int input : op.inputs)

@@ -52,9 +52,10 @@ struct ProgramOp {
 
 struct Program {
   std::vector<ProgramValue> values;
-  std::vector<ProgramOp> ops;  // sorted in the order of running
-  std::vector<int> outputs;    // value numbers
-  int rasters_made = 0;        // rasters before merging
+  std::vector<ProgramOp> ops;   // sorted in the order of running
+  std::vector<int> outputs;     // value numbers
+  int rasters_made = 0;         // rasters before merging
+  bool differentiated = false;  // gradients are computed: a training step
 };
 
 // Thrown where shapes or movements depend on the values of these inputs of the graph: lower again with those given.
@@ -90,6 +91,9 @@ void fuse_chains(Program& program, const KernelSet& kernels);
 void fuse_gates(Program& program);
 // Moves bias, residual, bounds and activations into the epilogue of the convolution or matrix product before them.
 void fuse(Program& program);
+// Moves operators, such as the updates of parameters, to the earliest place at which their operands exist, where that takes no
+// more memory.
+void advance(Program& program);
 // Return, where the raster is a rename of a stretch of its source's memory, the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
 
