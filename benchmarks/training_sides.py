@@ -182,9 +182,7 @@ class WalleSide:
     """walle.nn: one plan a step."""
 
     def __init__(self, name: str) -> None:
-        import walle.nn as nn
-        import walle.np as np
-        import walle.optim as optim
+        from walle import nn, np, optim
 
         nn.manual_seed(0)
         model = networks(nn, nn.functional, np.concatenate)[name]()
@@ -202,7 +200,7 @@ class TorchSide:
     """PyTorch, eagerly; images in its channels-last format where that is the faster one."""
 
     def __init__(self, name: str) -> None:
-        import numpy
+        import numpy as np
         import torch
 
         torch.set_num_threads(1)
@@ -212,7 +210,7 @@ class TorchSide:
         self.loss = getattr(torch.nn.functional, loss_name(name))
         types = {"f": "float32", "q": "int64"}
         self.arrays = [
-            torch.from_numpy(numpy.frombuffer(numbers, types[numbers.typecode]).reshape(shape).copy())
+            torch.from_numpy(np.frombuffer(numbers, types[numbers.typecode]).reshape(shape).copy())
             for numbers, shape in arrays(name)
         ]
         if self.arrays[0].ndim == 4:

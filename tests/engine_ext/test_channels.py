@@ -92,7 +92,7 @@ def test_results_are_equal_to_the_bit_with_any_number_of_threads(backend: str) -
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gate_passes_what_lies_between_its_bounds(dtype: str) -> None:
+def test_gate_passes_what_is_between_its_bounds(dtype: str) -> None:
     x = numpy.array([-1, 0, 1, 6, 7, numpy.inf, -numpy.inf, numpy.nan] * 9, dtype)
     g = numpy.arange(1, x.size + 1).astype(dtype)
     expected = numpy.where((x > 0) & (x < 6), g, 0)

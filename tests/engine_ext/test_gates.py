@@ -1,5 +1,7 @@
 """Clip and Relu in models that are differentiated: one step each, and one for the gradient."""
 
+from typing import Any
+
 import numpy
 import pytest
 
@@ -22,7 +24,8 @@ def test_clip_and_its_gradient_are_one_step_each(backend: str, dtype: str) -> No
     weight = RNG.normal(size=x.shape).astype(dtype)
     graph = GraphBuilder("clip")
     given = graph.input("x", x.shape, dtype)
-    for name, bounds in {"relu6": {"min": 0.0, "max": 6.0}, "above": {"min": 0.0}, "below": {"max": 6.0}}.items():
+    cases: dict[str, dict[str, Any]] = {"relu6": {"min": 0.0, "max": 6.0}, "above": {"min": 0.0}, "below": {"max": 6.0}}
+    for name, bounds in cases.items():
         y = graph.op("Clip", [given], **bounds)
         graph.output(name, y)
         total = graph.op("ReduceSum", [graph.op("Mul", [y, graph.constant(f"w_{name}", weight)])], keepdims=0)

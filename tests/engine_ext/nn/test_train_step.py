@@ -132,7 +132,7 @@ def test_wrong_uses_are_errors_that_say_what_to_do() -> None:
         nn.TrainStep(Line().requires_grad_(False), F.mse_loss, optim.SGD(lr=0.1))(np.ones((2, 3)), np.zeros((2, 3)))
 
 
-def test_a_frozen_weight_that_is_loaded_anew_reaches_the_next_step() -> None:
+def test_a_frozen_weight_that_is_loaded_again_reaches_the_next_step() -> None:
     line = Line()
     line.fc.weight.requires_grad = False
     step = nn.TrainStep(line, F.mse_loss, optim.SGD(lr=0.0))
@@ -189,7 +189,7 @@ def test_the_last_layer_of_a_file_is_tuned_and_the_rest_stays(data: tuple[Any, A
         nn.from_onnx(path, trainable=["head"])
 
 
-def test_a_training_goes_on_from_its_checkpoint(data: tuple[Any, Any], tmp_path: Path) -> None:
+def test_a_training_continues_from_its_checkpoint(data: tuple[Any, Any], tmp_path: Path) -> None:
     step, path = made(seed=2), tmp_path / "training.walle"
     for _ in range(2):
         step(*data)

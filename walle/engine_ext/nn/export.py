@@ -56,7 +56,7 @@ def _traced(model: Module, arrays: list[Any]) -> Trace:
             listed = list(results) if isinstance(results, tuple | list) else [results]
             for place, one in enumerate(listed):
                 if not isinstance(one, Traced):
-                    raise ModelError(f"output {place} of {type(model).__name__} is no array that depends on its inputs")
+                    raise ModelError(f"output {place} of {type(model).__name__} does not depend on its inputs")
                 trace.output("output" if len(listed) == 1 else f"output {place}", one)
     finally:
         for module, mode in modes:

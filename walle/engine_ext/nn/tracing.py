@@ -120,7 +120,7 @@ class Trace:
         self.constants: list[tuple[str, Any]] = []
         self.nodes: list[tuple[str, str, list[int], dict[str, Any], int]] = []
         self.outputs: list[tuple[str, int]] = []
-        self.output_types: list[tuple[str, int]] = []  # their dtypes and numbers of dimensions
+        self.output_types: list[tuple[str, int]] = []  # dtypes and numbers of dimensions of the outputs
         self.values: list[tuple[str, int]] = []  # by number: "input", "constant" or "result", and its place among them
         self.buffers: dict[str, Traced] = {}  # by path: what the run assigned to a module's buffer
         self.path = ""
@@ -152,7 +152,7 @@ class Trace:
         return Traced(self, self._add("input", len(self.inputs) - 1), array)
 
     def constant(self, array: Any) -> int:
-        """Return the number of an array that is no input: the graph has it as it is now."""
+        """Return the number of an array that is not an input: the graph has it as it is now."""
         found = self._constants.get(id(array))
         if found is not None:
             return found[1]
@@ -229,7 +229,7 @@ class Trace:
 
     @property
     def is_random(self) -> bool:
-        """Whether the graph has the input "random state"."""
+        """Return whether the graph has the input "random state"."""
         return self._random is not None
 
     # Results.

@@ -43,8 +43,8 @@ class Col2ImStep final : public HostStep {
       : window_(window),
         planes_(request.result.shape[0] * request.result.shape[1]),
         item_(static_cast<std::int64_t>(item_size(request.result.dtype))),
-        add_(request.table.binary[static_cast<std::size_t>(BinaryOp::Add)]
-                                 [static_cast<std::size_t>(compute_index(request.result.dtype))]),
+        add_(request.table
+                 .binary[static_cast<std::size_t>(BinaryOp::Add)][static_cast<std::size_t>(compute_index(request.result.dtype))]),
         add_apart_(request.result.dtype == DType::f32   ? &add_apart<float>
                    : request.result.dtype == DType::f64 ? &add_apart<double>
                                                         : nullptr) {}

@@ -23,7 +23,7 @@ struct GroupStage {
   };
   std::variant<UnaryFn, BinaryFn, SelectFn, BoundMap> kernel;
   std::vector<int> operands;  // operands of the group first, then stages in order
-  DType dtype;                // of its result
+  DType dtype;                // type of its result
 };
 
 inline constexpr std::size_t kMostGroupOperands = 12, kMostGroupStages = 32;

@@ -67,7 +67,8 @@ std::vector<int> reads(const Node& node);
 // are not known before it has run.
 bool needs_module(const Graph& graph) noexcept;
 
-// Throws Error (model) where a node has too few or too many inputs, or no output. Inputs that are left out at the end are dropped.
+// Throws Error (model) where a node has too few or too many inputs, or no output. Inputs that are left out at the end are
+// dropped.
 void check(Node& node);
 
 // Check that every value has one producer and sort the nodes topologically (step 1 of a session, §4.2). Throws Error (model) for

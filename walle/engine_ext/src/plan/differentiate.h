@@ -19,7 +19,7 @@ class ProgramEmitter : public Emitter {
 
 // Return the gradient of `y` by each of `xs`, in its shape and type. Where y has several elements, it is that of their sum.
 // `names` are the xs' for messages. Throws Error (unsupported) that names the node of an operator without a rule, or an x that
-// no gradient reaches; Error (dtype) where y is no float.
+// no gradient reaches; Error (dtype) where y is not a float.
 std::vector<Emitter::Ref> differentiate(ProgramEmitter& emitter, Emitter::Ref y, std::span<const Emitter::Ref> xs,
                                         std::span<const std::string> names);
 

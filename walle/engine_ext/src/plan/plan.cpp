@@ -78,7 +78,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   plan->search_ms = since(searching);
   kernels.apply(program, *chosen.selection, *graph.packed);
   if (merging) merge(program);
-  if (program.differentiated) {
+  if (merging && program.differentiated) {
     advance(program);  // operators come near those that they may be joined with
     kernels.join(program);
     advance(program);

@@ -148,7 +148,10 @@ std::vector<Tensor> Session::run(std::span<const Tensor> inputs, std::vector<dou
 std::string Session::find_nonfinite(std::span<const Tensor> inputs) {
   check(inputs);
   const WorkspacePool::Run active(workspaces_, {});
-  return walle::find_nonfinite(*planned_, *plan_for(inputs), inputs, active.workspace());
+  const auto joined = plan_for(inputs);
+  // Unmerged, so that each operator is a step of its own.
+  const auto plan = make_plan(*planned_, joined->inputs, joined->given, target_, false);
+  return walle::find_nonfinite(*planned_, *plan, inputs, active.workspace());
 }
 
 std::shared_ptr<const Plan> Session::plan() const { return plans_.last(); }
