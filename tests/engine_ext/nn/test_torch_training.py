@@ -87,3 +87,39 @@ def test_step_updates_as_the_rule_does_on_arrays(make: Any) -> None:
     expected, _ = rule.update(before, gradient, rule.states(before), np.array(rule.lr, dtype="float64"), np.array(1))
     step(x, y)
     numpy.testing.assert_allclose(numpy.asarray(layer.weight.data), numpy.asarray(expected), rtol=1e-6, atol=1e-7)
+
+
+def test_class_out_of_range_stops_the_step_and_changes_nothing() -> None:
+    layer = nn.Linear(2, 3)
+    before = layer.state_dict()
+    step = nn.TrainStep(layer, nn.functional.cross_entropy, optim.SGD(lr=0.1, momentum=0.9))
+    with pytest.raises(ShapeError, match="index is out of range"):
+        step(np.ones((2, 2)), np.array([0, 3]))
+    assert all(np.array_equal(array, before[name]) for name, array in layer.state_dict().items())
+    step(np.ones((2, 2)), np.array([0, -100]))  # an ignored class is not out of range
+    assert not np.array_equal(layer.weight.data, before["weight"])
+
+
+def test_schedule_changes_the_rate_of_a_planned_step() -> None:
+    layer, optimizer = nn.Linear(1, 1, bias=False), optim.SGD(lr=0.5)
+    schedule = optim.StepLR(optimizer, 1, 0.1)
+    step = nn.TrainStep(layer, lambda y, t: (y * t).sum(), optimizer)
+    moves = []
+    for _ in range(3):
+        before = layer.weight.data.item()
+        step(np.ones((1, 1)), np.ones((1, 1)))
+        moves.append(before - layer.weight.data.item())
+        schedule.step()
+    assert moves == pytest.approx([0.5, 0.05, 0.005], rel=1e-4)
+
+
+def test_tied_weights_are_trained_as_one() -> None:
+    nn.manual_seed(0)
+    embedding, output = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+    output.weight = embedding.weight
+    model = nn.Sequential(embedding, output)
+    step = nn.TrainStep(model, nn.functional.cross_entropy, optim.Adam(lr=0.05))
+    losses = [float(step(np.arange(4), np.arange(1, 5))) for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert output.weight is embedding.weight
+    assert np.array_equal(model.state_dict()["0.weight"], model.state_dict()["1.weight"])
