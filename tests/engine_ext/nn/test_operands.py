@@ -82,7 +82,7 @@ def test_gradient_reaches_the_parameter(name: str) -> None:
 def test_what_would_lose_a_gradient_is_refused(function: Callable[[Any], Any]) -> None:
     with pytest.raises(UnsupportedError, match=r"np\.stack"):
         gradient_of(function)
-    assert Applied(function)(np.zeros(3)).shape == (3,)  # parameter stands for its array
+    assert Applied(function)(np.zeros(3)).shape == (3,)  # no trace: computed at once
 
 
 def test_array_and_parameter_are_computed_at_once_outside_of_a_trace() -> None:
