@@ -378,6 +378,18 @@ void test_grids(std::mt19937_64& random) {
                 attributes);
         compare(random, "GridSample", {random_tensor(random, {1, 2, 4}), random_tensor(random, {1, 3, 1}, -3, 3)}, attributes);
       }
+  const Tensor boxes = tensor_of({3, 4}, {0.3, 0.2, 3.4, 4.1, -2, 1.3, 2.2, 6, 1.1, 1.2, 1.4, 1.3}),
+               images = whole_tensor({3}, {1, 0, 1});
+  for (const char* mode : {"avg", "max"})
+    for (const char* coordinates : {"half_pixel", "output_half_pixel"})
+      for (const std::int64_t ratio : {0, 2})
+        compare(random, "RoiAlign", {random_tensor(random, {2, 2, 5, 4}), boxes, images},
+                {{"mode", std::string(mode)},
+                 {"coordinate_transformation_mode", std::string(coordinates)},
+                 {"sampling_ratio", ratio},
+                 {"output_height", std::int64_t{2}},
+                 {"output_width", std::int64_t{3}}},
+                {true, false, false});
   compare(random, "GridSample", {random_tensor(random, {1, 1, 2, 3, 2}), random_tensor(random, {1, 2, 2, 1, 3}, -1, 1)});
 }
 

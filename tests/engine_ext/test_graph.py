@@ -121,6 +121,7 @@ OTHER_OPERANDS = {
     "RecurrentSteps",
     "Resample",
     "RoiAlign",
+    "RoiAlignGradient",
 }
 
 _RANDOM = numpy.random.default_rng(4)

@@ -65,6 +65,7 @@ WALLE_ATOMIC(recurrent_steps)
 WALLE_ATOMIC(remap)
 WALLE_ATOMIC(resample)
 WALLE_ATOMIC(roi_align)
+WALLE_ATOMIC(roi_align_gradient)
 WALLE_ATOMIC(search_sorted)
 WALLE_ATOMIC(separable_filter)
 WALLE_ATOMIC(solve)
@@ -136,6 +137,7 @@ std::span<const Atomic> atomics() noexcept {
       {"Remap", 2, 4, &infer_remap, &make_remap},
       {"Resample", 3, 3, &infer_resample, &make_resample},
       {"RoiAlign", 3, 3, &infer_roi_align, &make_roi_align},
+      {"RoiAlignGradient", 4, 4, &infer_roi_align_gradient, &make_roi_align_gradient},
       {"SearchSorted", 2, 2, &infer_search_sorted, &make_search_sorted},
       {"SeparableFilter", 1, 1, &infer_separable_filter, &make_separable_filter},
       {"Solve", 2, 2, &infer_solve, &make_solve},

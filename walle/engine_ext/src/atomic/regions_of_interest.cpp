@@ -1,8 +1,10 @@
-// RoiAlign and MaxRoiPool: boxes of an image joined to a fixed number of bins.
+// RoiAlign with its gradient, and MaxRoiPool: boxes of an image joined to a fixed number of bins.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "atomic/conversion.h"
+#include "atomic/roi_samples.h"
 #include "core/stop.h"
 #include "core/truncate.h"
 
@@ -10,105 +12,124 @@ namespace walle {
 
 namespace {
 
-// Of one bin. A box far larger than its image would sample nothing but zeros, for hours.
-constexpr std::int64_t kMaxSamples = std::int64_t{1} << 20;
+// Where the boxes and their images lie.
+template <class T>
+RoiSamples<T> roi_samples(const RoiBins& bins, const Attributes& attributes) {
+  return {bins, attributes.get_int("sampling_ratio", 0),
+          attributes.get_string("coordinate_transformation_mode", "half_pixel") == "half_pixel"};
+}
+auto image_indices(const std::byte* indices, bool wide) {
+  return [=](std::int64_t r) {
+    return wide ? reinterpret_cast<const std::int64_t*>(indices)[r]
+                : std::int64_t{reinterpret_cast<const std::int32_t*>(indices)[r]};
+  };
+}
 
-struct Bins {
-  std::int64_t channels, height, width, batch, rows, columns, rois;
-  double scale;
-};
-
+// The average of a bin's samples; or (mode max, as ONNX has it) the greatest of their weighted pixels.
 template <class T>
 class RoiAlignStep final : public HostStep {
  public:
-  RoiAlignStep(const StepRequest& request, const Bins& bins)
-      : bins_(bins),
-        ratio_(request.attributes.get_int("sampling_ratio", 0)),
+  RoiAlignStep(const StepRequest& request, const RoiBins& bins)
+      : samples_(roi_samples<T>(bins, request.attributes)),
         greatest_(request.attributes.get_string("mode", "avg") == "max"),
-        half_(request.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "half_pixel"),
         wide_(request.inputs[2].dtype == DType::i64) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const T* x = reinterpret_cast<const T*>(inputs[0]);
-    const T* roi = reinterpret_cast<const T*>(inputs[1]);
     T* out = reinterpret_cast<T*>(output);
-    StopPoll poll;
-    for (std::int64_t r = 0; r < bins_.rois; ++r, roi += 4) {
-      const std::int64_t image =
-          wide_ ? reinterpret_cast<const std::int64_t*>(inputs[2])[r] : reinterpret_cast<const std::int32_t*>(inputs[2])[r];
-      if (image < 0 || image >= bins_.batch) return fail("a batch index is out of range");
-      const T scale = static_cast<T>(bins_.scale), shift = half_ ? T(0.5) : T{0};
-      const T left = roi[0] * scale - shift, top = roi[1] * scale - shift;
-      T width = roi[2] * scale - shift - left, height = roi[3] * scale - shift - top;
-      if (!(std::fabs(left) < T(1e9) && std::fabs(top) < T(1e9) && std::fabs(width) < T(1e6) && std::fabs(height) < T(1e6)))
-        return fail("a box lies nowhere");
-      if (!half_) {
-        width = std::max(width, T{1});
-        height = std::max(height, T{1});
-      }
-      const T bin_height = height / static_cast<T>(bins_.rows), bin_width = width / static_cast<T>(bins_.columns);
-      const std::int64_t samples_y = ratio_ > 0 ? ratio_ : static_cast<std::int64_t>(std::ceil(bin_height));
-      const std::int64_t samples_x = ratio_ > 0 ? ratio_ : static_cast<std::int64_t>(std::ceil(bin_width));
-      if (samples_y * samples_x > kMaxSamples) return fail("a box has too many samples");
-      for (std::int64_t c = 0; c < bins_.channels; ++c) {
-        if (!poll.proceed(8 * bins_.rows * bins_.columns * samples_y * samples_x)) return;
-        const T* plane = x + (image * bins_.channels + c) * bins_.height * bins_.width;
-        for (std::int64_t row = 0; row < bins_.rows; ++row)
-          for (std::int64_t column = 0; column < bins_.columns; ++column)
-            *out++ = bin(plane, top + static_cast<T>(row) * bin_height, left + static_cast<T>(column) * bin_width, bin_height,
-                         bin_width, samples_y, samples_x);
-      }
-    }
+    const RoiBins& bins = samples_.bins();
+    const char* fault = samples_.walk(reinterpret_cast<const T*>(inputs[1]), image_indices(inputs[2], wide_),
+                                      [&](std::int64_t, std::int64_t channel, const RoiBox<T>& box) {
+                                        const T* plane = x + (box.image * bins.channels + channel) * bins.height * bins.width;
+                                        for (std::int64_t row = 0; row < bins.rows; ++row)
+                                          for (std::int64_t column = 0; column < bins.columns; ++column)
+                                            *out++ = joined(plane, box, row, column);
+                                      });
+    if (fault != nullptr) fail(fault);
   }
 
  private:
-  T bin(const T* plane, T top, T left, T height, T width, std::int64_t samples_y, std::int64_t samples_x) const noexcept {
+  T joined(const T* plane, const RoiBox<T>& box, std::int64_t row, std::int64_t column) const noexcept {
     T total{};
     bool first = true;
-    for (std::int64_t i = 0; i < samples_y; ++i)
-      for (std::int64_t j = 0; j < samples_x; ++j) {
-        const T y = top + (static_cast<T>(i) + T(0.5)) * height / static_cast<T>(samples_y);
-        const T x = left + (static_cast<T>(j) + T(0.5)) * width / static_cast<T>(samples_x);
-        const T value = sample(plane, y, x);
-        total = !greatest_ ? total + value : first ? value : std::max(total, value);
-        first = false;
+    samples_.each(box, row, column, [&](const RoiSample<T>& sample) {
+      T value = sample.is_inside ? sample.weight[0] * plane[sample.pixel[0]] : T{0};
+      for (std::size_t i = 1; sample.is_inside && i < 4; ++i) {
+        const T other = sample.weight[i] * plane[sample.pixel[i]];
+        value = greatest_ ? std::max(value, other) : value + other;
       }
-    return greatest_ ? total : total / static_cast<T>(std::max<std::int64_t>(samples_y * samples_x, 1));
+      total = !greatest_ ? total + value : first ? value : std::max(total, value);
+      first = false;
+    });
+    return greatest_ ? total : total / static_cast<T>(box.samples());
   }
 
-  // The four neighbours with their weights: added up, or (mode max, as ONNX has it) the greatest of the weighted ones.
-  T sample(const T* plane, T y, T x) const noexcept {
-    if (y < -1 || y > static_cast<T>(bins_.height) || x < -1 || x > static_cast<T>(bins_.width)) return T{};
-    y = std::max(y, T{0});
-    x = std::max(x, T{0});
-    std::int64_t row = static_cast<std::int64_t>(y), column = static_cast<std::int64_t>(x), below, right;
-    if (row >= bins_.height - 1) {
-      row = below = bins_.height - 1;
-      y = static_cast<T>(row);
-    } else {
-      below = row + 1;
-    }
-    if (column >= bins_.width - 1) {
-      column = right = bins_.width - 1;
-      x = static_cast<T>(column);
-    } else {
-      right = column + 1;
-    }
-    const T dy = y - static_cast<T>(row), dx = x - static_cast<T>(column);
-    const T a = (1 - dy) * (1 - dx) * plane[row * bins_.width + column], b = (1 - dy) * dx * plane[row * bins_.width + right];
-    const T c = dy * (1 - dx) * plane[below * bins_.width + column], d = dy * dx * plane[below * bins_.width + right];
-    return greatest_ ? std::max(std::max(a, b), std::max(c, d)) : a + b + c + d;
+  RoiSamples<T> samples_;
+  bool greatest_, wide_;
+};
+
+// RoiAlignGradient: the gradient of RoiAlign by its image.
+template <class T>
+class RoiAlignGradientStep final : public HostStep {
+ public:
+  RoiAlignGradientStep(const StepRequest& request, const RoiBins& bins)
+      : samples_(roi_samples<T>(bins, request.attributes)),
+        greatest_(request.attributes.get_string("mode", "avg") == "max"),
+        wide_(request.inputs[2].dtype == DType::i64),
+        bytes_(static_cast<std::size_t>(element_count(request.result.shape)) * sizeof(T)) {}
+
+  void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+    const T* x = reinterpret_cast<const T*>(inputs[0]);
+    const T* gradient = reinterpret_cast<const T*>(inputs[3]);
+    T* out = reinterpret_cast<T*>(output);
+    std::memset(output, 0, bytes_);
+    const RoiBins& bins = samples_.bins();
+    const char* fault =
+        samples_.walk(reinterpret_cast<const T*>(inputs[1]), image_indices(inputs[2], wide_),
+                      [&](std::int64_t, std::int64_t channel, const RoiBox<T>& box) {
+                        const std::int64_t plane = (box.image * bins.channels + channel) * bins.height * bins.width;
+                        for (std::int64_t row = 0; row < bins.rows; ++row)
+                          for (std::int64_t column = 0; column < bins.columns; ++column, ++gradient) {
+                            if (greatest_)
+                              add_to_greatest(x + plane, box, row, column, *gradient, out + plane);
+                            else
+                              add_to_all(box, row, column, *gradient / static_cast<T>(box.samples()), out + plane);
+                          }
+                      });
+    if (fault != nullptr) fail(fault);
   }
 
-  Bins bins_;
-  std::int64_t ratio_;
-  bool greatest_, half_, wide_;
+ private:
+  void add_to_all(const RoiBox<T>& box, std::int64_t row, std::int64_t column, T part, T* plane) const noexcept {
+    samples_.each(box, row, column, [&](const RoiSample<T>& sample) {
+      for (std::size_t i = 0; sample.is_inside && i < 4; ++i) plane[sample.pixel[i]] += sample.weight[i] * part;
+    });
+  }
+  void add_to_greatest(const T* from, const RoiBox<T>& box, std::int64_t row, std::int64_t column, T gradient,
+                       T* plane) const noexcept {
+    T greatest{}, weight{};
+    std::int64_t pixel = -1;
+    samples_.each(box, row, column, [&](const RoiSample<T>& sample) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        const T value = sample.is_inside ? sample.weight[i] * from[sample.pixel[i]] : T{0};
+        if (pixel >= 0 && !(value > greatest)) continue;
+        greatest = value;
+        weight = sample.weight[i];
+        pixel = sample.pixel[i];
+      }
+    });
+    if (pixel >= 0) plane[pixel] += weight * gradient;
+  }
+
+  RoiSamples<T> samples_;
+  bool greatest_, wide_;
+  std::size_t bytes_;
 };
 
 template <class T>
 class MaxRoiPoolStep final : public HostStep {
  public:
-  explicit MaxRoiPoolStep(const Bins& bins) : bins_(bins) {}
+  explicit MaxRoiPoolStep(const RoiBins& bins) : bins_(bins) {}
 
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     const T* x = reinterpret_cast<const T*>(inputs[0]);
@@ -151,11 +172,11 @@ class MaxRoiPoolStep final : public HostStep {
     return {std::clamp<std::int64_t>(first, 0, limit), std::clamp<std::int64_t>(last, 0, limit)};
   }
 
-  Bins bins_;
+  RoiBins bins_;
 };
 
-Bins bins_of(const char* op, const Dims& x, const Dims& rois, std::int64_t columns_of_roi, std::int64_t rows,
-             std::int64_t columns, double scale) {
+RoiBins bins_of(const char* op, const Dims& x, const Dims& rois, std::int64_t columns_of_roi, std::int64_t rows,
+                std::int64_t columns, double scale) {
   if (x.size() != 4 || rois.size() != 2 || rois[1] != columns_of_roi || rows < 1 || columns < 1 || rows > (1 << 20) ||
       columns > (1 << 20) || (rois[0] > 0 && element_count(x) == 0))
     throw Error(ErrorKind::shape,
@@ -163,18 +184,18 @@ Bins bins_of(const char* op, const Dims& x, const Dims& rois, std::int64_t colum
   return {x[1], x[2], x[3], x[0], rows, columns, rois[0], scale};
 }
 
-Bins align_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
+RoiBins align_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
   return bins_of("RoiAlign", x, rois, 4, attributes.get_int("output_height", 1), attributes.get_int("output_width", 1),
                  attributes.get_float("spatial_scale", 1.0));
 }
 
-Bins pool_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
+RoiBins pool_bins(const Dims& x, const Dims& rois, const Attributes& attributes) {
   const Dims pooled = attributes.get_ints("pooled_shape").value_or(Dims{});
   if (pooled.size() != 2) throw Error(ErrorKind::model, "MaxRoiPool needs the attribute 'pooled_shape', two numbers");
   return bins_of("MaxRoiPool", x, rois, 5, pooled[0], pooled[1], attributes.get_float("spatial_scale", 1.0));
 }
 
-TensorType regions_type(const char* op, std::span<const Operand> operands, const Bins& bins) {
+TensorType regions_type(const char* op, std::span<const Operand> operands, const RoiBins& bins) {
   const DType dtype = operands[0].dtype;
   if ((dtype != DType::f32 && dtype != DType::f64 && !is_half(dtype)) || operands[1].dtype != dtype)
     throw Error(ErrorKind::dtype, std::string(op) + " does not support " + std::string(dtype_name(dtype)) + " with boxes of " +
@@ -192,16 +213,31 @@ TensorType infer_roi_align(std::span<const Operand> operands, const Attributes& 
     throw Error(ErrorKind::unsupported, "RoiAlign coordinate_transformation_mode '" + coordinates + "'");
   if (const std::int64_t ratio = attributes.get_int("sampling_ratio", 0); ratio < 0 || ratio > 1024)
     throw Error(ErrorKind::model, "RoiAlign with a sampling_ratio of " + std::to_string(ratio) + "; it must be from 0 to 1024");
-  const Bins bins = align_bins(operands[0].shape, operands[1].shape, attributes);
+  const RoiBins bins = align_bins(operands[0].shape, operands[1].shape, attributes);
   if ((operands[2].dtype != DType::i64 && operands[2].dtype != DType::i32) || operands[2].shape != Dims{bins.rois})
     throw Error(ErrorKind::shape, "RoiAlign needs one batch index for each box");
   return regions_type("RoiAlign", operands, bins);
 }
 std::unique_ptr<HostStep> make_roi_align(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
-    const Bins bins = align_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
+    const RoiBins bins = align_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
     if (request.result.dtype == DType::f64) return std::make_unique<RoiAlignStep<double>>(request, bins);
     return std::make_unique<RoiAlignStep<float>>(request, bins);
+  });
+}
+
+TensorType infer_roi_align_gradient(std::span<const Operand> operands, const Attributes& attributes) {
+  const TensorType result = infer_roi_align(operands.first(3), attributes);
+  if (operands[3].dtype != result.dtype || operands[3].shape != result.shape)
+    throw Error(ErrorKind::shape, "RoiAlignGradient needs a gradient of shape " + to_string(result.shape) + ", not " +
+                                      to_string(operands[3].shape));
+  return {result.dtype, operands[0].shape};
+}
+std::unique_ptr<HostStep> make_roi_align_gradient(const StepRequest& given) {
+  return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
+    const RoiBins bins = align_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
+    if (request.result.dtype == DType::f64) return std::make_unique<RoiAlignGradientStep<double>>(request, bins);
+    return std::make_unique<RoiAlignGradientStep<float>>(request, bins);
   });
 }
 
@@ -210,7 +246,7 @@ TensorType infer_max_roi_pool(std::span<const Operand> operands, const Attribute
 }
 std::unique_ptr<HostStep> make_max_roi_pool(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
-    const Bins bins = pool_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
+    const RoiBins bins = pool_bins(request.inputs[0].shape, request.inputs[1].shape, request.attributes);
     if (request.result.dtype == DType::f64) return std::make_unique<MaxRoiPoolStep<double>>(bins);
     return std::make_unique<MaxRoiPoolStep<float>>(bins);
   });

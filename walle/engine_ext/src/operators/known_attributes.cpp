@@ -174,6 +174,7 @@ constexpr Known kKnown[] = {
      "keep_aspect_ratio_policy mode nearest_mode"},
     {"ReverseSequence", "batch_axis time_axis"},
     {"RoiAlign", "coordinate_transformation_mode mode output_height output_width sampling_ratio spatial_scale"},
+    {"RoiAlignGradient", "coordinate_transformation_mode mode output_height output_width sampling_ratio spatial_scale"},
     {"Roll", "axes shifts"},
     {"Rot90", "axes k"},
     {"STFT", "onesided"},

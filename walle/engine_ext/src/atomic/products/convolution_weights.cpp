@@ -22,6 +22,7 @@ Dims weight_shape(const Dims& x, const Dims& gradient, const Attributes& attribu
                                       std::to_string(groups) + " groups");
   Dims shape{gradient[1], x[1] / groups};
   shape.insert(shape.end(), kernel->begin(), kernel->end());
+  element_count(shape);  // throws where it is too large
   return shape;
 }
 

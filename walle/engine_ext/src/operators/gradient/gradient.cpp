@@ -22,10 +22,10 @@ WALLE_RULE(matmul); WALLE_RULE(maximum); WALLE_RULE(minimum); WALLE_RULE(mish); 
 WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu);
 WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2);
 WALLE_RULE(reduce_log_sum_exp); WALLE_RULE(reduce_mean); WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu);
-WALLE_RULE(remainder); WALLE_RULE(resample); WALLE_RULE(rms_normalization); WALLE_RULE(rsqrt); WALLE_RULE(scale_by_power);
-WALLE_RULE(selu); WALLE_RULE(sigmoid); WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax); WALLE_RULE(softplus);
-WALLE_RULE(solve); WALLE_RULE(sqrt); WALLE_RULE(square); WALLE_RULE(sub); WALLE_RULE(swish); WALLE_RULE(tan); WALLE_RULE(tanh);
-WALLE_RULE(top_values); WALLE_RULE(where);
+WALLE_RULE(remainder); WALLE_RULE(resample); WALLE_RULE(rms_normalization); WALLE_RULE(roi_align); WALLE_RULE(rsqrt);
+WALLE_RULE(scale_by_power); WALLE_RULE(selu); WALLE_RULE(sigmoid); WALLE_RULE(sin); WALLE_RULE(sinh); WALLE_RULE(softmax);
+WALLE_RULE(softplus); WALLE_RULE(solve); WALLE_RULE(sqrt); WALLE_RULE(square); WALLE_RULE(sub); WALLE_RULE(swish);
+WALLE_RULE(tan); WALLE_RULE(tanh); WALLE_RULE(top_values); WALLE_RULE(where);
 #undef WALLE_RULE
 // clang-format on
 
@@ -197,7 +197,8 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Relu", by_rule, &of_relu, {}},
     {"Remap", refused, nullptr, kImage},
     {"Resample", by_rule, &of_resample, {}},
-    {"RoiAlign", refused, nullptr, kNotYet},
+    {"RoiAlign", by_rule, &of_roi_align, {}},
+    {"RoiAlignGradient", refused, nullptr, "second derivatives of sampling are not supported"},
     {"Round", flat, nullptr, {}},
     {"Rsqrt", by_rule, &of_rsqrt, {}},
     {"ScaleByPower", by_rule, &of_scale_by_power, {}},

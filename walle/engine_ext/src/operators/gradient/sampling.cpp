@@ -69,6 +69,14 @@ std::vector<Ref> of_grid_sample(const GradientCall& call) {
   return gradients;
 }
 
+std::vector<Ref> of_roi_align(const GradientCall& call) {
+  if (needs(call, 1)) refuse("RoiAlign by its boxes");
+  std::vector<Ref> gradients = no_gradients(call);
+  gradients[0] =
+      call.emitter.one("RoiAlignGradient", {call.inputs[0], call.inputs[1], call.inputs[2], call.gradient}, call.attributes);
+  return gradients;
+}
+
 // The transform with the opposite sign of the exponent. Of real numbers its real part; of half a spectrum each number counts for
 // its mirror image too.
 std::vector<Ref> of_fourier_transform(const GradientCall& call) {
