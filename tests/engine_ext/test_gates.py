@@ -55,6 +55,44 @@ def test_clip_of_a_frozen_convolution_is_part_of_it() -> None:
     numpy.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(4, 6, 9, 8), (2, 3, 70, 80), (9, 5)])
+@pytest.mark.parametrize(
+    ("op", "bounds"), [("Relu", {}), ("Clip", {"min": 0.0, "max": 0.5}), ("Clip", {"max": 0.5})], ids=str
+)
+def test_bounds_are_part_of_the_normalisation_before_them(
+    op: str, bounds: dict[str, float], shape: tuple[int, ...], dtype: str
+) -> None:
+    x, weight = (RNG.normal(size=shape).astype(dtype) for _ in range(2))
+    graph = GraphBuilder("bounds")
+    given, scale = graph.input("x", shape, dtype), graph.input("scale", (shape[1],), dtype)
+    channels = [graph.constant(name, numpy.full(shape[1], 0.1, dtype)) for name in ("bias", "mean", "variance")]
+    y = graph.op(op, [graph.op("BatchNormalization", [given, scale, *channels], training_mode=1)], **bounds)
+    total = graph.op("ReduceSum", [graph.op("Mul", [y, graph.constant("weight", weight)])], keepdims=0)
+    graph.output("y", y)
+    for name, value in zip(("dx", "dscale"), graph.node("Gradient", [total, given, scale], 2, "it", {}), strict=True):
+        graph.output(name, value)
+    session = Session(graph.to_bytes())
+    assert {"ChannelNormalize", "Gate"} <= set(ops(session))
+    assert not {"Relu", "Clip"} & set(ops(session))
+    found = {
+        name: numpy.asarray(value)
+        for name, value in session.run({"x": x, "scale": numpy.ones(shape[1], dtype)}).items()
+    }
+    low, high = bounds.get("min", 0.0 if op == "Relu" else -numpy.inf), bounds.get("max", numpy.inf)
+    exact, axes = x.astype("float64"), tuple(axis for axis in range(x.ndim) if axis != 1)
+    mean, variance = exact.mean(axes, keepdims=True), exact.var(axes, keepdims=True)
+    normal = (exact - mean) / numpy.sqrt(variance + 1e-5)
+    gradient = numpy.where((normal + 0.1 > low) & (normal + 0.1 < high), weight, 0)
+    expected = gradient - gradient.mean(axes, keepdims=True) - normal * (gradient * normal).mean(axes, keepdims=True)
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
+    numpy.testing.assert_allclose(found["y"], numpy.clip(normal + 0.1, low, high), atol=tolerance)
+    numpy.testing.assert_allclose(found["dx"], expected / numpy.sqrt(variance + 1e-5), atol=2 * tolerance)
+    numpy.testing.assert_allclose(
+        found["dscale"], (gradient * normal).sum(axes), rtol=20 * tolerance, atol=tolerance * x.size / 50
+    )
+
+
 def test_inference_keeps_the_parts_of_clip() -> None:
     graph = GraphBuilder("inference")
     graph.output("y", graph.op("Clip", [graph.input("x", (4, 4))], min=0.0, max=6.0))

@@ -172,11 +172,36 @@ class ChannelSumsStep final : public SharedStep {
   decltype(ChannelKernels::sums) kernel_;
 };
 
-// Computes a * x + b + p * g with numbers a, b and p for each channel. b may be null, and g with p.
+// Numbers to which results are limited while they are in cache; absent ones limit nothing.
+template <class T>
+class Bounds {
+ public:
+  Bounds(const Attributes& attributes, const Table& table)
+      : has_low_(attributes.has("low")),
+        has_high_(attributes.has("high")),
+        low_(static_cast<T>(attributes.get_float("low", 0))),
+        high_(static_cast<T>(attributes.get_float("high", 0))),
+        maximum_(table.binary[static_cast<std::size_t>(BinaryOp::Maximum)][sizeof(T) / 8]),
+        minimum_(table.binary[static_cast<std::size_t>(BinaryOp::Minimum)][sizeof(T) / 8]) {}
+
+  bool any() const noexcept { return has_low_ || has_high_; }
+  void apply(T* values, std::int64_t count) const noexcept {
+    if (has_low_) maximum_(values, 1, &low_, 0, values, count);
+    if (has_high_) minimum_(values, 1, &high_, 0, values, count);
+  }
+
+ private:
+  bool has_low_, has_high_;
+  T low_, high_;
+  BinaryFn maximum_, minimum_;
+};
+
+// Computes a * x + b + p * g with numbers a, b and p for each channel. b may be null, g with p, and bounds.
 template <class T>
 struct Affine {
   const T *x, *a, *b, *g, *p;
   T* out;
+  const Bounds<T>* bounds = nullptr;
 
   void run(const Sizes& sizes, const ChannelKernels& kernels, Team& team) const noexcept {
     const std::int64_t planes = sizes.plane == 1 ? sizes.batch : sizes.batch * sizes.channels;
@@ -186,13 +211,17 @@ struct Affine {
               [&](std::int64_t piece, int) {
                 StopPoll poll;
                 for (std::int64_t i = piece * step; i < std::min((piece + 1) * step, planes) && poll.proceed(size); ++i)
-                  sizes.plane == 1 ? run_row(i * size, size) : run_plane(i * size, size, i % sizes.channels, kernels);
+                  if (sizes.plane == 1)
+                    run_row(i * size, size);
+                  else
+                    for (std::int64_t first = 0; first < size; first += kChannelBlock)
+                      run_block(i * size + first, std::min(kChannelBlock, size - first), i % sizes.channels, kernels);
               },
               sizes.operations());
   }
 
  private:
-  void run_plane(std::int64_t offset, std::int64_t count, std::int64_t channel, const ChannelKernels& kernels) const noexcept {
+  void run_block(std::int64_t offset, std::int64_t count, std::int64_t channel, const ChannelKernels& kernels) const noexcept {
     AffineArgs args;
     args.x = x + offset;
     args.a = static_cast<double>(a[channel]);
@@ -204,6 +233,7 @@ struct Affine {
     args.out = out + offset;
     args.count = count;
     kernels.affine(args);
+    if (bounds != nullptr) bounds->apply(out + offset, count);
   }
 
   // One number of each channel.
@@ -214,6 +244,7 @@ struct Affine {
       if (g != nullptr) value += p[c] * g[offset + c];
       out[offset + c] = value;
     }
+    if (bounds != nullptr) bounds->apply(out + offset, channels);
   }
 };
 
@@ -249,7 +280,8 @@ class ChannelNormalizeStep final : public SharedStep {
   explicit ChannelNormalizeStep(const StepRequest& request)
       : sizes_(request.result.shape),
         kernels_(*request.table.channels[sizeof(T) / 8]),
-        epsilon_(request.attributes.get_float("epsilon", 1e-5)) {
+        epsilon_(request.attributes.get_float("epsilon", 1e-5)),
+        bounds_(request.attributes, request.table) {
     scratch_bytes_ = 2 * static_cast<std::size_t>(sizes_.channels) * sizeof(T);
   }
 
@@ -262,14 +294,16 @@ class ChannelNormalizeStep final : public SharedStep {
       a[c] = static_cast<T>(factor);
       b[c] = static_cast<T>(static_cast<double>(bias[c]) - static_cast<double>(mean[c]) * factor);
     }
-    const Affine<T> affine{at(0), a, b, nullptr, nullptr, reinterpret_cast<T*>(output)};
+    const Affine<T> affine{at(0), a, b, nullptr, nullptr, reinterpret_cast<T*>(output), bounds_.any() ? &bounds_ : nullptr};
     affine.run(sizes_, kernels_, team);
   }
+  std::string_view algorithm() const noexcept override { return bounds_.any() ? "with bounds" : ""; }
 
  private:
   Sizes sizes_;
   const ChannelKernels& kernels_;
   double epsilon_;
+  Bounds<T> bounds_;
 };
 
 // Return the shape of the operand, which has channels, and check that all operands have its type.
@@ -325,7 +359,8 @@ TensorType infer_channel_affine(std::span<const Operand> operands, const Attribu
 }
 
 // x (batch, channels, ...), its ChannelMoments (2, channels), scale and bias (channels)
-// -> (x - mean) / sqrt(variance + epsilon) * scale + bias, in the shape of x.
+// -> (x - mean) / sqrt(variance + epsilon) * scale + bias, in the shape of x; limited to low and high where plan/fuse.cpp found
+// these bounds behind it, after the gradients.
 TensorType infer_channel_normalize(std::span<const Operand> operands, const Attributes&) {
   const Dims shape = shape_of("ChannelNormalize", operands);
   check_shape("ChannelNormalize", operands[1], {2, shape[1]});

@@ -38,7 +38,7 @@ constexpr Known kKnown[] = {
     {"CastLike", "round_mode saturate"},
     {"Celu", "alpha"},
     {"CenterCropPad", "axes shape"},
-    {"ChannelNormalize", "epsilon"},
+    {"ChannelNormalize", "epsilon high low"},
     {"CircleSpans", "filled height radius thickness width x y"},
     {"Clip", "max min"},
     {"Col2Im", "dilations pads strides"},

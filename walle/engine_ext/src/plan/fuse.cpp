@@ -29,7 +29,7 @@ class Fusion {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) {
       become_linear(program_.ops[i]);
       relu_to_bounds(program_.ops[i]);
-      if (!fuse_past_rasters(i))
+      if (!fuse_bounds(program_.ops[i]) && !fuse_past_rasters(i))
         for (std::size_t operand = 0; operand < program_.ops[i].inputs.size(); ++operand)
           if (fuse_into_operand(i, operand)) break;
       if (program_.ops[i].output >= 0) producer_[at(program_.ops[i].output)] = static_cast<int>(i);
@@ -47,6 +47,26 @@ class Fusion {
     if (x.dtype != DType::f32 || !w.is_constant() || w.shape.size() != 2 || x.shape.size() < 2) return;
     op.op = find_operator("Linear");
     op.inputs.resize(4, -1);
+  }
+
+  // Moves a Relu or a Clip into the ChannelNormalize before it.
+  bool fuse_bounds(ProgramOp& op) {
+    if (op.is_raster() || (op.op->name != "Relu" && op.op->name != "Clip")) return false;
+    const int from = op.inputs[0];
+    if (from < 0 || producer_[at(from)] < 0 || readers_[at(from)] != 1) return false;
+    ProgramOp& normal = program_.ops[at(producer_[at(from)])];
+    if (normal.is_raster() || normal.op->name != "ChannelNormalize") return false;
+    if (normal.attributes.has("low") || normal.attributes.has("high")) return false;
+    const auto [low, high] =
+        op.op->name == "Relu" ? std::pair<double, double>(0, kInfinity) : *clip_bounds(operands_of(op), op.attributes);
+    if (low > -kInfinity) normal.attributes.set("low", low);
+    if (high < kInfinity) normal.attributes.set("high", high);
+    normal.output = op.output;
+    normal.name = op.name;
+    producer_[at(op.output)] = producer_[at(from)];
+    op.output = -1;
+    op.inputs.clear();
+    return true;
   }
 
   // The model's own Relu on a convolution.

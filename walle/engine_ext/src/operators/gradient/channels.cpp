@@ -69,6 +69,7 @@ std::vector<Ref> of_channel_affine(const GradientCall& call) {
 // of x is scale r (g - mean(g) - n mean(g n)): a x + b + p g with numbers for each channel. It includes the dependence of the
 // moments on x, whose own gradient therefore is absent.
 std::vector<Ref> of_channel_normalize(const GradientCall& call) {
+  if (call.attributes.has("low") || call.attributes.has("high")) refuse("ChannelNormalize with bounds");
   const Formula f = formula_of(call);
   Emitter& emitter = call.emitter;
   const Ref x = call.inputs[0], mean = row(emitter, call.inputs[1], 0), variance = row(emitter, call.inputs[1], 1);

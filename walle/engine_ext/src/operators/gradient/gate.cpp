@@ -22,7 +22,9 @@ Ref gated(Emitter& emitter, Ref g, Ref x, const Bounds& bounds, bool includes_bo
 }
 
 std::vector<Ref> of_gate(const GradientCall& call) {
-  return {call.emitter.one("Gate", {call.gradient, call.inputs[1]}, call.attributes), kAbsent};
+  std::vector<Ref> gradients = no_gradients(call);
+  if (needs(call, 0)) gradients[0] = call.emitter.one("Gate", {call.gradient, call.inputs[1]}, call.attributes);
+  return gradients;
 }
 
 }  // namespace walle::gradient
