@@ -24,8 +24,8 @@ def test_clip_and_its_gradient_are_one_step_each(backend: str, dtype: str) -> No
     weight = RNG.normal(size=x.shape).astype(dtype)
     graph = GraphBuilder("clip")
     given = graph.input("x", x.shape, dtype)
-    cases: dict[str, dict[str, Any]] = {"relu6": {"min": 0.0, "max": 6.0}, "above": {"min": 0.0}, "below": {"max": 6.0}}
-    for name, bounds in cases.items():
+    clips: dict[str, dict[str, Any]] = {"relu6": {"min": 0.0, "max": 6.0}, "above": {"min": 0.0}, "below": {"max": 6.0}}
+    for name, bounds in clips.items():
         y = graph.op("Clip", [given], **bounds)
         graph.output(name, y)
         total = graph.op("ReduceSum", [graph.op("Mul", [y, graph.constant(f"w_{name}", weight)])], keepdims=0)
@@ -61,7 +61,7 @@ def test_clip_of_a_frozen_convolution_is_part_of_it() -> None:
     ("op", "bounds"), [("Relu", {}), ("Clip", {"min": 0.0, "max": 0.5}), ("Clip", {"max": 0.5})], ids=str
 )
 def test_bounds_are_part_of_the_normalisation_before_them(
-    op: str, bounds: dict[str, float], shape: tuple[int, ...], dtype: str
+    op: str, bounds: dict[str, Any], shape: tuple[int, ...], dtype: str
 ) -> None:
     x, weight = (RNG.normal(size=shape).astype(dtype) for _ in range(2))
     graph = GraphBuilder("bounds")

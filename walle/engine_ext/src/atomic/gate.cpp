@@ -1,4 +1,4 @@
-// Gate: a gradient where another value lies between bounds, else 0; the gradient of Relu and of Clip by numbers (§4.2).
+// Gate: a gradient where another value is between bounds, else 0; the gradient of Relu and of Clip by numbers (§4.2).
 #include <algorithm>
 
 #include "atomic/atomic.h"
