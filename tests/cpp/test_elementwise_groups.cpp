@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "atomic/raster_step.h"
 #include "check.h"
 #include "graph/index.h"
 #include "host/elementwise_groups.h"
@@ -40,6 +41,18 @@ int add_op(Program& program, std::string_view name, std::vector<int> inputs, Att
   return program.ops.back().output;
 }
 
+// Adds a raster whose result has this shape and reads a value with these strides, from `offset` on.
+int add_view(Program& program, int source, const Dims& shape, const Dims& strides, std::int64_t offset) {
+  const ProgramValue& from = program.values[at(source)];
+  ProgramOp op;
+  op.inputs = {source};
+  op.regions = {
+      Region::make(0, shape, strides, offset, contiguous_strides(shape), 0, element_count(from.shape), element_count(shape))};
+  op.output = add_value(program, from.dtype, shape);
+  program.ops.push_back(std::move(op));
+  return program.ops.back().output;
+}
+
 using Bytes = std::vector<std::byte>;
 
 // Returns the bytes of every value that is computed; those of the inputs are given.
@@ -55,6 +68,7 @@ std::vector<Bytes> run(const Program& program, const Table& table, int threads, 
       inputs.push_back(values[at(input)].data());
     }
     std::shared_ptr<const Step> step = op.step;
+    if (step == nullptr && op.is_raster()) step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
     if (step == nullptr) step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
     std::vector<std::byte> scratch(step->scratch_bytes(threads) + 64);
     std::byte* const aligned = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64);
@@ -109,6 +123,16 @@ Program random_program(std::mt19937_64& random, const Dims& shape) {
     const auto last = static_cast<std::int64_t>(values[type].size()) - 1;
     return values[type][static_cast<std::size_t>(std::min(last, check::whole(random, 0, last + 2)))];  // the last one more often
   };
+  if (!shape.empty() && element_count(shape) > 0) {  // rasters: an expanded value, and the last half of another's rows
+    Dims part = shape, twice = shape;
+    for (std::int64_t& size : part)
+      if (check::whole(random, 0, 1) == 0) size = 1;
+    const int small = add_input(program, DType::f32, part);
+    add(add_view(program, small, shape, broadcast_strides(part, contiguous_strides(part), shape), 0));
+    twice.back() *= 2;
+    const int wide = add_input(program, DType::f32, twice);
+    add(add_view(program, wide, shape, contiguous_strides(twice), shape.back()));
+  }
   const std::int64_t count = check::whole(random, 2, 40);
   for (std::int64_t i = 0; i < count; ++i) {
     const int type = static_cast<int>(check::whole(random, 0, 9)) < 7 ? 0 : 1;
@@ -201,6 +225,28 @@ void keeps_what_others_read() {
   CHECK(program.ops.size() == before && count_groups(program) == 0);
 }
 
+int count_rasters(const Program& program) {
+  return static_cast<int>(
+      std::count_if(program.ops.begin(), program.ops.end(), [](const ProgramOp& op) { return op.is_raster(); }));
+}
+
+// A gradient that a sum's rule expands, and a stretch of rows; what a product or a function alone reads stays.
+void reads_through_rasters() {
+  for (const bool alone : {false, true}) {
+    Program program;
+    const int x = add_input(program, DType::f32, {8, 50}), sum = add_input(program, DType::f32, {8, 1});
+    const int wide = add_input(program, DType::f32, {8, 200});
+    const int expanded = add_view(program, sum, {8, 50}, {1, 0}, 0), rows = add_view(program, wide, {8, 50}, {200, 1}, 100);
+    program.outputs = {add_op(program, "Mul", {x, expanded}), add_op(program, "Sub", {rows, x})};
+    if (alone) program.outputs.push_back(add_op(program, "Tanh", {expanded}));
+    join_elementwise(program, kernels());
+    CHECK(count_rasters(program) == (alone ? 1 : 0));
+    CHECK(count_groups(program) == (alone ? 1 : 2));
+    if (!alone) CHECK((program.ops[0].inputs == std::vector<int>{x, sum}));
+    CHECK((program.ops[alone ? 2 : 1].inputs == std::vector<int>{wide, x}));
+  }
+}
+
 // Between an operator and its reader, work on other values: its two operands would stay in use until then.
 void holds_no_operands_longer() {
   for (const std::int64_t size : {std::int64_t{4}, std::int64_t{4096}}) {
@@ -247,6 +293,7 @@ int main() {
   equal_bits_by_teams();
   joins_a_chain();
   keeps_what_others_read();
+  reads_through_rasters();
   holds_no_operands_longer();
   splits_long_chains();
   return check::failures == 0 ? 0 : 1;

@@ -22,6 +22,7 @@ class ElementwiseGroupStep final : public SharedStep {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       strides[i] = operands[i].strides;
       items[i] = item_size(operands[i].dtype);
+      offsets_[i] = operands[i].offset * static_cast<std::int64_t>(items[i]);
     }
     strides[kResult] = contiguous_strides(result.shape);
     items[kResult] = item_size(result.dtype);
@@ -33,7 +34,7 @@ class ElementwiseGroupStep final : public SharedStep {
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     Addresses at{};
-    std::copy_n(inputs, operand_count_, at.begin());
+    for (std::size_t i = 0; i < operand_count_; ++i) at[i] = inputs[i] + offsets_[i];
     at[kResult] = output;
     nest_.split(team, at, static_cast<std::int64_t>(stages_.size()), [&](const Nest& piece, const Addresses& from, int member) {
       run_piece(piece, from, scratch + static_cast<std::size_t>(member) * scratch_bytes_);
@@ -198,6 +199,7 @@ class ElementwiseGroupStep final : public SharedStep {
   bool is_joined_ = false;
   Nest nest_;
   std::array<Read, kMostGroupOperands> reads_;
+  std::array<std::int64_t, kMostGroupOperands> offsets_{};  // in bytes
   std::vector<Stage> stages_;
 };
 

@@ -12,7 +12,8 @@ namespace walle {
 // An operand of a group as the result's elements read it.
 struct GroupOperand {
   DType dtype;
-  Dims strides;  // along the result's axes, in elements; 0: broadcast
+  Dims strides;             // along the result's axes, in elements; 0: broadcast
+  std::int64_t offset = 0;  // of the first element, in elements
 };
 
 // One operator of a group: a kernel of the table, upon operands of the group and results of stages before it.

@@ -37,7 +37,8 @@ class ElementwiseJoin {
         last_(program.values.size(), 0),
         producer_(program.values.size(), -1),
         kernels_(program.ops.size()),
-        joined_(program.ops.size(), false) {
+        joined_(program.ops.size(), false),
+        views_(program.values.size()) {
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
       const ProgramOp& op = program.ops[i];
       for (const int input : op.inputs) {
@@ -54,12 +55,15 @@ class ElementwiseJoin {
     }
   }
 
+  // A raster that expands or cuts out rows is not needed where elementwise operators alone read it: they read its source.
+  //
   // From the last op on: a result joins the group of its readers, which are in one then or never.
   void run() {
+    for (std::size_t i = 0; i < program_.ops.size(); ++i) look_through(i);
     for (std::size_t i = program_.ops.size(); i-- > 0;) {
       if (!kernels_[i] || joined_[i]) continue;
       const std::vector<std::size_t> members = grow(i);
-      if (members.size() > 1) replace(members);
+      if (members.size() > 1 || reads_view(members.front())) replace(members);
     }
     std::erase_if(program_.ops, [](const ProgramOp& op) { return op.output < 0; });
   }
@@ -67,7 +71,78 @@ class ElementwiseJoin {
  private:
   using Kernel = decltype(GroupStage::kernel);
 
+  static constexpr std::int64_t kFewElements = 256;  // moved at the cost of beginning a step
+
+  // A value's elements in the memory of another one.
+  struct View {
+    int source;
+    Dims strides;  // along the value's axes that have more than one element
+    std::int64_t offset;
+  };
+
   const ProgramValue& value(int index) const { return program_.values[at(index)]; }
+
+  // Return the view that a raster of one region is whose rows are moved as a whole, or repeat one element.
+  std::optional<View> view_of(const ProgramOp& op) const {
+    if (!op.is_raster() || op.regions.size() != 1 || rename_offset(program_, op)) return std::nullopt;
+    const Region& region = op.regions[0];
+    const Dims shape = without_ones(value(op.output).shape);
+    if (region.axes == 0 || region.dst.offset != 0 || region.count() != element_count(shape) || region.count() == 0)
+      return std::nullopt;
+    View view{op.inputs[at(region.source)], Dims(shape.size()), region.src.offset};
+    std::size_t axis = shape.size();
+    for (auto i = static_cast<std::size_t>(region.axes); i-- > 0;) {  // one axis of a region is some of the value's
+      std::int64_t size = 1;
+      while (size < region.size[i] && axis > 0) {
+        --axis;
+        view.strides[axis] = region.src.stride[i] * size;
+        size *= shape[axis];
+      }
+      if (size != region.size[i]) return std::nullopt;
+    }
+    if (axis != 0 || view.strides.back() < 0 || view.strides.back() > 1) return std::nullopt;
+    return view;
+  }
+
+  // Makes the readers of a raster's result read its source, where all of them can and that takes no more memory.
+  void look_through(std::size_t i) {
+    const ProgramOp& op = program_.ops[i];
+    auto view = view_of(op);
+    const std::int64_t bytes = byte_count(value(op.output));
+    if (!view || last_[at(op.output)] >= program_.ops.size() || element_count(value(op.output).shape) < kFewElements) return;
+    constexpr std::size_t kNear = 8;
+    const bool is_held = last_[at(view->source)] >= last_[at(op.output)] || producer_[at(view->source)] < 0;
+    if (!is_held && byte_count(value(view->source)) > bytes && last_[at(op.output)] - i > kNear) return;
+    int reads = 0;
+    for (std::size_t k = i + 1; k <= last_[at(op.output)]; ++k) {
+      const ProgramOp& reader = program_.ops[k];
+      const auto count = std::count(reader.inputs.begin(), reader.inputs.end(), op.output);
+      if (count == 0) continue;
+      if (!can_read_view(k, op.output, view->strides.back() == 1)) return;
+      reads += static_cast<int>(count);
+    }
+    if (reads == 0 || reads != readers_[at(op.output)]) return;
+    last_[at(view->source)] = std::max(last_[at(view->source)], last_[at(op.output)]);
+    views_[at(op.output)] = std::move(view);
+    program_.ops[i].output = -1;
+  }
+
+  // Whether the op can read a view of this operand. A kernel has the same code for rows as for repeated elements beside a row:
+  // the view has rows, or another operand has the result's shape in memory of its own.
+  bool can_read_view(std::size_t i, int operand, bool has_rows) const {
+    const ProgramOp& op = program_.ops[i];
+    if (!kernels_[i] || value(op.output).shape != value(operand).shape) return false;
+    if (has_rows) return true;
+    return std::any_of(op.inputs.begin(), op.inputs.end(), [&](int input) {
+      const int producer = producer_[at(input)];
+      return input != operand && value(input).shape == value(op.output).shape && !views_[at(input)] &&
+             (producer < 0 || !view_of(program_.ops[at(producer)]));
+    });
+  }
+  bool reads_view(std::size_t i) const {
+    const std::vector<int>& inputs = program_.ops[i].inputs;
+    return std::any_of(inputs.begin(), inputs.end(), [&](int input) { return views_[at(input)].has_value(); });
+  }
 
   // Return the kernel that computes the operator element by element; nothing where none does.
   std::optional<Kernel> kernel_of(const ProgramOp& op) const {
@@ -188,17 +263,25 @@ class ElementwiseJoin {
           reads.back().emplace_back(true, static_cast<std::size_t>(inner - members.begin()));
           continue;
         }
-        GroupOperand operand{value(input).dtype, strides_of(value(input).shape, value(op.output).shape)};
+        const auto& view = views_[at(input)];
+        const int source = view ? view->source : input;
+        GroupOperand operand{value(input).dtype, view ? view->strides : strides_of(value(input).shape, value(op.output).shape),
+                             view ? view->offset : 0};
         std::size_t place = 0;
-        while (place < inputs.size() && (inputs[place] != input || operands[place].strides != operand.strides)) ++place;
+        while (place < inputs.size() && (inputs[place] != source || operands[place].strides != operand.strides ||
+                                         operands[place].offset != operand.offset))
+          ++place;
         if (place == inputs.size()) {
-          inputs.push_back(input);
+          inputs.push_back(source);
           operands.push_back(std::move(operand));
         }
         reads.back().emplace_back(false, place);
       }
     }
-    if (inputs.size() > kMostGroupOperands) return;  // one operand in several shapes
+    if (inputs.size() > kMostGroupOperands) {  // one operand in several shapes: the other members may form groups of their own
+      if (reads_view(root)) replace({root});
+      return;
+    }
     std::vector<GroupStage> stages;
     double us = 0;
     for (std::size_t k = 0; k < members.size(); ++k) {
@@ -250,6 +333,7 @@ class ElementwiseJoin {
   std::vector<int> producer_;                   // by value: the op that computes it; -1: none
   std::vector<std::optional<Kernel>> kernels_;  // by op; nothing where it is not elementwise
   std::vector<bool> joined_;                    // by op: whether it is in a group
+  std::vector<std::optional<View>> views_;      // by value: what is read for it; nothing: itself
 };
 
 }  // namespace
