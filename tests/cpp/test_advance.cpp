@@ -19,7 +19,7 @@ int add_value(Program& program, std::int64_t count, int input = -1) {
 int add_op(Program& program, std::string name, std::vector<int> inputs, std::int64_t count = kLarge) {
   ProgramOp op;
   op.name = std::move(name);
-  op.op = find_operator("Add");  // any operator: none is run
+  op.op = find_operator("Add");  // stands for any operator; nothing runs it
   op.inputs = std::move(inputs);
   op.output = add_value(program, count);
   program.ops.push_back(op);

@@ -13,7 +13,7 @@ namespace walle {
 struct GroupOperand {
   DType dtype;
   Dims strides;             // along the result's axes, in elements; 0: broadcast
-  std::int64_t offset = 0;  // of the first element, in elements
+  std::int64_t offset = 0;  // place of the first element, in elements
 };
 
 // One operator of a group: a kernel of the table, upon operands of the group and results of stages before it.
