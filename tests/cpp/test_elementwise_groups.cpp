@@ -216,7 +216,7 @@ void keeps_what_others_read() {
   const int x = add_input(program, DType::f32, {4}), y = add_input(program, DType::f32, {3, 4});
   const int shown = add_op(program, "Neg", {x});            // an output
   const int shared = add_op(program, "Exp", {shown});       // read by a sum, too
-  const int row = add_op(program, "Mul", {shared, shown});  // has another shape than its reader
+  const int row = add_op(program, "Mul", {shared, shown});  // a row, whose reader is a matrix
   const int sum = add_op(program, "ReduceSum", {shared});
   program.ops.back().axes = {0};
   program.outputs = {shown, sum, add_op(program, "Add", {row, y})};
