@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from walle.engine_ext import _core
 from walle.engine_ext.errors import DTypeError, ModelError, NonFiniteError, ShapeError
 from walle.engine_ext.nn.traced_buffers import TracedBuffers
@@ -58,7 +60,7 @@ class TrainStep:
         self.count = 0  # steps so far
         self.states: dict[str, dict[str, ndarray]] = {}  # by parameter: the optimizer's
         self._threads, self._backend = threads, backend
-        self._plans: dict[Any, _Plan] = {}
+        self._plans: OrderedDict[Any, _Plan] = OrderedDict()
 
     def __call__(self, *arrays: Any, deadline: float | None = None) -> ndarray:
         """Take one step, and return the loss before it, an array without dimensions."""
@@ -148,7 +150,7 @@ class TrainStep:
             plan = self._make_plan(given, trained)
         self._plans[key] = plan
         while len(self._plans) > _PLANS:
-            del self._plans[next(iter(self._plans))]
+            self._plans.popitem(last=False)
         return plan
 
     def _trace_loss(
