@@ -39,7 +39,7 @@ std::vector<Region> random_regions(std::mt19937_64& random, std::int64_t source_
 
 void test_rasters(std::mt19937_64& random) {
   std::int64_t most_layers = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < check::rounds(2000); ++round) {
     const std::int64_t extent = check::whole(random, 1, 24);
     std::int64_t result_extent = 0;
     const auto regions = random_regions(random, extent, result_extent);

@@ -72,6 +72,21 @@ def test_equal_seeds_give_equal_weights_to_the_bit(data: tuple[Any, Any], thread
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize("rows", [7, 44, 85, 256])
+def test_products_are_equal_to_the_bit_for_any_number_of_threads(rows: int) -> None:
+    """The last rows of a product, and its last columns, may be summed in another order than others."""
+    states = []
+    for threads in (1, 2, 3):
+        nn.manual_seed(6)
+        model = nn.Sequential(nn.Linear(96, 200), nn.ReLU(), nn.Linear(200, 40))
+        random = np.random.default_rng(7)
+        x, y = (random.standard_normal((rows, size)).astype("float32") for size in (96, 40))
+        step = nn.TrainStep(model, F.mse_loss, optim.SGD(lr=0.1), threads=threads)
+        step(x, y)
+        states.append({name: array.tobytes() for name, array in model.state_dict().items()})
+    assert states[0] == states[1] == states[2]
+
+
 def test_a_step_of_other_shapes_is_planned_for_itself(data: tuple[Any, Any]) -> None:
     step = made()
     x, y = data

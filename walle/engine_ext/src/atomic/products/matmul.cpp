@@ -78,15 +78,16 @@ class MatMulStep final : public SharedStep {
  private:
   // One product, in pieces of its rows.
   void run_rows(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept {
-    const std::int64_t pieces = std::min<std::int64_t>(args_.m, team.size());
+    const std::int64_t pieces = std::clamp<std::int64_t>(args_.m / RowPieces::kLeast, 1, team.size());
     const StopPoll start;
     team.each(
         pieces,
         [&](std::int64_t i, int member) {
           StopPoll poll = start;
-          const std::int64_t first = args_.m * i / pieces;
+          const std::int64_t first = RowPieces::begin(args_.m, pieces, i);
           GemmArgs args = args_;
-          args.m = args_.m * (i + 1) / pieces - first;
+          args.m = RowPieces::begin(args_.m, pieces, i + 1) - first;
+          if (args.m == 0) return;
           args.a = inputs[swapped_ ? 1 : 0] + first * args_.a_row * item_;
           args.b = inputs[swapped_ ? 0 : 1];
           args.out = output + first * args_.out_row * item_;
