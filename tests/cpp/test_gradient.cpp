@@ -226,6 +226,8 @@ void test_convolutions(std::mt19937_64& random) {
     Attributes attributes = form.attributes;
     attributes.set("kernel_shape", Dims(form.w.begin() + 2, form.w.end()));
     compare(random, "ConvWeightGradient", {x, of_result}, attributes);
+    attributes.set("shape", form.x);
+    compare(random, "ConvInputGradient", {of_result, w}, attributes);
   }
   const Tensor x = random_tensor(random, {1, 2, 4, 4}, -1, 1), w = random_tensor(random, {2, 2, 3, 3}, -1, 1);
   Attributes padded{{"pads", Dims{1, 1, 1, 1}}, {"activation", std::string("Tanh")}};

@@ -190,6 +190,16 @@ std::vector<Ref> of_conv_weight_gradient(const GradientCall& call) {
   return gradients;
 }
 
+// Linear in the gradient of the convolution and in the weights: with h, the gradient of the result, as the convolution's input.
+std::vector<Ref> of_conv_input_gradient(const GradientCall& call) {
+  const Convolution conv(call.emitter, call.attributes, call.gradient, call.inputs[1], call.inputs[0]);
+  std::vector<Ref> gradients = no_gradients(call);
+  if (needs(call, 0))
+    gradients[0] = call.emitter.one("Conv", {call.gradient, call.inputs[1]}, with_kernel(call.attributes, conv.w_shape));
+  if (needs(call, 1)) gradients[1] = by_weights(conv, call.attributes);
+  return gradients;
+}
+
 std::vector<Ref> of_linear(const GradientCall& call) {
   const Ref g = before_activation(call, "Linear");
   const std::vector<bool> needed(call.needed.begin(), call.needed.begin() + 2);

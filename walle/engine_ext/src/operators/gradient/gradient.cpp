@@ -11,7 +11,7 @@ namespace gradient {
 #define WALLE_RULE(name) std::vector<Emitter::Ref> of_##name(const GradientCall&)
 WALLE_RULE(abs); WALLE_RULE(acos); WALLE_RULE(acosh); WALLE_RULE(add); WALLE_RULE(asin); WALLE_RULE(asinh); WALLE_RULE(atan);
 WALLE_RULE(atan2); WALLE_RULE(atanh); WALLE_RULE(cast); WALLE_RULE(cbrt); WALLE_RULE(cholesky); WALLE_RULE(clip);
-WALLE_RULE(col2im); WALLE_RULE(conv); WALLE_RULE(conv_weight_gradient); WALLE_RULE(copy_sign); WALLE_RULE(cos);
+WALLE_RULE(col2im); WALLE_RULE(conv); WALLE_RULE(conv_input_gradient); WALLE_RULE(conv_weight_gradient); WALLE_RULE(copy_sign); WALLE_RULE(cos);
 WALLE_RULE(cosh); WALLE_RULE(cum_prod); WALLE_RULE(cum_sum); WALLE_RULE(det); WALLE_RULE(div); WALLE_RULE(elu);
 WALLE_RULE(erf); WALLE_RULE(exp); WALLE_RULE(exp2); WALLE_RULE(expm1); WALLE_RULE(fourier_transform); WALLE_RULE(gelu);
 WALLE_RULE(grid_sample); WALLE_RULE(hard_sigmoid); WALLE_RULE(hard_swish); WALLE_RULE(hypot); WALLE_RULE(indexed_gather);
@@ -82,7 +82,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"Conjugate", refused, nullptr, kComplex},
     {"ConnectedComponents", flat, nullptr, {}},
     {"Conv", by_rule, &of_conv, {}},
-    {"ConvInputGradient", refused, nullptr, kNotYet},
+    {"ConvInputGradient", by_rule, &of_conv_input_gradient, {}},
     {"ConvWeightGradient", by_rule, &of_conv_weight_gradient, {}},
     {"ConvexHull", refused, nullptr, kDataShape},
     {"CopySign", by_rule, &of_copy_sign, {}},
