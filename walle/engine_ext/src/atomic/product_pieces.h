@@ -43,9 +43,9 @@ struct ProductPieces {
 };
 
 // Pieces of a product's rows that give the bits of the whole. Kernels by vectors work on blocks of kBlock rows; in one of fewer
-// than kLeast, sums may have another order than in larger ones.
+// than kLeast, of which tiles are low, sums may have another order than in larger ones.
 struct RowPieces {
-  static constexpr std::int64_t kBlock = 84, kLeast = 8;  // kBlock: a multiple of every tile's height, as the kernels have it
+  static constexpr std::int64_t kBlock = 84, kLeast = 16;  // kBlock: a multiple of every tile's height, as the kernels have it
 
   // Return the first row of a piece, or `rows` behind the last one. A piece may be empty.
   static std::int64_t begin(std::int64_t rows, std::int64_t pieces, std::int64_t piece) noexcept {
@@ -61,7 +61,7 @@ struct RowPieces {
   // Return the boundary that is nearest to `wanted`; the last one leaves the rows that the whole product ends with.
   static std::int64_t boundary(std::int64_t rows, std::int64_t first, std::int64_t wanted, bool is_last) noexcept {
     const auto fits = [&](std::int64_t at) {
-      if (at < first || at > rows || has_few(at - first)) return false;
+      if (at < first || at > rows || has_few(at - first) || rows - at < kLeast) return false;
       return !is_last || (has_few(rows) ? (rows - at) % kBlock == rows % kBlock : !has_few(rows - at));
     };
     for (std::int64_t distance = 0; distance <= kBlock; ++distance) {
