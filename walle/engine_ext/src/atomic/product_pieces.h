@@ -49,25 +49,28 @@ struct RowPieces {
 
   // Return the first row of a piece, or `rows` behind the last one. A piece may be empty.
   static std::int64_t begin(std::int64_t rows, std::int64_t pieces, std::int64_t piece) noexcept {
+    if (piece == pieces) return rows;
+    // The last piece ends as the whole product does.
+    const std::int64_t last = nearest(rows * (pieces - 1) / pieces, 0, rows, [rows](std::int64_t at) {
+      if (has_few(at) || rows - at < kLeast) return false;
+      return has_few(rows) ? (rows - at) % kBlock == rows % kBlock : !has_few(rows - at);
+    });
     std::int64_t first = 0;
-    for (std::int64_t i = 1; i <= piece; ++i)
-      first = i == pieces ? rows : boundary(rows, first, rows * i / pieces, i + 1 == pieces);
-    return first;
+    for (std::int64_t i = 1; i <= piece && i + 1 < pieces; ++i)
+      first =
+          nearest(rows * i / pieces, first, last, [&](std::int64_t at) { return !has_few(at - first) && !has_few(last - at); });
+    return piece + 1 == pieces ? last : first;
   }
 
  private:
   static bool has_few(std::int64_t rows) noexcept { return rows % kBlock != 0 && rows % kBlock < kLeast; }
 
-  // Return the boundary that is nearest to `wanted`; the last one leaves the rows that the whole product ends with.
-  static std::int64_t boundary(std::int64_t rows, std::int64_t first, std::int64_t wanted, bool is_last) noexcept {
-    const auto fits = [&](std::int64_t at) {
-      if (at < first || at > rows || has_few(at - first) || rows - at < kLeast) return false;
-      return !is_last || (has_few(rows) ? (rows - at) % kBlock == rows % kBlock : !has_few(rows - at));
-    };
-    for (std::int64_t distance = 0; distance <= kBlock; ++distance) {
-      if (fits(wanted - distance)) return wanted - distance;
-      if (fits(wanted + distance)) return wanted + distance;
-    }
+  // Return the row in [first, last] nearest to `wanted` that fits; `first` where none does.
+  template <class Fits>
+  static std::int64_t nearest(std::int64_t wanted, std::int64_t first, std::int64_t last, const Fits& fits) noexcept {
+    for (std::int64_t distance = 0; distance <= kBlock; ++distance)
+      for (const std::int64_t at : {wanted - distance, wanted + distance})
+        if (at >= first && at <= last && fits(at)) return at;
     return first;
   }
 };
