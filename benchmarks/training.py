@@ -22,17 +22,17 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.headline import print_headline  # noqa: E402  # the path must be set first
-from benchmarks.training_sides import TITLES  # noqa: E402
+from benchmarks.training_sides.process import TITLES  # noqa: E402
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class Side:
-    """A process of `training_sides`."""
+    """A process of `training_sides.process`."""
 
     def __init__(self, python: str, name: str) -> None:
         self._process = subprocess.Popen(
-            [python, "-W", "ignore", "-m", "benchmarks.training_sides", name],
+            [python, "-W", "ignore", "-m", "benchmarks.training_sides.process", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

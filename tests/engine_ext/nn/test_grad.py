@@ -94,3 +94,18 @@ def test_a_traced_array_cannot_be_changed_in_place() -> None:
 
     with pytest.raises(TypeError, match=r"cannot be changed in place; make a new one with np\.where"):
         nn.grad(changes)(np.ones(3))
+
+
+def test_gradients_of_gradients_are_second_derivatives() -> None:
+    x = np.asarray([1.0, 2.0, -1.5], "float64")
+    slope = nn.grad(lambda z: np.sum(z**3))
+    [second] = nn.grad(lambda x: np.sum(slope(x)[0]))(x)
+    assert second.tolist() == pytest.approx((6 * x).tolist())
+    # What the inner function takes from around it is constant for the inner gradient: d/dx of x * (d/dz of x * z).
+    [mixed] = nn.grad(lambda x: np.sum(x * nn.grad(lambda z: np.sum(x * z))(x)[0]))(x)
+    assert mixed.tolist() == pytest.approx((2 * x).tolist())
+
+
+def test_clipping_passes_the_gradient_at_a_bound_as_pytorch_does() -> None:
+    [gradient] = nn.grad(lambda x: np.sum(np.clip(x, -1.0, 1.0)))(np.asarray([-2.0, -1.0, 0.0, 1.0, 2.0]))
+    assert gradient.tolist() == [0, 1, 1, 1, 0]

@@ -109,7 +109,7 @@ def test_gradients_are_given_without_a_step(data: tuple[Any, Any]) -> None:
 
 def test_a_parameter_that_no_gradient_reaches_is_named() -> None:
     step = nn.TrainStep(Line(unused=True), F.mse_loss, optim.SGD(lr=0.1))
-    with pytest.raises(UnsupportedError, match=r"no gradient reaches 'other\.weight'.*freeze it, or use it"):
+    with pytest.raises(UnsupportedError, match=r"no gradient reaches 'parameter other\.weight'.*freeze it, or use it"):
         step(np.ones((2, 3)), np.zeros((2, 3)))
     step.model.other.requires_grad_(False)
     assert float(step(np.ones((2, 3)), np.zeros((2, 3)))) > 0
@@ -226,3 +226,121 @@ def test_gradients_are_clipped_together() -> None:
     step(np.ones((2, 3)), np.full((2, 3), 9.0))
     moved = sum(float(np.sum((before[name] - array) ** 2)) for name, array in step.model.state_dict().items())
     assert moved**0.5 == pytest.approx(0.5, rel=1e-3)
+
+
+def test_freezing_a_layer_between_steps_keeps_its_weights_and_states() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    step = nn.TrainStep(model, F.mse_loss, optim.Adam())
+    x, y = np.ones((2, 3)), np.zeros((2, 3))
+    step(x, y)
+    model[0].requires_grad_(False)
+    before = model.state_dict()
+    step(x, y)
+    after = model.state_dict()
+    assert [name for name in after if not bool((before[name] == after[name]).all())] == ["1.weight", "1.bias"]
+
+
+def test_states_of_another_optimizer_are_refused(tmp_path: Path) -> None:
+    first = nn.TrainStep(Line(), F.mse_loss, optim.Adam())
+    x, y = np.ones((2, 3)), np.zeros((2, 3))
+    first(x, y)
+    nn.checkpoint(first, tmp_path / "c.walle")
+    second = nn.TrainStep(Line(), F.mse_loss, optim.SGD(momentum=0.9))
+    nn.resume(second, tmp_path / "c.walle")
+    with pytest.raises(ModelError, match=r"fc\.weight has the states .*exp_avg.* of another optimizer; SGD has"):
+        second(x, y)
+
+
+def test_later_settings_of_the_optimizer_reach_the_next_step() -> None:
+    line = Line()
+    step = nn.TrainStep(line, lambda a, b: 0.0 * F.mse_loss(a, b), optim.SGD(lr=1.0))
+    x, y = np.ones((2, 3)), np.zeros((2, 3))
+    step(x, y)
+    before = line.state_dict()["fc.weight"]
+    step.optimizer.weight_decay = 0.5
+    step(x, y)
+    assert float(np.abs(line.state_dict()["fc.weight"] - 0.5 * before).max()) < 1e-6
+
+
+def test_a_module_that_keeps_a_value_of_the_step_is_named() -> None:
+    class Keeps(Line):
+        def forward(self, x: Any) -> Any:
+            self.last = self.fc(x)
+            return self.last
+
+    model = Keeps()
+    with pytest.raises(ModelError, match=r"Keeps\.last keeps a value of the step .*register_buffer"):
+        nn.TrainStep(model, F.mse_loss, optim.SGD())(np.ones((2, 3)), np.zeros((2, 3)))
+    assert model.last is None
+
+
+def test_a_buffer_that_forward_assigns_is_carried_from_step_to_step() -> None:
+    class Counts(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", np.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.seen: Any = self.seen + 1.0
+            return self.fc(x)
+
+    step = nn.TrainStep(Counts(), F.mse_loss, optim.SGD())
+    for _ in range(3):
+        step(np.ones((2, 3)), np.zeros((2, 3)))
+    assert float(step.model.seen) == 3
+
+
+def test_a_weight_that_is_read_while_a_step_is_planned_is_refused() -> None:
+    class Reads(Line):
+        def forward(self, x: Any) -> Any:
+            return self.fc(x) / max(1.0, float(self.fc.weight[0, 0]))
+
+    with pytest.raises(UnsupportedError, match="looks at the value"):
+        nn.TrainStep(Reads(), F.mse_loss, optim.SGD())(np.ones((2, 3)), np.zeros((2, 3)))
+
+
+def test_a_copy_of_a_parameter_is_unchanged_by_later_writes() -> None:
+    line = Line()
+    before = line.fc.weight.copy()
+    line.fc.weight[0, 0] = 7.0
+    assert float(before[0, 0]) != 7
+
+
+def test_tied_weights_are_saved_and_loaded(tmp_path: Path) -> None:
+    def tied() -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model[1].weight = model[0].weight
+        return model
+
+    model = tied()
+    nn.save(model, tmp_path / "m.walle", np.ones((2, 3)))
+    other = tied()
+    nn.load(other, tmp_path / "m.walle")
+    assert all(bool((other.state_dict()[name] == array).all()) for name, array in model.state_dict().items())
+
+
+def test_parameters_may_have_any_name() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loss = nn.Parameter(np.ones(3))
+            self.count = nn.Parameter(np.ones(3))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.loss + self.count
+
+    step = nn.TrainStep(Named(), F.mse_loss, optim.SGD(lr=0.1))
+    losses = [float(step(np.ones((2, 3)), np.zeros((2, 3)))) for _ in range(2)]
+    assert losses[0] == 4
+    assert losses[1] < 4
+
+
+def test_labels_do_not_count_from_the_end_and_certain_probabilities_train() -> None:
+    with pytest.raises(ShapeError, match="index"):
+        F.cross_entropy(np.zeros((2, 3)), np.asarray([0, -1]))
+    with pytest.raises(ShapeError, match="index"):
+        F.embedding(np.asarray([-1]), np.ones((3, 2)))
+    [gradient] = nn.grad(lambda p: F.binary_cross_entropy(p, np.asarray([1.0, 0.0, 1.0, 0.5])))(
+        np.asarray([1.0, 0.0, 0.0, 0.5])
+    )
+    assert np.isfinite(gradient).all()

@@ -153,9 +153,20 @@ def load(model: Module, path: str | os.PathLike[str]) -> None:
     Raises:
         ModelError: the file is broken, or its names or shapes are others; the message names each.
     """
-    own = model.state_dict()
-    values = _core.Graph.open(str(path)).values()
-    model.load_state_dict({name: array for name, kind, _, _, array in values if kind == "constant" and name in own})
+    values: dict[str, Any] = {
+        name: array for name, kind, _, _, array in _core.Graph.open(str(path)).values() if kind == "constant"
+    }
+    state = {}
+    first: dict[int, str] = {}  # by parameter: its first path, under which the file has it
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        state[name] = _of_file(values, first.setdefault(id(parameter), name))
+    for name in model.state_dict():
+        state.setdefault(name, _of_file(values, name))
+    model.load_state_dict({name: array for name, array in state.items() if array is not None})
+
+
+def _of_file(values: dict[str, Any], path: str) -> Any:
+    return values.get(path, values.get(_other_name(path, [path])))
 
 
 def checkpoint(step: TrainStep, path: str | os.PathLike[str], position: int = 0) -> None:

@@ -249,7 +249,7 @@ class Module:
         for path, owner in self.named_modules(remove_duplicate=False):
             start = f"{path}." if path else ""
             for name, part in owner.__dict__["_parameters"].items():
-                if start + name in given:
+                if part is not None and start + name in given:
                     part.data = given[start + name].astype(part.dtype)
             for name in owner.__dict__["_buffers"]:
                 if start + name in given and start + name in own:

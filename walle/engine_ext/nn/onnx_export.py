@@ -19,7 +19,7 @@ __all__ = ["to_onnx"]
 
 _OPSET = 20
 # Engine operators under another name in ONNX.
-_RENAMED = {"Maximum": "Max", "Minimum": "Min", "Power": "Pow", "FloorMod": "Mod", "StopGradient": "Identity"}
+_RENAMED = {"Maximum": "Max", "Minimum": "Min", "Power": "Pow", "StopGradient": "Identity"}
 # Attributes that are inputs in ONNX, by operator, behind the inputs that a node has.
 _AS_INPUTS = {
     "Expand": ("shape",),
@@ -156,7 +156,6 @@ def _square(graph: _OnnxGraph, name: str, inputs: list[str], attributes: dict[st
 
 
 _COMPOSED: dict[str, Callable[..., None]] = {
-    "FloorDiv": _then("Div", "Floor"),
     "NotEqual": _then("Equal", "Not"),
     "Rsqrt": _then("Sqrt", "Reciprocal"),
     "Square": _square,

@@ -134,6 +134,9 @@ def _where(trace: Trace, condition: Any, a: Any, b: Any) -> Traced:
 def _clip(trace: Trace, x: Any, low: Any, high: Any) -> Any:
     if low is None and high is None:
         return x
+    if isinstance(low, int | float | None) and isinstance(high, int | float | None) and x.dtype in _FLOATS:
+        bounds = [None if bound is None else _core.asarray(bound, x.dtype) for bound in (low, high)]
+        return _evaluate(trace, "Clip", [x, *bounds], {})[0]
     result = x if low is None else _binary(trace, "Maximum", x, low)
     return result if high is None else _binary(trace, "Minimum", result, high)
 

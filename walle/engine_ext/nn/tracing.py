@@ -52,7 +52,15 @@ class Parameter(Operand):
         self._data = _core.asarray(value)
 
     def array(self) -> ndarray:
-        return self._data
+        trace = active_trace()
+        value = self._data if trace is None else trace.value_of(self)
+        return value.array() if isinstance(value, Traced) else value
+
+    def copy(self) -> Any:
+        """Return a copy of the array; while a step is planned, the value that the step has."""
+        trace = active_trace()
+        value = self._data if trace is None else trace.value_of(self)
+        return value.copy()
 
     def __buffer__(self, flags: int, /) -> memoryview:
         return memoryview(self._data)
@@ -108,7 +116,7 @@ class Trace:
     with Trace("name") as trace:
         y = function(trace.input("x", x))
         trace.output("y", y)
-    session = trace.session()
+    session = _core.Session(trace.graph(), "auto")
 
     `may_look` allows code to use values, where the graph serves this one run.
     """
@@ -122,7 +130,6 @@ class Trace:
         self.outputs: list[tuple[str, int]] = []
         self.output_types: list[tuple[str, int]] = []  # dtypes and numbers of dimensions of the outputs
         self.values: list[tuple[str, int]] = []  # by number: "input", "constant" or "result", and its place among them
-        self.buffers: dict[str, Traced] = {}  # by path: what the run assigned to a module's buffer
         self.path = ""
         self._results: list[list[int]] = []  # by node: the numbers of its results
         self._result_count = 0
@@ -131,6 +138,7 @@ class Trace:
         self._random: Traced | None = None
         self._random_states = 0
         self._token: Any = None
+        self._given: list[ndarray] = []  # arrays of the inputs, where values may be looked at
 
     def __enter__(self) -> Self:
         self._token = _active.set(self)
@@ -149,6 +157,8 @@ class Trace:
         """Return a new input of the graph, with the shape and dtype of that array."""
         array = _core.asarray(value.array() if isinstance(value, Operand) else value)
         self.inputs.append((name, str(array.dtype), array.shape))
+        if self.may_look:
+            self._given.append(array)
         return Traced(self, self._add("input", len(self.inputs) - 1), array)
 
     def constant(self, array: Any) -> int:
@@ -233,6 +243,18 @@ class Trace:
         return self._random is not None
 
     # Results.
+
+    def compute(self, values: Sequence[Traced]) -> None:
+        """Give the values, whose arrays are not known, the arrays that they have in this run."""
+        outputs = self.outputs
+        self.outputs = [(str(place), one.number) for place, one in enumerate(values)]
+        try:
+            session = _core.Session(self.graph(), "auto")
+        finally:
+            self.outputs = outputs
+        results = session.run(dict(zip((name for name, _, _ in self.inputs), self._given, strict=True)))
+        for place, one in enumerate(values):
+            one.value = results[str(place)]
 
     def graph(self) -> _core.Graph:
         """Return the graph; later records are not in it."""

@@ -28,8 +28,9 @@ _PLANS = 8  # shapes of inputs whose plans are kept
 class TrainStep:
     """A step of training: `step(*inputs, *targets)` returns the loss and updates the model.
 
-    The first arguments go to `model`, as many as its `forward` takes, and its result with the others to `loss`, which
-    returns one number. Each set of input shapes is traced and planned once. Parameters with `requires_grad` False are
+    The first arguments go to `model`, as many as its `forward` needs, and its result with the others to `loss`, which
+    returns one number. Each set of input shapes is traced and planned once: settings of the optimizer and modes of
+    modules may change later, other attributes of modules are read then. Parameters with `requires_grad` False are
     constants of the plan.
 
     `clip_grad_norm` bounds the norm of all gradients together. `seed` determines the random numbers of dropout, with
@@ -66,14 +67,14 @@ class TrainStep:
         """Take one step, and return the loss before it, an array without dimensions."""
         given = [_core.asarray(one) for one in arrays]
         plan = self._plan_for(given)
-        values = self._values(plan, given)
+        values = self._inputs_of(plan.inputs, given)
         results = plan.session.run(values, deadline)
         loss = results["loss"]
         if not bool(results["is finite"]):
             raise NonFiniteError(
                 f"step {self.count + 1}: {plan.session.find_nonfinite(values) or 'the loss is not finite'}"
             )
-        self._take(plan, results)
+        self._take(results)
         self.count += 1
         return loss
 
@@ -85,9 +86,10 @@ class TrainStep:
             values, _ = self._trace_loss(trace, given, trained)
             names = list(trained)
             for name, one in zip(names, trace.gradient(values[0], [values[1][name] for name in names]), strict=True):
-                trace.output(name, one)
+                trace.output(f"parameter {name}", one)
         session = _core.Session(trace.graph(), self._backend, self._threads)
-        return session.run(self._inputs_of(trace, given))
+        found = session.run(self._inputs_of([name for name, _, _ in trace.inputs], given))
+        return {name.removeprefix("parameter "): one for name, one in found.items()}
 
     def plan(self) -> Any:
         """Return the plan of the last step, as `Session.plan`; None before the first."""
@@ -142,12 +144,15 @@ class TrainStep:
         modes = tuple(module.training for module in self.model.modules())
         frozen = [one for one in self.model.parameters() if not one.requires_grad]
         fixed = tuple(id(one.data) for one in frozen)
-        key = (tuple((one.shape, str(one.dtype)) for one in given), tuple(trained), modes, fixed)
+        settings = {name: value for name, value in vars(self.optimizer).items() if name not in ("lr", "initial_lr")}
+        rule = (repr(settings), id(self.optimizer), id(self.loss), self.clip_grad_norm)
+        key = (tuple((one.shape, str(one.dtype)) for one in given), tuple(trained), modes, fixed, rule)
         plan = self._plans.pop(key, None)
         if plan is None:
             for one in frozen:
                 one.data.setflags(write=False)  # the plan has it as a constant: a write in place would not reach it
             plan = self._make_plan(given, trained)
+            plan.frozen = [one.data for one in frozen]  # kept: their ids are in the key
         self._plans[key] = plan
         while len(self._plans) > _PLANS:
             self._plans.popitem(last=False)
@@ -159,7 +164,7 @@ class TrainStep:
         """Return the loss with the traced parameters, and what the run assigned to buffers."""
         self._check_types(given, trained)
         inputs = [trace.input(f"input {place}", one) for place, one in enumerate(given)]
-        parameters = {name: trace.input(name, one.data) for name, one in trained.items()}
+        parameters = {name: trace.input(f"parameter {name}", one.data) for name, one in trained.items()}
         for name, one in trained.items():
             trace.bind(one, parameters[name])
         with TracedBuffers(self.model, lambda path, array: trace.input(f"buffer {path}", array)) as buffers:
@@ -196,16 +201,28 @@ class TrainStep:
             trace.output("is finite", np.isfinite(total) & np.isfinite(loss.reshape(())))
             lr, count = trace.input(_LR, np.asarray(0.0, "float64")), trace.input(_COUNT, np.asarray(1.0, "float64"))
             for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-                own = self.states.setdefault(name, self.optimizer.states(trained[name].data))
-                states = {key: trace.input(f"{name}/{key}", array) for key, array in own.items()}
+                own = self._states_of(name, trained[name].data)
+                states = {key: trace.input(f"state {name}/{key}", array) for key, array in own.items()}
                 new, new_states = self.optimizer.update(parameter, gradient, states, lr, count)
-                trace.output(name, new)
+                trace.output(f"parameter {name}", new)
                 for key, state in new_states.items():
-                    trace.output(f"{name}/{key}", state)
+                    trace.output(f"state {name}/{key}", state)
             for path, value in assigned.items():
                 trace.output(f"buffer {path}", value)
         session = _core.Session(trace.graph(), self._backend, self._threads)
-        return _Plan(session, trace, list(assigned))
+        return _Plan(session, [name for name, _, _ in trace.inputs])
+
+    def _states_of(self, name: str, array: ndarray) -> dict[str, ndarray]:
+        """Return the optimizer's states of a parameter, those that it begins with where there are none yet."""
+        first = self.optimizer.states(array)
+        own = self.states.get(name, first)
+        if set(own) != set(first):
+            raise ModelError(
+                f"{name} has the states {sorted(own)} of another optimizer; {type(self.optimizer).__name__} has "
+                f"{sorted(first)}: set step.states = {{}} to begin again"
+            )
+        self.states[name] = own
+        return own
 
     def _check_types(self, given: list[ndarray], trained: dict[str, Parameter]) -> None:
         types = sorted({str(one.dtype) for one in trained.values()})
@@ -218,57 +235,59 @@ class TrainStep:
 
     # Running.
 
-    def _inputs_of(self, trace: Trace, given: list[ndarray]) -> dict[str, Any]:
-        """Return the value of each input of the graph."""
-        parameters, buffers = dict(self.model.named_parameters()), dict(self.model.named_buffers())
-        values: dict[str, Any] = {}
-        for name, _, _ in trace.inputs:
-            if name.startswith("input "):
-                values[name] = given[int(name.removeprefix("input "))]
-            elif name == _RANDOM:
-                values[name] = _core.asarray([self.seed, self.count << 20, 0], "int64")
-            elif name == _LR:
-                values[name] = _core.asarray(self.optimizer.lr, "float64")
-            elif name == _COUNT:
-                values[name] = _core.asarray(float(self.count + 1), "float64")
-            elif name.startswith("buffer "):
-                values[name] = buffers[name.removeprefix("buffer ")]
-            elif name in parameters:
-                values[name] = parameters[name].data
+    def _inputs_of(self, names: list[str], given: list[ndarray]) -> dict[str, Any]:
+        """Return the value of each input of a graph."""
+        parameters = dict(self.model.named_parameters())
+        buffers = dict(self.model.named_buffers(remove_duplicate=False))
+        values: dict[str, Any] = {
+            _RANDOM: _core.asarray([self.seed, self.count << 20, 0], "int64"),
+            _LR: _core.asarray(self.optimizer.lr, "float64"),
+            _COUNT: _core.asarray(float(self.count + 1), "float64"),
+        }
+        found = {}
+        for name in names:
+            kind, _, rest = name.partition(" ")
+            if name in values:
+                found[name] = values[name]
+            elif kind == "input":
+                found[name] = given[int(rest)]
+            elif kind == "buffer":
+                found[name] = buffers[rest]
+            elif kind == "parameter":
+                found[name] = parameters[rest].data
             else:
-                parameter, _, key = name.rpartition("/")
-                values[name] = self.states[parameter][key]
-        return values
+                parameter, _, key = rest.rpartition("/")
+                found[name] = self.states[parameter][key]
+        return found
 
-    def _values(self, plan: _Plan, given: list[ndarray]) -> dict[str, Any]:
-        return self._inputs_of(plan.trace, given)
-
-    def _take(self, plan: _Plan, results: dict[str, ndarray]) -> None:
+    def _take(self, results: dict[str, ndarray]) -> None:
         """Make the results the model's and the optimizer's state."""
-        for name, parameter in self.model.named_parameters():
-            if name in results:
-                parameter.data = results[name]
-        for name, states in self.states.items():
-            for key in states:
-                states[key] = results[f"{name}/{key}"]
-        for path in plan.buffers:
-            owner, _, name = path.rpartition(".")
-            module = self.model.get_submodule(owner)
-            setattr(module, name, results[f"buffer {path}"])
+        parameters = dict(self.model.named_parameters())
+        for name, array in results.items():
+            kind, _, rest = name.partition(" ")
+            if kind == "parameter":
+                parameters[rest].data = array
+            elif kind == "state":
+                parameter, _, key = rest.rpartition("/")
+                self.states[parameter][key] = array
+            elif kind == "buffer":
+                owner, _, last = rest.rpartition(".")
+                setattr(self.model.get_submodule(owner), last, array)
 
 
 class _Plan:
-    """A planned step, with the trace that names its inputs and the buffers that it changes."""
+    """A planned step, with the names of its inputs and the frozen weights that it has as constants."""
 
-    def __init__(self, session: _core.Session, trace: Trace, buffers: list[str]) -> None:
+    def __init__(self, session: _core.Session, inputs: list[str]) -> None:
         self.session = session
-        self.trace = trace
-        self.buffers = buffers
+        self.inputs = inputs
+        self.frozen: list[ndarray] = []
 
 
 def _positional(forward: Callable[..., Any]) -> int:
     """Return how many arguments the method needs; many for *inputs."""
-    code = forward.__func__.__code__  # type: ignore[attr-defined]  # a bound method
-    if code.co_flags & _VARIADIC:
+    function: Any = getattr(forward, "__func__", forward)  # function of a bound method
+    if function.__code__.co_flags & _VARIADIC:
         return 1 << 30
-    return int(code.co_argcount - 1 - len(forward.__func__.__defaults__ or ()))  # type: ignore[attr-defined]
+    own = 1 if function is not forward else 0
+    return int(function.__code__.co_argcount - own - len(function.__defaults__ or ()))

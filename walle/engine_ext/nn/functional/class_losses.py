@@ -83,11 +83,18 @@ def binary_cross_entropy(input: Values, target: Values, weight: Values | None = 
         ShapeError: the shapes differ, or the reduction is unknown.
     """
     check_equal_shapes(input, target, "binary_cross_entropy")
-    positive = np.maximum(operator("Log", [input]), -100.0)
-    negative = np.maximum(operator("Log", [np.subtract(1.0, input)]), -100.0)
+    positive, negative = _bounded_log(input), _bounded_log(np.subtract(1.0, input))
     loss: ndarray = (target - 1.0) * negative - target * positive
     loss = loss if weight is None else loss * weight
     return reduce_loss(loss, reduction, "binary_cross_entropy")
+
+
+def _bounded_log(x: Values) -> ndarray:
+    """Return the logarithm, at least -100, with a gradient that is finite at 0."""
+    is_positive: ndarray = x > 0.0
+    logarithm = operator("Log", [np.where(is_positive, x, 1.0)])
+    bounded: ndarray = np.where(is_positive, np.maximum(logarithm, -100.0), -100.0)
+    return bounded
 
 
 def kl_div(input: Values, target: Values, *, reduction: str = "mean", log_target: bool = False) -> ndarray:
@@ -151,7 +158,8 @@ def _indexed_loss(logs: Values, target: Values, weight: Values | None, axis: int
                   smoothing: float, function: str) -> ndarray:  # fmt: skip
     check_reduction(reduction, function)
     is_counted: ndarray = target != ignore_index
-    index = np.where(is_counted, target, 0)  # an ignored index may be out of range
+    # An ignored index may be out of range; others may not, nor count from the end.
+    index = np.where(is_counted, np.where(target < 0, logs.shape[axis], target), 0)
     picked = np.squeeze(operator("GatherElements", [logs, np.expand_dims(index, axis)], axis=axis), axis=axis)
     weights = operator("Cast", [is_counted], to=str(logs.dtype))
     if weight is not None:

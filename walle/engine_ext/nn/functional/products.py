@@ -90,7 +90,8 @@ def embedding(input: Values, weight: Values, padding_idx: int | None = None) -> 
     """
     if input.dtype not in _INDICES:
         raise DTypeError(f"embedding: indices of dtype {input.dtype}; it takes int32 or int64")
-    rows: ndarray = operator("Gather", [weight, input], axis=0)
+    index = np.where(input < 0, weight.shape[0], input)  # an index does not count from the end: the Gather refuses it
+    rows: ndarray = operator("Gather", [weight, index], axis=0)
     if padding_idx is None:
         return rows
     is_padding: ndarray = np.expand_dims(input == padding_idx % weight.shape[0], -1)

@@ -351,7 +351,9 @@ TensorType infer_channel_sums(std::span<const Operand> operands, const Attribute
 // b may be absent.
 TensorType infer_channel_affine(std::span<const Operand> operands, const Attributes&) {
   const Dims shape = shape_of("ChannelAffine", operands);
-  if (operands.size() == 4) throw Error(ErrorKind::model, "ChannelAffine of a second operand without its factors");
+  const auto has = [&](std::size_t i) { return i < operands.size() && !operands[i].absent; };
+  if (has(3) != has(4) || (operands.size() > 3 && !has(3)))
+    throw Error(ErrorKind::model, "ChannelAffine takes a second operand with its factors, or neither");
   for (const std::size_t i : {1, 2, 4})
     if (i < operands.size()) check_shape("ChannelAffine", operands[i], {shape[1]});
   if (operands.size() == 5) check_shape("ChannelAffine", operands[3], shape);

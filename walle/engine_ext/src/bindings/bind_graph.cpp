@@ -42,7 +42,10 @@ class Sketch {
     const auto& [name, dtype, shape] = input;
     Value value{name, ValueKind::input};
     value.dtype = dtype_of(py::str(dtype));
-    for (const auto& size : shape) value.shape.push_back(size.value_or(-1));
+    for (const auto& size : shape) {
+      if (size && *size < 0) throw Error(ErrorKind::shape, "input '" + name + "' has a negative dimension; None is any");
+      value.shape.push_back(size.value_or(-1));
+    }
     graph_->inputs.push_back(add(std::move(value)));
   }
 
@@ -65,6 +68,8 @@ class Sketch {
     }
     node.attributes = attributes_of(attributes);
     for (const auto& item : node.attributes.items()) check_known(*node.op, item.first, name);
+    constexpr int kMostOutputs = 1 << 16;
+    if (outputs > kMostOutputs) throw Error(ErrorKind::model, "node '" + name + "' has " + std::to_string(outputs) + " outputs");
     for (int i = 0; i < outputs; ++i) node.outputs.push_back(add({name + ":" + std::to_string(i), ValueKind::result}));
     check(node);
     graph_->nodes.push_back(std::move(node));

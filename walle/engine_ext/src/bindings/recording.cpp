@@ -17,6 +17,7 @@ void bind_recording(py::module_& module) {
       "set_recorder",
       [](const py::type& recorded, const py::function& recorder) {
         ArrayTypes& types = mutable_array_types();
+        if (types.recorded != nullptr) throw std::runtime_error("the recorder of this interpreter is set already");
         Py_XSETREF(types.recorded, reinterpret_cast<PyTypeObject*>(Py_NewRef(recorded.ptr())));
         Py_XSETREF(types.recorder, Py_NewRef(recorder.ptr()));
       },

@@ -36,6 +36,10 @@ std::vector<Region> read_regions(const Attributes& attributes, std::int64_t sour
     const std::span<const std::int64_t> all(numbers);
     const auto size = all.subspan(at, axes), from = all.subspan(at + axes, axes), to = all.subspan(at + 2 * axes, axes);
     at += 3 * axes;
+    std::int64_t count = 1;
+    for (const std::int64_t length : size)
+      if (length < 0 || __builtin_mul_overflow(count, length, &count) || count > result_extent)
+        throw Error(ErrorKind::model, "attribute 'regions' of a raster writes elements twice");
     regions.push_back(Region::make(0, size, from, numbers[at], to, numbers[at + 1], source_extent, result_extent));
     at += 2;
   }

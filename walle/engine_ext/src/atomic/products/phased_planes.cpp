@@ -13,13 +13,14 @@ std::int64_t rounded_up(std::int64_t count, std::int64_t to) { return (count + t
 
 bool PhasedPlanes::applies(const Window& window) noexcept {
   if (window.kernel[0] != 1 || window.in[0] != 1 || window.out[0] != 1 || window.stride[1] != window.stride[2]) return false;
-  constexpr double kFew = 4096, kMost = 4;
+  constexpr double kFew = 4096, kMost = 4;  // padding that is worth while, in elements and beside them
+  constexpr double kLargest = 1 << 22;      // elements of a plane, whose copies cannot be stopped
   double padded = 1;
   for (const std::size_t axis : {1, 2})
     padded *= static_cast<double>(window.out[axis] * window.stride[axis]) +
               static_cast<double>(window.kernel[axis]) * static_cast<double>(window.dilation[axis]);
   const double elements = static_cast<double>(window.in_count()) + static_cast<double>(window.out_count());
-  return window.out_count() > 0 && padded <= kFew + kMost * elements;
+  return window.out_count() > 0 && padded <= std::min(kFew + kMost * elements, kLargest);
 }
 
 PhasedPlanes::PhasedPlanes(const Window& window, std::int64_t pack) : window_(window), step_(window.stride[1]) {

@@ -42,21 +42,26 @@ class PlaneConvStep final : public SharedStep {
         shape_.batch * channels,
         [&](std::int64_t at, int member) {
           StopPoll poll = start;
-          if (!poll.proceed(plane * taps)) return;
           const std::int64_t n = at / channels, m = at % channels;
           float *input = scratch_of(member), *result = input + planes_.input_floats(),
                 *weights = result + planes_.result_floats();
           planes_.fill_input(x + (n * shape_.groups + m / shape_.out_channels) * shape_.window.in_count(), input);
           spread(w + m * taps, taps, table_.pack, weights);
           LaneArgs args;
-          args.count = planes_.result_vectors();
           args.in = input;
           args.in_step = table_.pack;
           args.taps = planes_.offsets().data();
           args.tap_count = taps;
           args.w = weights;
           args.out = result;
-          table_.depthwise(args);
+          const std::int64_t at_once = std::max<std::int64_t>(StopPoll::kInterval / (taps * table_.pack), 1);
+          for (std::int64_t left = planes_.result_vectors(); left > 0; left -= args.count) {
+            args.count = std::min(left, at_once);
+            if (!poll.proceed(args.count * table_.pack * taps)) return;
+            table_.depthwise(args);
+            args.in += args.count * table_.pack;
+            args.out += args.count * table_.pack;
+          }
           planes_.take_result(result, out + at * plane);
           if (!epilogue_.empty())
             epilogue_.run_channel(reinterpret_cast<std::byte*>(out + at * plane), plane, inputs, m, at * plane);

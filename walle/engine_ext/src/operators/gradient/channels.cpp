@@ -70,6 +70,8 @@ std::vector<Ref> of_channel_affine(const GradientCall& call) {
 // moments on x, whose own gradient therefore is absent.
 std::vector<Ref> of_channel_normalize(const GradientCall& call) {
   if (call.attributes.has("low") || call.attributes.has("high")) refuse("ChannelNormalize with bounds");
+  // Moments that are not trained through are numbers; others are taken for those of x, as BatchNormalization has them.
+  const bool own_moments = needs(call, 1);
   const Formula f = formula_of(call);
   Emitter& emitter = call.emitter;
   const Ref x = call.inputs[0], mean = row(emitter, call.inputs[1], 0), variance = row(emitter, call.inputs[1], 1);
@@ -81,6 +83,12 @@ std::vector<Ref> of_channel_normalize(const GradientCall& call) {
   if (needs(call, 0)) {
     const double share = 1 / count_of(emitter, x);
     const Ref p = f.mul(call.inputs[2], inverse);
+    if (!own_moments) {
+      gradients[0] = scaled(emitter, call.gradient, p);
+      if (needs(call, 2)) gradients[2] = of_scale;
+      if (needs(call, 3)) gradients[3] = of_bias;
+      return gradients;
+    }
     const Ref a = f.mul(p, f.times(f.mul(of_scale, inverse), -share));
     const Ref b = f.sub(f.mul(p, f.times(of_bias, -share)), f.mul(a, mean));
     gradients[0] = emitter.one("ChannelAffine", {x, a, b, call.gradient, p});

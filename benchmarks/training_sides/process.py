@@ -6,7 +6,7 @@ steps, a line on standard output answers:
     {"network": "gru"}             → {"first_ms": 30.1, "arena_bytes": 5000000}
     {"steps": 3}                   → {"ms": [4.0, 4.1, 4.0], "loss": 2.29, "peak_bytes": 33000000}
 
-    python -m benchmarks.training_sides walle|torch
+    python -m benchmarks.training_sides.process walle|torch
 """
 
 import json
