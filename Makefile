@@ -35,7 +35,7 @@ PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # In a new checkout one process compiles the tests; otherwise each worker would compile all of them.
 test-python: $(STAMP)  ## pass the Python tests of every change, or those of TEST_ARGS
 	@$(if $(TEST_ARGS),true,test -d tests/__pycache__ || $(PYTEST) --collect-only -q > /dev/null || true)
-	@$(PYTEST) -n 3 --dist loadfile -m "not night" --cpu-limit=3 --second-run=3 --examples=0.3 $(TEST_ARGS)
+	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not night" --cpu-limit=3 --second-run=3 --examples=0.3 $(TEST_ARGS)
 
 test-night: $(STAMP) test-cpp  ## pass the tests that take long: whole systems, kills, clusters, load, memory, all examples of properties (about 40 minutes)
 	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m "night or hypothesis" $(TEST_ARGS)

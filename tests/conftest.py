@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.plugins.surroundings",
     "tests.plugins.examples",
     "tests.plugins.garbage",
+    "tests.plugins.order",
     "tests.plugins.route_fields",
     "tests.plugins.cpu_seconds",
     "tests.plugins.second_run",
