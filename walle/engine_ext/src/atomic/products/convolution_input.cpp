@@ -81,13 +81,12 @@ class InputGradientStep final : public SharedStep {
     for (std::int64_t i = 0; i < count; ++i) {
       T* to = output + ((first + i) * shape_.groups + group) * shape_.in_channels * in;
       std::fill_n(to, shape_.in_channels * in, T{0});
-      for (std::int64_t c = 0; c < shape_.in_channels && poll.proceed(plane * shape_.window.taps()); ++c)
-        for (std::int64_t tap = 0; tap < shape_.window.taps(); ++tap)
-          add_tap(columns + (c * shape_.window.taps() + tap) * step_ + i * plane, to + c * in, tap);
+      for (std::int64_t tap = 0; tap < shape_.window.taps() && poll.proceed(plane * shape_.in_channels); ++tap)
+        add_tap(columns + tap * step_ + i * plane, to, tap);
     }
   }
 
-  // Adds what a tap contributes to a plane of the input.
+  // Adds what a tap contributes to the planes of an image.
   void add_tap(const T* from, T* to, std::int64_t tap) const noexcept {
     const Window& win = shape_.window;
     const std::int64_t kx = tap % win.kernel[2], ky = tap / win.kernel[2] % win.kernel[1],
@@ -95,16 +94,17 @@ class InputGradientStep final : public SharedStep {
     const auto [z_first, z_last] = win.valid(0, kz);
     const auto [y_first, y_last] = win.valid(1, ky);
     const auto [x_first, x_last] = win.valid(2, kx);
-    const std::int64_t step_x = win.stride[2];
-    for (std::int64_t z = z_first; z < z_last; ++z)
-      for (std::int64_t y = y_first; y < y_last; ++y) {
-        const T* row = from + (z * win.out[1] + y) * win.out[2];
-        T* sums = to + (win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, 0, kx);
-        if (step_x == 1)
-          for (std::int64_t x = x_first; x < x_last; ++x) sums[x] += row[x];
-        else
-          for (std::int64_t x = x_first; x < x_last; ++x) sums[x * step_x] += row[x];
-      }
+    const std::int64_t step_x = win.stride[2], planes = shape_.in_channels, next = win.taps() * step_, in = win.in_count();
+    for (std::int64_t c = 0; c < planes; ++c, from += next, to += in)
+      for (std::int64_t z = z_first; z < z_last; ++z)
+        for (std::int64_t y = y_first; y < y_last; ++y) {
+          const T* row = from + (z * win.out[1] + y) * win.out[2];
+          T* sums = to + (win.source(0, z, kz) * win.in[1] + win.source(1, y, ky)) * win.in[2] + win.source(2, 0, kx);
+          if (step_x == 1)
+            for (std::int64_t x = x_first; x < x_last; ++x) sums[x] += row[x];
+          else
+            for (std::int64_t x = x_first; x < x_last; ++x) sums[x * step_x] += row[x];
+        }
   }
 
   ConvShape shape_;

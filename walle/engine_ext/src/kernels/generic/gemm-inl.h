@@ -30,6 +30,17 @@ inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int6
     for (std::int64_t k = 0; k < depth; ++k) packed[k * width + j] = j < columns ? b[k * row + j * col] : 0.0f;
 }
 
+// [row][k] of some rows of A, whose elements along k are not neighbours. Of rows that are, a few k at a time: a line of the cache
+// that is read has the next rows too.
+inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth,
+                   float* packed) noexcept {
+  constexpr std::int64_t kFewDeep = 16;
+  const std::int64_t deep = row == 1 ? kFewDeep : depth;
+  for (std::int64_t first = 0; first < depth; first += deep)
+    for (std::int64_t i = 0; i < rows; ++i)
+      for (std::int64_t k = first; k < least(first + deep, depth); ++k) packed[i * depth + k] = a[i * row + k * col];
+}
+
 inline void gemm_packed(const GemmArgs& args) noexcept {
   const auto* a = static_cast<const float*>(args.a);
   const auto* b = static_cast<const float*>(args.b);
@@ -51,9 +62,7 @@ inline void gemm_packed(const GemmArgs& args) noexcept {
         tile.a = a + m * args.a_row + k0 * args.a_col;
         tile.a_step = args.a_row;
         if (args.a_col != 1) {
-          for (std::int64_t i = 0; i < tile.rows; ++i)
-            for (std::int64_t k = 0; k < segment.length; ++k)
-              packed_a[i * segment.length + k] = tile.a[i * args.a_row + k * args.a_col];
+          pack_a(tile.a, args.a_row, args.a_col, tile.rows, segment.length, packed_a);
           tile.a = packed_a;
           tile.a_step = segment.length;
         }
