@@ -38,7 +38,7 @@ def check_size(x: Values, axis: int, size: int, layout: str) -> None:
     """Check the size of one axis.
 
     Raises:
-        ShapeError: x has no such axis, or another size; the message names the layout.
+        ShapeError: x lacks the axis, or its size there is not `size`; the message names the layout.
     """
     shape = tuple(x.shape)
     if not -len(shape) <= axis < len(shape) or shape[axis] != size:
