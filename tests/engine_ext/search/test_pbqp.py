@@ -135,6 +135,19 @@ def test_a_constant_of_a_node_or_an_edge_is_added_to_the_cost(seed: int, constan
     assert after.cost == before.cost + constant
 
 
+@pytest.mark.parametrize(("seed", "place", "constant"), [(4164, 1, -35), (5966, (3, 4), 44)])
+def test_rounding_does_not_move_nodes_in_circles(seed: int, place: int | tuple[int, int], constant: int) -> None:
+    """With sums near zero, the local search once took the rounding of its own moves for gains, without an end."""
+    draw = draw_of(np.random.default_rng(seed), "few integers")
+    costs, edges = [draw(3) for _ in range(5)], {pair: draw(3, 3) for pair in combinations(range(5), 2)}
+    before = solve_pbqp(costs, edges)
+    if isinstance(place, int):
+        costs[place] = costs[place] + constant
+    else:
+        edges[place] = edges[place] + constant
+    assert solve_pbqp(costs, edges).cost == before.cost + constant
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), order=st.permutations(range(6)))
 def test_the_order_of_nodes_does_not_change_the_cost(seed: int, order: list[int]) -> None:

@@ -9,7 +9,7 @@ namespace walle::pbqp {
 
 namespace {
 
-constexpr double kLeastGain = 1e-12;  // a smaller one may be rounding, by which moves could go in circles
+constexpr double kLeastGain = 1e-12;  // a smaller one may be rounding
 
 bool is_gain(double from, double to) noexcept { return to < from - kLeastGain * std::abs(from); }
 
@@ -114,8 +114,12 @@ bool LocalSearch::improve_pair(int node, const CoreTables::Arc& arc, const CoreT
 }
 
 void LocalSearch::descend() {
+  // The costs that moves update carry their rounding, by which moves could go in circles: the sum must become less.
+  double last = cost();
+  std::vector<int> positions;
   for (bool any = true; any;) {
     any = false;
+    positions = positions_;
     const std::int64_t before = work_;
     for (int s = 0; s < tables_.size(); ++s) any = improve_node(s) || any;
     for (int s = 0; s < tables_.size() && !any; ++s)
@@ -124,6 +128,12 @@ void LocalSearch::descend() {
         any = improve_pair(s, arc, tables_.arcs[arc.to][static_cast<std::size_t>(arc.back)]) || any;
       }
     graph_.proceed(work_ - before);
+    if (const double sum = cost(); sum < last) {
+      last = sum;
+    } else if (any) {
+      set(std::move(positions));
+      return;
+    }
   }
 }
 
