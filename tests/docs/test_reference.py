@@ -5,7 +5,8 @@ import runpy
 from pathlib import Path
 
 from walle.deploy.gate.gate import GATE_OPTIONS
-from walle.pipeline.stream.context import Context, Log, Store
+from walle.pipeline.stream.context import Context, Store
+from walle.pipeline.stream.run_log import Log
 from walle.protocol import (
     PHASES,
     CloudPolicy,

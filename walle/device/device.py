@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import random
 from collections.abc import Callable
@@ -28,13 +29,16 @@ from walle.device.event_intake import EventIntake
 from walle.device.exclusive_source import HttpExclusiveSource
 from walle.device.smoke_run import SmokeRun
 from walle.device.summary import DeviceCounts, DeviceSummary
-from walle.device.task_runs import TaskRuns
+from walle.device.task_runs import RunOutcome, TaskRuns
 from walle.device.task_versions import ActiveVersion, TaskVersions
+from walle.device.training import BackgroundTraining
 from walle.engine_ext.vm.host import shared_host
+from walle.errors import ConfigError
 from walle.pipeline.events.event import Event, EventError
 from walle.pipeline.events.event_batch import read_batch, rejected_message
 from walle.pipeline.events.rejected_events import RejectedEvents
 from walle.pipeline.events.ticks import Tick
+from walle.pipeline.features.checkpoints import Checkpoints
 from walle.pipeline.features.database import StoreError
 from walle.pipeline.features.outbox import Outbox
 from walle.pipeline.features.store import FeatureStore
@@ -43,7 +47,7 @@ from walle.pipeline.trigger.stream_counts import LossKind
 from walle.pipeline.trigger.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.trigger.task_results import ResultStream
 from walle.pipeline.tunnel.client.client import TunnelClient, client_context
-from walle.protocol import Profile
+from walle.protocol import Attribute, Profile
 from walle.task.run.log import TaskLog
 from walle.task.run.runner import TaskRunner
 from walle.trust.sealing import open_sealed
@@ -68,6 +72,7 @@ class Device:
         self.counts = DeviceCounts()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
+        self._of_moment: dict[str, Attribute] = {}
         self._is_open = False
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
@@ -125,12 +130,15 @@ class Device:
                 host=host,
             )
             await undo.enter_async_context(self._smoke)
+            checkpoints = Checkpoints(self.store)
             self._runs = TaskRuns(
                 config,
                 clock,
                 self.counts,
+                device=lambda: self.attributes,
                 active=active,
                 store=self.store,
+                checkpoints=checkpoints,
                 history=history,
                 tunnel=self._tunnel,
                 runner=runner,
@@ -147,7 +155,23 @@ class Device:
                 share_arrays=config.vm_host,
             )
             undo.push_async_callback(self.stream.close)
-            self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
+            self._training = BackgroundTraining(
+                clock,
+                lambda: self.attributes,
+                active,
+                lambda task, version: self._runs.train(version, functools.partial(self._count, task)),
+                lambda version: runner.drop_training(version.files, version.manifest),
+            )
+            self._versions = TaskVersions(
+                self.store,
+                self.stream,
+                history,
+                runner,
+                self._tunnel,
+                checkpoints,
+                active,
+                on_change=self._training.note_change,
+            )
             undo.push_async_callback(self._versions.aclose)
             self.agent = Agent(
                 config.folder / "tasks",
@@ -184,6 +208,7 @@ class Device:
             undo.push_async_callback(self._intake.aclose)
             await self._intake.start()
             self._background.spawn(self._intake.run_timers(), "timers")
+            self._background.spawn(self._training.run(), "training")
             self._undo = undo.pop_all()
         self._is_open = True
         return self
@@ -230,6 +255,26 @@ class Device:
     def tasks(self) -> dict[str, str]:
         """The active version of each task."""
         return self.agent.tasks
+
+    @property
+    def attributes(self) -> dict[str, Attribute]:
+        """The device as tasks see it (`ctx.device`), with what `set_attributes` has set."""
+        return {**self.config.as_seen_by_tasks, **self._of_moment}
+
+    def set_attributes(self, **attributes: Attribute) -> None:
+        """Set attributes of the moment, such as `charging=True`: tasks see them, and [training] may ask for them.
+
+        They are not told to the cloud, whose policies see those of `DeviceConfig`. A step of training under way is cut
+        short when its task may not train any more.
+
+        Raises:
+            ConfigError: the name is `id` or `app_version`.
+        """
+        if fixed := attributes.keys() & {"id", "app_version"}:
+            raise ConfigError(f"the attribute {min(fixed)} of a device cannot be set")
+        self._of_moment |= attributes
+        if self._is_open:
+            self._training.note_change()
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers for the app's next request to its server: `X-Walle-Profile` and `X-Walle-Device`.
@@ -313,8 +358,11 @@ class Device:
     def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
         """Count a run that has ended towards the release of its version."""
         outcome = self._runs.end(task, ok, error)
-        if outcome is None:
-            return
+        if outcome is not None:
+            self._count(task, outcome)
+
+    def _count(self, task: str, outcome: RunOutcome) -> None:
+        """Count an outcome towards the release of its version, which the agent may revert."""
         version = outcome.version
         if reason := self.agent.count_run(
             task, version, outcome.failure, outcome.metrics
@@ -454,6 +502,7 @@ class Device:
             unsent=self.store.unsent,
             runs_ok=counts.runs_ok,
             runs_failed=counts.runs_failed,
+            training_steps=counts.training_steps,
             escalated=counts.escalated,
             bare_events=counts.bare_events,
             last_error=counts.last_error,

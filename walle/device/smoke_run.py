@@ -41,7 +41,8 @@ from walle.task.format.failure import failure_of
 from walle.task.run.event_play import EventPlay, PlayedRun, events_of_users
 from walle.task.run.image_decoder import ImageDecoder, resolve_apart
 from walle.task.run.log import LogLine, TaskLog, last_lines
-from walle.task.run.runner import TaskRunner, deadline_s
+from walle.task.run.run_version import deadline_s
+from walle.task.run.runner import TaskRunner
 
 _LOG = logging.getLogger(__name__)
 
@@ -156,8 +157,10 @@ class SmokeRun:
             if runs.failed is not None:
                 raise runs.failure() from runs.failed
             if runs.count >= _MAX_RUNS:
-                return
-        await device.end()
+                break
+        else:
+            await device.end()
+        await device.train(1)
         if runs.failed is not None:
             raise runs.failure() from runs.failed
 

@@ -18,6 +18,7 @@ class DeviceCounts:
     produced: int = 0  # task outputs put for the cloud, without those lost in a crash before they were durable
     runs_ok: int = 0
     runs_failed: int = 0
+    training_steps: int = 0  # steps of training that were stored
     escalated: int = 0
     last_error: str = ""
     bare_events: int = 0  # events while no task was active, although one had been before
@@ -50,6 +51,7 @@ class DeviceSummary:
     unsent: int
     runs_ok: int
     runs_failed: int
+    training_steps: int
     escalated: int
     bare_events: int
     last_error: str

@@ -15,7 +15,8 @@ from walle.device.summary import DeviceCounts
 from walle.device.task_versions import ActiveVersion
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import HostStartError
-from walle.errors import VMError
+from walle.errors import VMError, WalleError
+from walle.pipeline.features.checkpoints import Checkpoints
 from walle.pipeline.features.database import StoreError
 from walle.pipeline.features.state_entries import largest
 from walle.pipeline.features.store import FeatureStore
@@ -26,10 +27,12 @@ from walle.pipeline.stream.event_history import EventHistory, EventHistoryError
 from walle.pipeline.trigger.stream_engine import TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
 from walle.pipeline.tunnel.client.client import RequestError, TunnelClosedError
-from walle.protocol import LATENCY_MS, Failure, StatePolicy
+from walle.protocol import LATENCY_MS, Attribute, Failure, StatePolicy
 from walle.task.format.failure import failure_of
 from walle.task.run.log import LogLine, TaskLog, last_lines
-from walle.task.run.runner import PHASE_TOPIC, TaskRunner, deadline_s
+from walle.task.run.run_result import TrainedStep
+from walle.task.run.run_version import deadline_s
+from walle.task.run.runner import PHASE_TOPIC, TaskRunner
 
 _NEARLY_FULL = 0.8  # share of a state's bound from which on there is a warning
 _KEPT_FOR_TASK = 0.1  # share of a run's deadline: time for the task after an escalation that got no answer
@@ -77,8 +80,10 @@ class TaskRuns:
         clock: Clock,
         counts: DeviceCounts,
         *,
+        device: Callable[[], Mapping[str, Attribute]],
         active: Mapping[str, ActiveVersion],
         store: FeatureStore,
+        checkpoints: Checkpoints,
         history: EventHistory,
         tunnel: CloudTunnel,
         runner: TaskRunner,
@@ -89,8 +94,10 @@ class TaskRuns:
         self._config = config
         self._clock = clock
         self._counts = counts
+        self._device = device
         self._active = active
         self._store = store
+        self._checkpoints = checkpoints
         self._history = history
         self._tunnel = tunnel
         self._runner = runner
@@ -119,19 +126,15 @@ class TaskRuns:
         state = None if policy is None else self._store.task_states.active(task)
         if policy is not None and state is not None and len(state.data) >= _NEARLY_FULL * policy.max_bytes:
             self._warn_of_state(version, policy, state)
-        query = functools.partial(self._query, run, 0 if state is None else state.after_id)
-        callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
-        if version.manifest.history is not None:
-            callbacks = {**callbacks, "events.history": functools.partial(self._older_events, run, trigger.position)}
-        if version.manifest.exclusive:
-            callbacks = {**callbacks, "exclusive.read": functools.partial(self._exclusive_file, run)}
+        callbacks = self._callbacks(run, trigger.position, 0 if state is None else state.after_id)
+        callbacks = {**callbacks, "escalate": functools.partial(self._escalate, run)}
         follows = self._traces().follows_run(task, trigger.came_s)
         began_s = self._clock.time() if follows else 0.0
         output = await self._runner.run(
             version.files,
             version.manifest,
             trigger,
-            self._config.as_seen_by_tasks,
+            self._device(),
             callbacks,
             state=None if state is None or policy is None else state.value_at(policy, trigger.ts_ms),
             on_log=functools.partial(self._on_log, run),
@@ -159,15 +162,52 @@ class TaskRuns:
             counts.produced += run.outputs
             counts.to_feature_ms.append((self._clock.monotonic() - run.arrived_s) * 1000)
             return RunOutcome(version=version, metrics=run.metrics)
-        failure = failure_of(error or VMError(f"a run of {task} ended without an error"), log=last_lines(run.log))
-        counts.runs_failed += 1
-        counts.last_error = failure.error
-        self._log_failure(task, version, failure)
+        failure = self._failure(run, error or VMError(f"a run of {task} ended without an error"))
         if run.unanswered in ("away", "full") or (run.unanswered and not self._tunnel.client.connected):
             return None  # the cloud was unreachable, or had no room: that does not count against the version
         if run.is_unserved or isinstance(error, HostStartError):
             return None  # a fault of the device's disk, or of its VM host, does not count either
         return RunOutcome(version=version, failure=failure)
+
+    async def train(self, version: ActiveVersion, on_outcome: Callable[[RunOutcome], None]) -> TrainedStep:
+        """Run one step of the version's training, and store it; `on_outcome` gets what counts for its release.
+
+        Raises:
+            PayloadError, TopicError, VMError: as `run`.
+            CheckpointError: the checkpoint cannot be stored.
+            StoreError: the store cannot be written now; that does not count.
+        """
+        manifest, policy = version.manifest, version.manifest.training
+        assert policy is not None
+        run = _Run(version=version, arrived_s=self._clock.monotonic())
+        callbacks = self._callbacks(run, self._store.position, 0)
+        on_log = functools.partial(self._on_log, run)
+        try:
+            step = await self._runner.train(version.files, manifest, self._device(), callbacks, on_log=on_log)
+            self._topics.add(manifest.name, [put.topic for put in step.puts])
+            on_put = functools.partial(self._count_step, version, step, on_outcome)
+            await self._checkpoints.put(manifest.name, policy, step.puts, step.checkpoint, on_put)
+        except StoreError:
+            raise
+        except WalleError as error:
+            failure = self._failure(run, error)
+            if not run.is_unserved and not isinstance(error, HostStartError):
+                on_outcome(RunOutcome(version=manifest.version, failure=failure))
+            raise
+        return step
+
+    def _count_step(self, version: ActiveVersion, step: TrainedStep, on_outcome: Callable[[RunOutcome], None]) -> None:
+        self._counts.training_steps += 1
+        self._counts.produced += sum(put.upload for put in step.puts)
+        on_outcome(RunOutcome(version=version.manifest.version, metrics=step.metrics))
+
+    def _failure(self, run: _Run, error: Exception) -> Failure:
+        """Count a run that failed, write it to its task's log, and return it."""
+        failure = failure_of(error, log=last_lines(run.log))
+        self._counts.runs_failed += 1
+        self._counts.last_error = failure.error
+        self._log_failure(run.version.manifest.name, run.version.manifest.version, failure)
+        return failure
 
     def _warn_of_state(self, version: ActiveVersion, policy: StatePolicy, state: TaskState) -> None:
         """Write to the task's log that its state comes near its bound, once for each bound since the start."""
@@ -195,6 +235,19 @@ class TaskRuns:
         self._task_log.write(task, version, [LogLine("info", line) for line in lines])
 
     # --- callbacks ----------------------------------------------------------------------------------------------------
+
+    def _callbacks(self, run: _Run, position: int, after_id: int) -> Callbacks:
+        """Return what a run asks the device for: of events up to `position`, of features after `after_id`."""
+        manifest = run.version.manifest
+        callbacks: Callbacks = {"store.query": functools.partial(self._query, run, after_id)}
+        if manifest.history is not None:
+            callbacks = {**callbacks, "events.history": functools.partial(self._older_events, run, position)}
+        if manifest.exclusive:
+            callbacks = {**callbacks, "exclusive.read": functools.partial(self._exclusive_file, run)}
+        if manifest.training is not None:
+            read = functools.partial(self._checkpoints.read, manifest.name, manifest.training)
+            callbacks = {**callbacks, "checkpoint.read": read}
+        return callbacks
 
     def _on_log(self, run: _Run, lines: Sequence[LogLine]) -> None:
         run.log = lines

@@ -5,11 +5,13 @@ import contextlib
 import dataclasses
 import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from walle.deploy.agent.agent_errors import ActivationPostponedError
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.errors import WalleError
+from walle.pipeline.features.checkpoints import Checkpoints
 from walle.pipeline.features.database import StoreError
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.task_states import StateSize, state_of_version
@@ -17,7 +19,8 @@ from walle.pipeline.stream.event_history import EventHistory
 from walle.pipeline.trigger.stream_engine import StreamEngine
 from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryError
 from walle.protocol import HistoryPolicy, Manifest, StatePolicy
-from walle.task.run.runner import TaskRunner, deadline_s
+from walle.task.run.run_version import deadline_s
+from walle.task.run.runner import TaskRunner
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +38,10 @@ class ActiveVersion:
 
 
 class TaskVersions:
-    """The active version of each task. `prepare`, `activate`, `suspend` and `remove` are for the agent, see there."""
+    """The active version of each task. `prepare`, `activate`, `suspend` and `remove` are for the agent, see there.
+
+    `on_change` is called after `active` has changed.
+    """
 
     def __init__(
         self,
@@ -44,7 +50,10 @@ class TaskVersions:
         history: EventHistory,
         runner: TaskRunner,
         tunnel: CloudTunnel,
+        checkpoints: Checkpoints,
         active: dict[str, ActiveVersion],
+        *,
+        on_change: Callable[[], None],
     ) -> None:
         self.active = active
         self.had_task = False  # true if it had a task since the start
@@ -53,6 +62,8 @@ class TaskVersions:
         self._history = history
         self._runner = runner
         self._tunnel = tunnel
+        self._checkpoints = checkpoints
+        self._on_change = on_change
         self._is_started = False
         self._loading: dict[tuple[str, Path], asyncio.Task[None]] = {}  # by task and files of the version
 
@@ -107,6 +118,7 @@ class TaskVersions:
                     raise
             self._stream.add_task(task, manifest.trigger, manifest.queue_policy)
             self.active[task] = ActiveVersion(files, manifest, _dictionary_of(files, manifest))
+        self._on_change()
         self._use_dictionaries()
         self.had_task = True
         await self._set_history(task, manifest.history)
@@ -116,6 +128,7 @@ class TaskVersions:
         self._stop_loading(task)
         self._stream.remove_task(task)
         self.active.pop(task, None)
+        self._on_change()
         self._use_dictionaries()
         self._history.set_policy(task, None)
 
@@ -123,6 +136,7 @@ class TaskVersions:
         """End a task: remove its triggers, its state, and the history of events that it alone asked for."""
         await self.suspend(task)
         self._store.remove_states(task)
+        self._checkpoints.remove(task)
         await self._set_history(task, None)
 
     def state_sizes(self) -> dict[str, StateSize]:

@@ -89,6 +89,7 @@ from walle.protocol.task_parts import (
 )
 from walle.protocol.task_settings import TaskSettings
 from walle.protocol.task_state import FeaturesPolicy, FullStatePolicy, StatePolicy, UpgradePolicy
+from walle.protocol.training import TrainingPolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.trust import MAX_EPOCH, TRUST_HEADER, Alarm, Timestamp
 from walle.protocol.tunnel import (
@@ -209,6 +210,7 @@ __all__ = [
     "TaskPart",
     "TaskSettings",
     "Timestamp",
+    "TrainingPolicy",
     "TriggerCondition",
     "UpgradePolicy",
     "Upload",

@@ -11,9 +11,10 @@ from walle.protocol.history import HistoryPolicy
 from walle.protocol.output import OutputPolicy
 from walle.protocol.reads import check_reads
 from walle.protocol.task_state import StatePolicy
+from walle.protocol.training import TrainingPolicy
 from walle.protocol.triggers import TriggerCondition
 
-type Table = HistoryPolicy | StatePolicy | OutputPolicy | CloudPolicy
+type Table = HistoryPolicy | StatePolicy | TrainingPolicy | OutputPolicy | CloudPolicy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class TaskSettings:
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # queue_full, outbox_full
     history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
+    training: TrainingPolicy | None = None  # None: the task has no `train`
     output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)  # destination of the task's results
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario: `task` or `task/name`
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
@@ -36,6 +38,7 @@ class TaskSettings:
     TABLES: ClassVar[Mapping[str, type[Table]]] = {
         "history": HistoryPolicy,
         "state": StatePolicy,
+        "training": TrainingPolicy,
         "output": OutputPolicy,
         "cloud": CloudPolicy,
     }

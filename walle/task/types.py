@@ -4,8 +4,9 @@ from typing import Literal, TypedDict
 
 from walle.engine_ext.session import Module, Session
 from walle.pipeline.events.event import Event, TriggerEvent
-from walle.pipeline.stream.context import Context, EscalationError, Log, Store
+from walle.pipeline.stream.context import Context, EscalationError, Store
 from walle.pipeline.stream.events import Events, Groups, Plan
+from walle.pipeline.stream.run_log import Log
 
 __all__ = [
     "Context",

@@ -12,7 +12,7 @@ from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.pipeline.events.event import Event
-from walle.pipeline.stream import context
+from walle.pipeline.stream import context, run_log
 from walle.pipeline.stream.events import encode_events
 from walle.vm import VM, DeadlineExceeded, TaskError
 
@@ -277,7 +277,7 @@ async def test_log_lines_of_a_failed_run_stay_for_one_call(make: Make) -> None:
             while ctx.device["os"] == "slow":
                 pass
     """)
-    take = "walle.pipeline.stream.context:take_failure"
+    take = "walle.pipeline.stream.run_log:take_failure"
     lines = [("warning", "before"), ("info", "one"), ("info", "two, which has no end")]
     with pytest.raises(TaskError):
         await run(vm)
@@ -305,7 +305,7 @@ async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> N
                 ctx.log(number)
             raise ValueError
     """)
-    take, run = "walle.pipeline.stream.context:take_failure", "walle.pipeline.stream.context:run"
+    take, run = "walle.pipeline.stream.run_log:take_failure", "walle.pipeline.stream.context:run"
     for run_id in range(1, 9):
         with pytest.raises(TaskError):
             await vm.call(run, TASK, {"lines": 200}, EVENTS, {}, None, None, run_id)
@@ -313,7 +313,7 @@ async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> N
     assert (await vm.call(take, 1))["log"] == [("warning", "200 lines were dropped")]  # there is room for five logs
     assert (await vm.call(take, 5))["log"] == [("info", str(number)) for number in range(200)]
     assert (await vm.call(take, 5))["log"] == []
-    for run_id in range(10, 10 + context.MAX_KEPT_LOGS):
+    for run_id in range(10, 10 + run_log.MAX_KEPT_LOGS):
         with pytest.raises(TaskError):
             await vm.call(run, TASK, {"lines": 1}, EVENTS, {}, None, None, run_id)
     assert (await vm.call(take, 8))["log"] == []
@@ -324,12 +324,12 @@ async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> N
 async def test_prints_of_loading_come_with_its_result_or_stay_for_one_call(make: Make) -> None:
     vm = make("print('loaded')\ndef execute(ctx, x): return 1")
     assert await vm.call("walle.pipeline.stream.context:load") == {"phases": ["execute"], "log": [("info", "loaded")]}
-    assert (await vm.call("walle.pipeline.stream.context:take_failure"))["log"] == [("info", "loaded")]
-    assert (await vm.call("walle.pipeline.stream.context:take_failure"))["log"] == []
+    assert (await vm.call("walle.pipeline.stream.run_log:take_failure"))["log"] == [("info", "loaded")]
+    assert (await vm.call("walle.pipeline.stream.run_log:take_failure"))["log"] == []
     vm = make("print('loading')\nraise ValueError")
     with pytest.raises(TaskError):
         await vm.call("walle.pipeline.stream.context:load")
-    assert (await vm.call("walle.pipeline.stream.context:take_failure"))["log"] == [("info", "loading")]
+    assert (await vm.call("walle.pipeline.stream.run_log:take_failure"))["log"] == [("info", "loading")]
 
 
 @pytest.mark.asyncio
@@ -373,7 +373,7 @@ async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_inte
         vm = VM(
             write_task(tmp_path / name, f"def execute(ctx, x):\n    print('of {name}', end='')\n    raise ValueError\n")
         )
-        assert (await vm.call("walle.pipeline.stream.context:take_failure"))["log"] == []
+        assert (await vm.call("walle.pipeline.stream.run_log:take_failure"))["log"] == []
         with pytest.raises(TaskError):
             await run(vm)
         vm.close()

@@ -12,7 +12,7 @@ from walle.base.clock import ManualClock
 from walle.engine_ext.vm.loop_calls import TaskError
 from walle.errors import VMError
 from walle.pipeline.events.event import Event
-from walle.pipeline.stream import context
+from walle.pipeline.stream import context, run_log
 from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import PHASES, Failure, Manifest, printable
 from walle.task.format.bundle import TaskVersion, build_bundle, unpack
@@ -39,7 +39,7 @@ ESCAPE = (
 
 
 def test_bounds_are_those_of_the_vm() -> None:
-    assert (MAX_RUN_LINES, MAX_LINE_CHARS) == (context.MAX_LOG_LINES + 1, context.MAX_LOG_CHARS)
+    assert (MAX_RUN_LINES, MAX_LINE_CHARS) == (run_log.MAX_LOG_LINES + 1, run_log.MAX_LOG_CHARS)
 
 
 def test_phases_are_those_of_the_vm() -> None:

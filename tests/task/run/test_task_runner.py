@@ -28,7 +28,9 @@ from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
 from walle.task.run.log import LogLine
-from walle.task.run.runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
+from walle.task.run.run_result import TaskOutputError
+from walle.task.run.run_version import deadline_s
+from walle.task.run.runner import PhasePlaceError, TaskRunner
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from walle.engine_ext import _core, np
 from walle.engine_ext.errors import ModelError
-from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.nn.operand import Operand
 from walle.engine_ext.nn.traced_buffers import TracedBuffers
 from walle.engine_ext.nn.tracing import Trace, Traced
 
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from typing import Any
 
+    from walle.engine_ext.model import GraphBuilder
     from walle.engine_ext.nn.module import Module
     from walle.engine_ext.nn.train_step import TrainStep
 
@@ -101,8 +101,23 @@ def _free_batch(trace: Trace, other: Trace) -> bool:
     return True
 
 
+def check_files(name: str) -> None:
+    """Raise ModelError in a task's VM, which has no files."""
+    if not hasattr(_core, "set_rates"):  # what a VM lacks
+        raise ModelError(
+            f"walle.nn.{name} needs a file, which a task has not: keep step.state_dict() in ctx.checkpoint, and give "
+            "nn.from_onnx the bytes of ctx.resource"
+        )
+
+
+def _new_graph(name: str) -> GraphBuilder:
+    from walle.engine_ext.model import GraphBuilder  # a VM has no such module
+
+    return GraphBuilder(name)
+
+
 def _builder(trace: Trace) -> GraphBuilder:
-    graph = GraphBuilder(trace.name)
+    graph = _new_graph(trace.name)
     inputs = [graph.input(name, shape, dtype) for name, dtype, shape in trace.inputs]
     constants = [
         graph.raw(name, str(array.dtype), array.shape, _core.contiguous(array).tobytes())
@@ -133,6 +148,7 @@ def to_walle(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
         ModelError: an output does not depend on the inputs.
         UnsupportedError: the model looks at values.
     """
+    check_files("to_walle")
     _builder(inference_trace(model, inputs)).save(str(path))
 
 
@@ -141,6 +157,7 @@ def save(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
 
     Raises: as `to_walle`; ModelError where the model has not been trained and no inputs are given.
     """
+    check_files("save")
     known = inputs or model.__dict__.get("_trained_on")
     if not known:
         raise ModelError(f"{type(model).__name__} has not been trained yet: give example inputs, save(model, path, x)")
@@ -153,6 +170,7 @@ def load(model: Module, path: str | os.PathLike[str]) -> None:
     Raises:
         ModelError: the file is broken, or its names or shapes are others; the message names each.
     """
+    check_files("load")
     values: dict[str, Any] = {
         name: array for name, kind, _, _, array in _core.Graph.open(str(path)).values() if kind == "constant"
     }
@@ -175,7 +193,8 @@ def checkpoint(step: TrainStep, path: str | os.PathLike[str], position: int = 0)
     Raises:
         OSError: the file cannot be written.
     """
-    graph = GraphBuilder("checkpoint")
+    check_files("checkpoint")
+    graph = _new_graph("checkpoint")
     state = step.state_dict() | {_POSITION: np.asarray(position, "int64")}
     for name, array in state.items():
         graph.output(name, graph.raw(name, str(array.dtype), array.shape, _core.contiguous(array).tobytes()))
@@ -188,6 +207,7 @@ def resume(step: TrainStep, path: str | os.PathLike[str]) -> int:
     Raises:
         ModelError: the file is broken, or of another model.
     """
+    check_files("resume")
     values = _core.Graph.open(str(path)).values()
     state: dict[str, Any] = {name: array for name, kind, _, _, array in values if kind == "constant"}
     if _POSITION not in state:

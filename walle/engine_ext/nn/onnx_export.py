@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from walle.engine_ext import _core, np
 from walle.engine_ext.errors import ModelError, UnsupportedError
-from walle.engine_ext.nn.export import inference_trace
+from walle.engine_ext.nn.export import check_files, inference_trace
 
+TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+    from typing import Any
 
     from walle.engine_ext.nn.module import Module
     from walle.engine_ext.nn.tracing import Trace
@@ -46,6 +46,7 @@ def to_onnx(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
         ModelError: `onnx` is not installed, or no inputs are known.
         UnsupportedError: ONNX has no operator for one of the model's; the message names the node.
     """
+    check_files("to_onnx")
     try:
         import onnx
     except ImportError as error:

@@ -97,10 +97,13 @@ def _fits(name: str, pattern: str) -> bool:
 
 def _graph_of(model: Any) -> _core.Graph:
     path = model.__fspath__() if hasattr(model, "__fspath__") else model
+    if isinstance(path, str) and not hasattr(_core, "set_rates"):  # a VM has no files, and starts no processes
+        raise ModelError(
+            f"a task has no file {path!r}: give nn.from_onnx the bytes of a .walle file, ctx.resource(name); "
+            "walle model convert makes one of ONNX"
+        )
     if not isinstance(path, str) or not path.endswith(".onnx"):
         return _core.Graph.open(model)
-    if not hasattr(_core, "set_rates"):  # a VM starts no processes
-        raise ModelError(f"{path} is not converted in a task's VM; convert it before: walle model convert")
     from walle.engine_ext.conversion.convert import converted
 
     with converted(path) as readable:

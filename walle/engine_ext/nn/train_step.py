@@ -101,9 +101,13 @@ class TrainStep:
 
     # State.
 
-    def state_dict(self) -> dict[str, ndarray]:
-        """Return everything that later steps depend on, by name: the model's state, the optimizer's, and the count."""
-        state = {f"model/{name}": array for name, array in self.model.state_dict().items()}
+    def state_dict(self, *, frozen: bool = True) -> dict[str, ndarray]:
+        """Return everything that later steps depend on, by name: the model's state, the optimizer's, and the count.
+
+        Without `frozen` parameters it is as small as what is trained, for a task's `ctx.checkpoint`.
+        """
+        left_out = set() if frozen else self._frozen().keys()
+        state = {f"model/{name}": one for name, one in self.model.state_dict().items() if name not in left_out}
         for name, states in self.states.items():
             state |= {f"optimizer/{name}/{key}": array for key, array in states.items()}
         state["count"] = _core.asarray(self.count, "int64")
@@ -112,7 +116,7 @@ class TrainStep:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`.
+        """Go on from a `state_dict`; frozen parameters that it lacks stay.
 
         Raises:
             ModelError: it is of another model, or lacks a part.
@@ -121,7 +125,15 @@ class TrainStep:
             if key not in state:
                 raise ModelError(f"the state of a training step lacks {key!r}")
         prefix = "model/"
-        self.model.load_state_dict({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        given = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        kept = {}
+        for name, data in self._frozen().items():
+            if name not in given or _core.asarray(given[name]).tobytes() == data.tobytes():
+                kept[name] = given[name] = data  # the plans have this array as a constant
+        self.model.load_state_dict(given)
+        for name, parameter in self.model.named_parameters():
+            if name in kept:
+                parameter.data = kept[name]
         states: dict[str, dict[str, ndarray]] = {}
         for key, array in state.items():
             if key.startswith("optimizer/"):
@@ -130,6 +142,9 @@ class TrainStep:
         self.states = states
         self.count, self.seed = int(state["count"]), int(state["seed"])
         self.optimizer.lr = float(state["learning rate"])
+
+    def _frozen(self) -> dict[str, ndarray]:
+        return {name: one.data for name, one in self.model.named_parameters() if not one.requires_grad}
 
     # Planning.
 

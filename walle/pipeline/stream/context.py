@@ -1,7 +1,8 @@
 """One run of a task inside its VM: `ctx`, and a trigger's way through preprocess, execute and postprocess.
 
-A device calls `run` in the task's VM, the cloud's fallback inference calls `phase` or `phase_batch`. What a phase gets
-and gives is plain data and arrays where it crosses to the cloud, and anything at all where it does not.
+A device calls `run` in the task's VM, and `train` in the one that trains; the cloud's fallback inference calls `phase`
+or `phase_batch`. What a phase gets and gives is plain data and arrays where it crosses to the cloud, and anything at
+all where it does not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from walle.pipeline.events.event import as_trigger
 from walle.pipeline.features.topics import full_topic, own_topic
 from walle.pipeline.stream import task_files
 from walle.pipeline.stream.events import Events, decode_events
+from walle.pipeline.stream.run_log import Log, close_log, open_log
 from walle.pipeline.stream.task_files import TaskContextError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -25,30 +27,23 @@ if TYPE_CHECKING:
 
 _PHASES = ("preprocess", "execute", "postprocess")  # walle.protocol.PHASES again: a task VM does not load that module
 MAX_PUTS = 1_000  # limit of one run
-MAX_LOG_LINES = 200  # limit of one run; further lines are counted
-MAX_LOG_CHARS = 1_000  # limit of one line
 MAX_METRICS = 16  # names of one run, as walle.protocol.Outcome.MAX_METRICS without the latency
 _LATENCY = "latency_ms"  # walle.protocol.LATENCY_MS again: a task VM does not load that module
 _MAX_NAME = 64
-MAX_KEPT_LINES = 1_000  # limit for all failed runs with logs for `take_failure`; above, the oldest lose their lines
-MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
-_MAX_RETURNED = 8  # runs of other calls may come between a run's return and the question for its log
 
 _NO_HISTORY = "the run has no ctx.history: add [history] to task.toml, and use it on the device"
-_NO_RECENT = "the run has no ctx.recent: a phase that runs in the cloud gets the result of the phase before it"
+_NO_RECENT = "the run has no ctx.recent: a phase in the cloud gets the result of the one before it, train has no event"
 _NO_EXCLUSIVE = "the run has no ctx.exclusive: list the file under [[exclusive]] in task.toml, and use it on the device"
 _NO_FEATURES = "the run has no ctx.features: only a phase in the cloud has, with views of walle cloud up --features"
 _NO_STORE = "the run has no ctx.store.query: a phase that runs in the cloud has no feature store"
+_NO_CHECKPOINT = "the run has no ctx.checkpoint: add [training] to task.toml, and use it on the device"
 _INFINITE = float("inf")
 _TEXTS: tuple[type, ...] = (str, bytes, bytearray)  # `float` makes numbers of these too
 _clock_s = time.perf_counter
 _cpu_s = time.thread_time  # clock of the thread to which the VM is pinned
 
 _exclusive: dict[str, tuple[str, bytes]] = {}  # hash and contents of the exclusive files that a run has asked for
-# By run, oldest first: of the present run, and of failed ones until `take_failure`.
-_logs: dict[int, Log] = {}
-# Of the latest runs that returned, oldest first: their result may be refused after that.
-_returned: dict[int, Log] = {}
+_checkpoint: dict[str, tuple[int, Any]] = {}  # number and value of the checkpoint that a run has asked for, by task
 
 
 class EscalationError(PipelineError):
@@ -62,58 +57,6 @@ class EscalationError(PipelineError):
         super().__init__(f"{reason}: {message}")
         self.reason = reason
         self.message = message
-
-
-class Log:
-    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the result, or by `take_failure`.
-
-    What a task prints is in it too, as info. A run that logs and prints more than the task's log_kb is stopped.
-    """
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []
-        self.dropped = 0
-        self.phase = ""  # phase that runs, or ran last
-        self.cpu_s: float | None = None  # CPU time of the run, once its phases have ended
-
-    def __call__(self, text: object, level: str = "info") -> None:
-        line = str(text)
-        dispatch.output.spend(len(line))
-        self.add(line, level)
-
-    def add(self, line: str, level: str = "info") -> None:
-        """Keep a line without counting its characters: printed text is counted as it is written."""
-        if len(self.lines) >= MAX_LOG_LINES:
-            self.dropped += 1
-            return
-        line = line[:MAX_LOG_CHARS]
-        if not line.isascii():  # lone surrogates do not cross; the run's output is not refused for them
-            line = line.encode(errors="backslashreplace").decode()
-        self.lines.append((level, line))
-
-    def debug(self, text: object) -> None:
-        self(text, "debug")
-
-    def info(self, text: object) -> None:
-        self(text, "info")
-
-    def warning(self, text: object) -> None:
-        self(text, "warning")
-
-    def error(self, text: object) -> None:
-        self(text, "error")
-
-    def drop_lines(self) -> None:
-        """Drop the lines so far, and count them."""
-        self.dropped += len(self.lines)
-        self.lines = []
-
-    def to_plain(self) -> list[tuple[str, str]]:
-        """Return (level, text) of each line, and one more that counts those dropped."""
-        if not self.dropped:
-            return self.lines
-        more = "more " if self.lines else ""
-        return [*self.lines, ("warning", f"{self.dropped} {more}lines were dropped")]
 
 
 class Store:
@@ -200,6 +143,7 @@ class Context:
         self.phase = ""
         self.metrics: dict[str, float] = {}
         self._state = state
+        self._new_checkpoint: list[Any] = []  # the one that `train` has assigned
         self._begun_s = _clock_s()
 
     @property
@@ -213,7 +157,8 @@ class Context:
             TaskContextError: task.toml has no [state], or the phase runs on the cloud.
         """
         if self._state is None:
-            raise TaskContextError("the task has no state here; add [state] to task.toml, and use it on the device")
+            why = "train has ctx.checkpoint" if self.phase == "train" else "add [state] to task.toml"
+            raise TaskContextError(f"the task has no state here; {why}, and a phase that runs in the cloud has none")
         return self._state
 
     @state.setter
@@ -222,6 +167,32 @@ class Context:
             raise TaskContextError(f"a task's state must be a dict, is {type(value).__name__}")
         _ = self.state
         self._state = value
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the last step of `train` that succeeded has assigned, plain data; None before the first.
+
+        `train` assigns it: `ctx.checkpoint = {"step": step.state_dict()}`. It is stored with what the step puts, or not
+        at all: a step that fails or is cut short leaves the one before. Other phases read it, and must not change it.
+
+        Raises:
+            TaskContextError: task.toml has no [training], or the phase runs on the cloud.
+        """
+        if self._new_checkpoint:
+            return self._new_checkpoint[0]
+        known = _checkpoint.get(self.task, (0, None)) if self.phase != "train" else (0, None)
+        number, value = _ask("checkpoint.read", _NO_CHECKPOINT, known[0])
+        if number == known[0]:
+            return known[1]
+        if self.phase != "train":  # which may change the value, and fail
+            _checkpoint[self.task] = number, value
+        return value
+
+    @checkpoint.setter
+    def checkpoint(self, value: Any) -> None:
+        if self.phase != "train":
+            raise TaskContextError(f"{self.phase} cannot assign ctx.checkpoint; train(ctx) does")
+        self._new_checkpoint = [value]
 
     def history(self, event_id: str = "", page_id: str = "", *, since_ms: int = 0, limit: int = 1000) -> Events:
         """Return older events of the device up to the one that triggered the run, oldest first; the latest `limit`.
@@ -368,50 +339,6 @@ def _ask(name: str, why_none: str, *args: Any) -> Any:
         raise TaskContextError(why_none) from None
 
 
-def _open_log(run_id: int) -> Log:
-    """Return a new log, which takes what the task prints from now on."""
-    dispatch.output.end_line()  # a call may have left a line without an end
-    _logs.pop(run_id, None)
-    kept = sum(len(log.lines) for log in _logs.values())
-    for log in _logs.values():
-        if kept <= MAX_KEPT_LINES:
-            break
-        kept -= len(log.lines)
-        log.drop_lines()
-    while len(_logs) >= MAX_KEPT_LOGS:
-        del _logs[next(iter(_logs))]
-    log = _logs[run_id] = Log()
-    dispatch.output.line = log.add
-    return log
-
-
-def _close_log(run_id: int) -> list[tuple[str, str]]:
-    """Return (level, text) of each line of a run that returns."""
-    dispatch.output.end_line()
-    log = _logs.pop(run_id)
-    _returned[run_id] = log
-    if len(_returned) > _MAX_RETURNED:
-        del _returned[next(iter(_returned))]
-    return log.to_plain()
-
-
-def take_failure(run_id: int = 0) -> dict[str, Any]:
-    """Return {"log", "place": "file:line in phase", "cpu_s"} of the failed run with this id, and forget it.
-
-    The log is [(level, text)], `cpu_s` the run's CPU time, None of a call that was no `run`.
-    `load`, `run` and `phase` hand their log over with their result. What they logged before they failed stays for this
-    call, within MAX_KEPT_LINES and MAX_KEPT_LOGS. The place is the first line of the phase that ran last, "" if none
-    did: an error that has no place, such as a result that is not plain data, belongs to it.
-    """
-    dispatch.output.end_line()
-    log = _logs.pop(run_id, None) or _returned.pop(run_id, None)
-    if log is None:
-        return {"log": [], "place": "", "cpu_s": None}
-    code = getattr(getattr(dispatch.task().main(), log.phase, None), "__code__", None) if log.phase else None
-    place = "" if code is None else f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
-    return {"log": log.to_plain(), "place": place, "cpu_s": log.cpu_s}
-
-
 def load(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
     """Load what the task's runs need, running no phase; return {"phases": [those it has], "log": [(level, text)]}.
 
@@ -423,7 +350,7 @@ def load(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int 
     Raises:
         TaskContextError: `main` has none of the phases.
     """
-    log = _open_log(run_id)
+    log = open_log(run_id)
     task_files.set_elsewhere(elsewhere)
     phases = _load()
     task = dispatch.task()
@@ -436,7 +363,7 @@ def load(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int 
                 except Exception as error:  # noqa: BLE001 -- of whatever kind; a run that needs it raises it again
                     why = str(error).removeprefix(f"model 'resources/{model}': ")
                     log.add(f"model resources/{model} could not be loaded: {why}", "warning")
-    return {"phases": phases, "log": _close_log(run_id)}
+    return {"phases": phases, "log": close_log(run_id)}
 
 
 def load_migrating(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
@@ -471,10 +398,10 @@ def migrate(old_version: int, state: dict[str, Any], run_id: int = 0) -> dict[st
     Raises:
         TaskContextError: the task has no such function.
     """
-    _open_log(run_id)
+    open_log(run_id)
     function = _migration()
     dispatch.enter_phase("migrate", getattr(function, "__code__", None))
-    return {"state": function(old_version, state), "log": _close_log(run_id)}
+    return {"state": function(old_version, state), "log": close_log(run_id)}
 
 
 def run(
@@ -526,7 +453,7 @@ def _run_phases(
     times: dict[str, float] | None,
 ) -> dict[str, Any]:
     begun_s, started_s = _cpu_s(), _clock_s()
-    log = _open_log(run_id)
+    log = open_log(run_id)
     try:
         ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
         present = _load()
@@ -543,7 +470,7 @@ def _run_phases(
     finally:
         log.cpu_s = _cpu_s() - begun_s
     run_ms = (_clock_s() - started_s) * 1000
-    result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": _close_log(run_id)}
+    result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": close_log(run_id)}
     if state is not None:
         result["state"] = ctx.state
     if ctx.metrics:
@@ -551,6 +478,36 @@ def _run_phases(
     result["run_ms"] = run_ms
     result["cpu_s"] = log.cpu_s
     return result
+
+
+def train(task: str, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
+    """Run the task's `train`, one step; return {"more", "puts", "local", "log", "cpu_s", "run_ms"}.
+
+    "more" says whether it wants another step now. What it assigned to `ctx.checkpoint` is there as "checkpoint", and
+    what `ctx.metric` got as "metrics", if there is any.
+
+    Raises:
+        TaskContextError: the task has no such function.
+    """
+    begun_s, started_s = _cpu_s(), _clock_s()
+    log = open_log(run_id)
+    try:
+        ctx = Context(task, Events(), device, log)
+        function = getattr(dispatch.task().main(), "train", None)
+        if not callable(function):
+            raise TaskContextError("main has no train(ctx), which [training] in task.toml calls")
+        ctx.phase = log.phase = "train"
+        dispatch.enter_phase("train", getattr(function, "__code__", None))
+        more = bool(function(ctx))
+    finally:
+        log.cpu_s = _cpu_s() - begun_s
+    run_ms = (_clock_s() - started_s) * 1000
+    result = {"more": more, "puts": ctx.store.puts, "local": ctx.store.local, "log": close_log(run_id)}
+    if ctx._new_checkpoint:
+        result["checkpoint"] = ctx._new_checkpoint[0]
+    if ctx.metrics:
+        result["metrics"] = ctx.metrics
+    return {**result, "run_ms": run_ms, "cpu_s": log.cpu_s}
 
 
 def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
@@ -561,7 +518,7 @@ def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id:
     Raises:
         TaskContextError: the task does not have the phase.
     """
-    log = _open_log(run_id)
+    log = open_log(run_id)
     ctx = Context(task, Events(), device, log, place="cloud")
     present = _load()
     if name not in present:
@@ -570,7 +527,7 @@ def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id:
     function = getattr(dispatch.task().main(), name)
     dispatch.enter_phase(name, getattr(function, "__code__", None))
     output = function(ctx, as_trigger(payload) if name == present[0] else payload)
-    return {"output": output, "log": _close_log(run_id)}
+    return {"output": output, "log": close_log(run_id)}
 
 
 def phase_batch(
@@ -584,11 +541,11 @@ def phase_batch(
     Raises:
         TaskContextError: it returned another number of results than there were payloads, or no list.
     """
-    log = _open_log(run_id)
+    log = open_log(run_id)
     present = _load()
     function = getattr(dispatch.task().main(), "execute_batch", None)
     if not callable(function):
-        return {"outputs": None, "log": _close_log(run_id)}
+        return {"outputs": None, "log": close_log(run_id)}
     ctx = Context(task, Events(), {}, log, place="cloud", devices=devices)
     ctx.phase, log.phase = "execute", "execute_batch"
     results = function(ctx, [as_trigger(one) for one in payloads] if present[0] == "execute" else payloads)
@@ -596,4 +553,4 @@ def phase_batch(
         given = f"{len(results)} results" if isinstance(results, list) else f"a {type(results).__name__}"
         raise TaskContextError(f"execute_batch returned {given} for {len(payloads)} payloads; return a list, one each")
     outputs = [(dispatch.describe(one), None) if isinstance(one, BaseException) else (None, one) for one in results]
-    return {"outputs": outputs, "log": _close_log(run_id)}
+    return {"outputs": outputs, "log": close_log(run_id)}

@@ -72,7 +72,10 @@ def check_task(
         others = [tree for path, tree in trees.items() if path != MAIN_FILE]
         migrates = config is not None and config.state is not None and config.state.migrates
         max_batch = 1 if config is None else config.cloud.max_batch
-        found += check_phases(MAIN_FILE, trees[MAIN_FILE], others, migrates=migrates, max_batch=max_batch)
+        trains = config is not None and config.training is not None
+        found += check_phases(
+            MAIN_FILE, trees[MAIN_FILE], others, migrates=migrates, trains=trains, max_batch=max_batch
+        )
         found += check_trigger_keys(MAIN_FILE, trees[MAIN_FILE])
     if config is not None:
         large = large or {}

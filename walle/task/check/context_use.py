@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from walle.protocol import PHASES
 from walle.task.format.source_facts import running
 
-WITH_CONTEXT = (*PHASES, "execute_batch")
+WITH_CONTEXT = (*PHASES, "execute_batch", "train")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ MAX_FINDINGS = 100  # findings of one task
 
 type Code = Literal[
     "attribute", "batch", "builtin", "bundle", "config", "ctx-attribute", "event-field", "event-id", "event-line",
-    "files", "import", "model", "no-migrate", "no-phase", "phase-generator", "phase-name", "phase-signature",
-    "resource", "section", "simulation", "syntax", "task-name", "toml-syntax", "topic", "trigger", "trigger-event",
-    "unknown-key",
+    "files", "import", "model", "no-migrate", "no-phase", "no-train", "phase-generator", "phase-name",
+    "phase-signature", "resource", "section", "simulation", "syntax", "task-name", "toml-syntax", "topic", "trigger",
+    "trigger-event", "unknown-key",
 ]  # fmt: skip
 type Level = Literal["error", "warning"]
 
@@ -23,8 +23,8 @@ MEANINGS: dict[Code, str] = {
     "config": "a missing or wrong value in another section",
     "model": "a `.walle` file that the engine cannot load, such as an ONNX model by another name",
     "resource": "`ctx.session`, `ctx.resource` or `ctx.exclusive` with a name that the task does not have",
-    "section": "`ctx.history`, `ctx.state`, `ctx.escalate` or `ctx.features` without its section in task.toml; a "
-    "warning for options of `[state]` if no code uses `ctx.state`",
+    "section": "`ctx.history`, `ctx.state`, `ctx.checkpoint`, `ctx.escalate` or `ctx.features` without its section in "
+    "task.toml; a warning for options of `[state]` if no code uses `ctx.state`",
     "topic": "warning: `ctx.store.query` of a topic that the task never puts",
     "trigger-event": "no event of the log, or of the simulation, has a trigger id; without events a warning if the id "
     "resembles a basic kind of event",
@@ -40,11 +40,12 @@ MEANINGS: dict[Code, str] = {
     "ctx-attribute": "a name that `ctx`, or its `store`, `log`, `events` or `recent`, does not have",
     "builtin": "a builtin that a task does not have (`open`), with what to use instead",
     "phase-name": "a function that nothing calls, with a name similar to a missing phase of main.py (`exectue`)",
-    "phase-signature": "a phase that cannot be called with two arguments, or that is `async`",
+    "phase-signature": "a phase that cannot be called with its arguments, or that is `async`",
     "phase-generator": "a phase that yields: its result is not plain data",
     "batch": "`execute_batch` without `execute`; a warning if it is never called, or if `max_batch` is set without it",
     "no-phase": "main.py has no phase",
     "no-migrate": "main.py has no `migrate`, which [state] calls",
+    "no-train": "main.py has no `train`, which [training] calls",
     "bundle": "what else the cloud refuses: files that are missing, not listed, or too large",
 }
 

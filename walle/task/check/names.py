@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 from walle.engine_ext.vm.imports import INSTEAD_OF_BUILTINS, REMOVED_BUILTINS
-from walle.pipeline.stream.context import Context, Log
+from walle.pipeline.stream.context import Context
 from walle.pipeline.stream.events import Events
+from walle.pipeline.stream.run_log import Log
 from walle.task.check.context_use import bound_names, context_uses
 from walle.task.check.finding import Code, Finding
 from walle.task.format.source_facts import imports, running

@@ -14,6 +14,7 @@ _PARAMETERS = {
     "execute_batch": "ctx, payloads",
     "postprocess": "ctx, y",
     "migrate": "old_version, state",
+    "train": "ctx",
 }
 _BATCH = "execute_batch"
 _SIMILAR = 0.82  # ratio of difflib: `exectue` and `execute` have 0.86, `preprocessimage` and `preprocess` 0.8
@@ -22,14 +23,21 @@ type _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def check_phases(
-    file: str, tree: ast.Module, others: Collection[ast.Module], *, migrates: bool, max_batch: int = 1
+    file: str,
+    tree: ast.Module,
+    others: Collection[ast.Module],
+    *,
+    migrates: bool,
+    trains: bool = False,
+    max_batch: int = 1,
 ) -> Iterator[Finding]:
     """Yield the findings about the phases of main.py, whose syntax tree is `tree`; `others` are the other modules'.
 
-    `migrates`: task.toml's [state] calls `migrate`. `max_batch` is that of its [cloud].
+    `migrates`: task.toml's [state] calls `migrate`. `trains`: it has [training], which calls `train`. `max_batch` is
+    that of its [cloud].
     """
     bound = _bound_names(tree)
-    wanted = {*PHASES, _BATCH, "migrate"} if migrates else {*PHASES, _BATCH}
+    wanted = {*PHASES, _BATCH, *(["migrate"] if migrates else []), *(["train"] if trains else [])}
     used = {name for module in (tree, *others) for name in _used_names(module)}
     found_similar = False
     for function in _functions(tree):
@@ -47,6 +55,9 @@ def check_phases(
     if migrates and "migrate" not in bound and not found_similar:
         what = 'has no migrate(old_version, state), which [state] on_upgrade = "migrate" calls'
         yield Finding(file=file, line=1, column=1, code="no-migrate", message=what)
+    if trains and "train" not in bound and not found_similar:
+        what = "has no train(ctx), which [training] of task.toml calls"
+        yield Finding(file=file, line=1, column=1, code="no-train", message=what)
 
 
 def _check_batch(file: str, tree: ast.Module, bound: Collection[str], max_batch: int) -> Iterator[Finding]:
@@ -103,6 +114,7 @@ def _similar(name: str, phases: Collection[str]) -> str:
 
 def _check_function(file: str, function: _Function) -> Iterator[Finding]:
     form = f"def {function.name}({_PARAMETERS[function.name]})"
+    given = len(_PARAMETERS[function.name].split(","))
     if isinstance(function, ast.AsyncFunctionDef):
         yield _finding(file, function, "phase-signature", f"{function.name} is called without await; it must be {form}")
         return
@@ -115,9 +127,10 @@ def _check_function(file: str, function: _Function) -> Iterator[Finding]:
     positional = [*args.posonlyargs, *args.args]
     least, most = len(positional) - len(args.defaults), len(positional)
     missing = [one.arg for one, default in zip(args.kwonlyargs, args.kw_defaults, strict=True) if default is None]
-    if least > 2 or (most < 2 and args.vararg is None) or missing:
+    if least > given or (most < given and args.vararg is None) or missing:
         shown = f"{function.name}({ast.unparse(args)})"
-        yield _finding(file, function, "phase-signature", f"{shown} is called with 2 arguments; it must be {form}")
+        what = f"{shown} is called with {given} argument{'s' * (given > 1)}; it must be {form}"
+        yield _finding(file, function, "phase-signature", what)
 
 
 def _is_generator(function: ast.FunctionDef) -> bool:

@@ -45,7 +45,7 @@ def check_requests(
                     yield from _found(file, use, "resource", _no_file(name, resources, config))
                 case ("exclusive",) if name is not None and is_config_whole:
                     yield from _found(file, use, "resource", _no_exclusive(name, config))
-                case ("history" | "state" | "escalate" | "features", *_) if is_config_whole:
+                case ("history" | "state" | "checkpoint" | "escalate" | "features", *_) if is_config_whole:
                     yield from _found(file, use, "section", _no_section(use.path[0], config))
                 case ("store", "query") if puts is not None:
                     yield from _found(file, use, "topic", _no_topic(use, texts, config, puts), "warning")
@@ -118,6 +118,8 @@ def _no_section(name: str, config: TaskConfig) -> str:
         return f"ctx.history needs [history] in {CONFIG_FILE}, such as: [history] days = 7"
     if name == "state" and config.state is None:
         return f"ctx.state needs [state] in {CONFIG_FILE}, such as: [state] version = 1"
+    if name == "checkpoint" and config.training is None:
+        return f"ctx.checkpoint needs [training] in {CONFIG_FILE}, such as: [training] when = {{ charging = true }}"
     if name in ("escalate", "features") and not any(place in _ON_CLOUD for place in config.phases.values()):
         return f'ctx.{name} needs a phase that may run in the cloud: [phases] execute = "auto" in {CONFIG_FILE}'
     return ""

@@ -28,6 +28,9 @@ max_bytes = 131_072
 on_full = "evict"                         # "refuse" fails a run that leaves more
 ttl_s = 604_800                           # of entries, by the time of the stream
 prefix_ttl_s = {"cart/" = 1800}
+[training]                                # of a task with train(ctx); the defaults are in TrainingPolicy
+when = { charging = true }                # attributes of the device; {} for always
+cpu_percent = 25
 [output]                                  # where what the task returns goes; "cloud" where it is not given
 destination = "device"                    # or "app": neither stored nor uploaded
 [reads]                                   # topics of other tasks of the scenario that ctx.store.query may read

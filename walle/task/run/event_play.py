@@ -14,10 +14,12 @@ from typing import NamedTuple, Self
 
 from walle.base.clock import SystemClock
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.errors import WalleError
 from walle.pipeline.events.event import MAX_TS_MS, Event
 from walle.pipeline.events.event_log import EventLog, LoggedEvent
 from walle.pipeline.events.ticks import Tick
 from walle.pipeline.events.transient_events import transient
+from walle.pipeline.features.checkpoints import Checkpoints
 from walle.pipeline.features.store import FeatureStore
 from walle.pipeline.features.task_queries import query_payloads
 from walle.pipeline.features.task_states import TaskState
@@ -29,6 +31,8 @@ from walle.pipeline.trigger.task_queue import Trigger
 from walle.protocol import Attribute, Manifest
 from walle.task.run.log import OnLog
 from walle.task.run.runner import TaskRunner
+
+TRAINING = "train"  # event id of the trigger of a played run that is a step of training
 
 
 def events_of_users(log: EventLog) -> dict[str, list[LoggedEvent]]:
@@ -102,6 +106,7 @@ class EventPlay:
             history = EventHistory(self._folder / "history.db", SystemClock())
             self._history = await undo.enter_async_context(contextlib.aclosing(history))
             self._store = await undo.enter_async_context(FeatureStore(self._folder / "features.db"))
+            self._checkpoints = Checkpoints(self._store)
             self._history.set_policy(manifest.name, manifest.history)
             self._engine = StreamEngine(
                 self._store, self._run, on_outcome=self._on_outcome, share_arrays=self._share_arrays
@@ -159,6 +164,29 @@ class EventPlay:
             await self._engine.settle()
             self._measure_state()
 
+    async def train(self, steps: int) -> None:
+        """Take the first steps of the version's training, if it has one, `steps` at most, until one wants no other."""
+        manifest, policy = self._manifest, self._manifest.training
+        if policy is None:
+            return
+        position = self._engine.next_position
+        trigger = Trigger(Event(TRAINING, "", self._engine.now_ms or 0, {}), position, (), (), "none")
+        callbacks = self._callbacks_at(position - 1)
+        for _ in range(steps):
+            try:
+                on_log = self._on_log(position)
+                step = await self._runner.train(self._files, manifest, self._device, callbacks, on_log=on_log)
+                self._topics.add(manifest.name, [put.topic for put in step.puts])
+                await self._checkpoints.put(manifest.name, policy, step.puts, step.checkpoint)
+            except WalleError as error:
+                self._on_end(PlayedRun(trigger=trigger, output=None, error=error))
+                return
+            times = {TRAINING: step.run_ms}
+            output = TaskOutput(None, step.puts, None, times, step.cpu_s, run_ms=step.run_ms, metrics=step.metrics)
+            self._on_end(PlayedRun(trigger=trigger, output=output, error=None))
+            if not step.more:
+                return
+
     def _measure_state(self) -> None:
         active = self._store.task_states.active(self._manifest.name)
         if active is not None:
@@ -167,11 +195,7 @@ class EventPlay:
     async def _run(self, task: str, trigger: Trigger) -> TaskOutput:
         self._trigger, self._output = trigger, None
         manifest = self._manifest
-        query = functools.partial(query_payloads, self._store, manifest, 0)
-        callbacks: Callbacks = {**self._callbacks, "store.query": query}
-        if manifest.history is not None:
-            older = functools.partial(self._history.query, task, trigger.position)
-            callbacks = {**callbacks, "events.history": older}
+        callbacks = self._callbacks_at(trigger.position)
         policy, active = manifest.state, self._store.task_states.active(task)
         self._measure_state()
         output = await self._runner.run(
@@ -187,6 +211,19 @@ class EventPlay:
         self._topics.add(task, output.topics)
         self._output = output
         return output
+
+    def _callbacks_at(self, position: int) -> Callbacks:
+        """Return what a run on the event at this position asks the device for."""
+        manifest = self._manifest
+        query = functools.partial(query_payloads, self._store, manifest, 0)
+        callbacks: Callbacks = {**self._callbacks, "store.query": query}
+        if manifest.history is not None:
+            older = functools.partial(self._history.query, manifest.name, position)
+            callbacks = {**callbacks, "events.history": older}
+        if manifest.training is not None:
+            read = functools.partial(self._checkpoints.read, manifest.name, manifest.training)
+            callbacks = {**callbacks, "checkpoint.read": read}
+        return callbacks
 
     def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
         assert self._trigger is not None

@@ -1,6 +1,6 @@
 """Log lines of task runs: bounds, escapes, and the ways to `logging` and into an outcome report.
 
-A task's log is hostile input. The VM bounds it first (`walle.pipeline.stream.context`); the checks here also hold for a
+A task's log is hostile input. The VM bounds it first (`walle.pipeline.stream.run_log`); the checks here also hold for a
 task that has changed the runtime of its VM. Lines are counted and shortened, and control characters are escaped, so
 that neither a terminal nor a log file interprets them.
 """

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import itertools
 import logging
-import math
 import re
 import time
 import weakref
@@ -23,40 +21,36 @@ from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainErro
 from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import ConfigError, VMError
-from walle.pipeline.features.put import PayloadError, Put
-from walle.pipeline.features.topics import TopicError, own_topic
-from walle.pipeline.stream.context import MAX_METRICS
+from walle.pipeline.features.put import PayloadError
 from walle.pipeline.stream.events import encode_events
 from walle.pipeline.trigger.sequences import RecentEvents
 from walle.pipeline.trigger.stream_engine import TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
-from walle.protocol import LATENCY_MS, PHASES, Attribute, Manifest, StatePolicy, is_metric_name
+from walle.protocol import Attribute, Manifest
 from walle.task.run.log import LogLine, OnLog, TaskLog, last_lines, parse_lines
+from walle.task.run.run_result import TrainedStep, is_cpu_time, output_error, output_of, trained_step_of
+from walle.task.run.run_version import RunVersion, deadline_s
 
 _LOG = logging.getLogger(__name__)
 
 _LOAD = "walle.pipeline.stream.context:load"
 _RUN = "walle.pipeline.stream.context:run"
 _RUN_TIMED = "walle.pipeline.stream.context:run_timed"
+_TRAIN = "walle.pipeline.stream.context:train"
 _PHASE = "walle.pipeline.stream.context:phase"
 _PHASE_BATCH = "walle.pipeline.stream.context:phase_batch"
 _LOAD_MIGRATING = "walle.pipeline.stream.context:load_migrating"
 _MIGRATE = "walle.pipeline.stream.context:migrate"
-_TAKE_FAILURE = "walle.pipeline.stream.context:take_failure"
-_DEFAULT_DEADLINE_MS = 500
+_TAKE_FAILURE = "walle.pipeline.stream.run_log:take_failure"
 # Of a call whose VM host ends: a task that ends hosts is quarantined before the last one.
 _ATTEMPTS = MAX_STRIKES + 1
 _STOP_S = 10.0  # time for an abandoned thread to stop, or its host to be replaced, before its task may run again
 _LOOK_S = 0.02  # interval between two looks at that thread
 _SPARE_S = 0.2  # time in which it has to stop before another host is started: most calls that stop late stop soon
-_BATCH_OUTPUT_KB = 64 << 10  # limit of all results of a batch: a task may return one object for each payload
 _MAX_WARM = 8  # tasks whose libraries are loaded in that host before it takes over
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # topic of tunnel requests that hand a phase to the cloud
 _PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
-_RESOURCES = "resources/"
-_MODELS = (".walle", ".onnx")
-_NO_STATE = StatePolicy()
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
 
 boot.register_modules(
@@ -68,12 +62,9 @@ boot.register_modules(
     "walle.pipeline.stream",
     "walle.pipeline.stream.context",
     "walle.pipeline.stream.events",
+    "walle.pipeline.stream.run_log",
     "walle.pipeline.stream.task_files",
 )
-
-
-class TaskOutputError(VMError):
-    """A run returned another value than the runtime does: the task has changed the runtime of its VM."""
 
 
 class PhasePlaceError(VMError):
@@ -95,12 +86,7 @@ def _place_in_task(message: str) -> str:
     return message.removeprefix("result.")
 
 
-def _output_error(version: str, result: object, error: Exception) -> TaskOutputError:
-    what = f"{version} returned a {type(result).__name__} from its runtime ({error!r})"
-    return TaskOutputError(what)
-
-
-def _task_error(version: "_Version", described: Mapping[str, Any]) -> TaskError:
+def _task_error(version: "RunVersion", described: Mapping[str, Any]) -> TaskError:
     """Return the error that a task gave in place of a payload's result."""
     return TaskError(version.name, *(str(described[key]) for key in ("type", "message", "traceback", "place")))
 
@@ -116,83 +102,10 @@ def runs_on_cloud(manifest: Manifest) -> bool:
     return any(place in _ON_CLOUD for place in manifest.phases.values())
 
 
-def deadline_s(manifest: Manifest) -> float:
-    """Return the time limit of one run of the task, in seconds."""
-    return manifest.limits.get("deadline_ms", _DEFAULT_DEADLINE_MS) / 1000
-
-
-@dataclasses.dataclass(frozen=True)
-class _Version:
-    """A version as the pool takes it: its task, its folder, its name in errors, and its limits.
-
-    On the cloud it has the cloud's files too, and several replicas.
-    """
-
-    owner: str
-    folder: Path
-    name: str
-    limits: Mapping[str, int]
-    manifest: Manifest
-    on_cloud: bool = False
-    replica: int = 0
-
-    @classmethod
-    def of(cls, files: Path, manifest: Manifest) -> "_Version":
-        return cls(manifest.name, files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
-
-    @classmethod
-    def in_cloud(cls, files: Path, manifest: Manifest, replica: int) -> "_Version":
-        """Return a replica, which has the cloud's memory limit.
-
-        The results of a batch may be as large as those of its members, up to _BATCH_OUTPUT_KB.
-        """
-        limits = dict(manifest.limits)
-        if "output_kb" in limits:
-            together = min(limits["output_kb"] * manifest.cloud.max_batch, _BATCH_OUTPUT_KB)
-            limits["output_kb"] = max(limits["output_kb"], together)
-        if manifest.cloud.memory_mb:
-            limits["memory_mb"] = manifest.cloud.memory_mb
-        return cls(manifest.name, files, f"{manifest.name} {manifest.version}", limits, manifest, True, replica)
-
-    @property
-    def load_s(self) -> float:
-        """The time limit of loading the version's modules, in seconds; libraries and models have a separate one."""
-        return max(_LOAD_S, deadline_s(self.manifest))
-
-    @property
-    def models(self) -> list[str]:
-        """Paths of the models that the version has here, below resources/."""
-        entries = (*self.manifest.files, *(self.manifest.cloud_files if self.on_cloud else ()))
-        paths = [entry.path for entry in entries if entry.path.startswith(_RESOURCES)]
-        return [path.removeprefix(_RESOURCES) for path in paths if path.endswith(_MODELS)]
-
-    @property
-    def elsewhere(self) -> list[str]:
-        """Paths of the files that only the cloud has, below resources/, where this is not the cloud."""
-        entries = () if self.on_cloud else self.manifest.cloud_files
-        return [entry.path.removeprefix(_RESOURCES) for entry in entries]
-
-
 def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
     """Return the time-level sequence for `ctx.recent`, a callback of the run."""
     recent = trigger.recent
     return recent.encode() if isinstance(recent, RecentEvents) else encode_events(recent)
-
-
-def _is_cpu_time(value: object) -> bool:
-    """Return whether a VM's time is one: what a task could falsify."""
-    return isinstance(value, float) and 0 <= value < math.inf
-
-
-def _metrics(found: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a run, which `ctx.metric` has checked; but a VM is not trusted. Raises ValueError."""
-    if not isinstance(found, dict) or len(found) > MAX_METRICS:
-        raise ValueError("metrics are not what ctx.metric makes")
-    for name, value in found.items():
-        known = isinstance(name, str) and is_metric_name(name) and name != LATENCY_MS
-        if not known or not isinstance(value, float) or not math.isfinite(value):
-            raise ValueError(f"the metric {str(name)[:80]!r} is {value!r}"[:200])
-    return found
 
 
 async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, run_id: int, log: OnLog) -> None:
@@ -206,7 +119,7 @@ async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, 
         return
     match taken:
         case {"log": found, "place": str(place), "cpu_s": cpu_s}:
-            error.cpu_s = cpu_s if _is_cpu_time(cpu_s) else None
+            error.cpu_s = cpu_s if is_cpu_time(cpu_s) else None
         case _:  # the task has changed the runtime of its VM
             found, place = taken, ""
     lines = parse_lines(found)
@@ -230,7 +143,7 @@ class TaskRunner:
         self._pool = VMPool(vms, host=host)
         self._host = host
         self._task_log = task_log or TaskLog("cloud")
-        self._loaded: weakref.WeakKeyDictionary[VM, _Version] = weakref.WeakKeyDictionary()  # version in each VM
+        self._loaded: weakref.WeakKeyDictionary[VM, RunVersion] = weakref.WeakKeyDictionary()  # version in each VM
         self._replacing: dict[str, asyncio.Task[None]] = {}  # by the task whose call did not stop
         self._loading: weakref.WeakKeyDictionary[VM, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._run_ids = itertools.count(1)  # a VM finds the log of a failed run by its id
@@ -244,7 +157,7 @@ class TaskRunner:
             VMError: it does not load; the message contains the traceback.
         """
         log = self._log(manifest, on_log)
-        version = _Version.of(files, manifest)
+        version = RunVersion.of(files, manifest)
         function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
 
         async def load(vm: VM) -> list[LogLine]:
@@ -255,7 +168,13 @@ class TaskRunner:
 
     def drop(self, files: Path, manifest: Manifest) -> None:
         """Close the VM of a version that is not to run here any more, unless a call uses it now."""
-        self._pool.discard(_Version.of(files, manifest))
+        self._pool.discard(RunVersion.of(files, manifest))
+        self.drop_training(files, manifest)
+
+    def drop_training(self, files: Path, manifest: Manifest) -> None:
+        """Close the VM in which a version trains, which takes memory, unless a call uses it now."""
+        if manifest.training is not None:
+            self._pool.discard(RunVersion.in_training(files, manifest, manifest.training))
 
     async def run(
         self,
@@ -283,49 +202,45 @@ class TaskRunner:
         callbacks = {**callbacks, "events.recent": functools.partial(_encode_recent, trigger)}
         plain = trigger.to_plain()
         events = plain.pop("page_events")
-        version = _Version.of(files, manifest)
+        version = RunVersion.of(files, manifest)
         places = dict(manifest.phases)
         log = self._log(manifest, on_log)
         before = None if state is None else dict(state)
         args = manifest.name, plain, events, dict(device), places, before
         function = _RUN_TIMED if timed else _RUN
         result = await self._call(version, log, function, *args, deadline=deadline_s(manifest), callbacks=callbacks)
+        return self._taken(log, result, lambda: output_of(result, manifest, timed=timed))
+
+    async def train(
+        self,
+        files: Path,
+        manifest: Manifest,
+        device: Mapping[str, Attribute],
+        callbacks: Callbacks,
+        *,
+        on_log: OnLog | None = None,
+    ) -> TrainedStep:
+        """Run one step of a version with [training] in a VM beside that of its other phases, within its own limits.
+
+        Raises:
+            TaskOutputError, PayloadError, VMError: as `run`.
+        """
+        policy = manifest.training
+        assert policy is not None
+        version, log = RunVersion.in_training(files, manifest, policy), self._log(manifest, on_log)
+        args, deadline = (manifest.name, dict(device)), policy.step_ms / 1000
+        result = await self._call(version, log, _TRAIN, *args, deadline=deadline, callbacks=callbacks)
+        return self._taken(log, result, lambda: trained_step_of(result, manifest))
+
+    def _taken[T](self, log: OnLog, result: Any, take: Callable[[], T]) -> T:
+        """Return what `take` makes of a run's result; its log is passed on also where a payload is refused."""
         try:
-            lines = parse_lines(result["log"])
-            # `ctx.store.put` has checked the topics, but a VM is not trusted.
-            puts = [
-                Put.of(own_topic(manifest.name, topic), value, version=manifest.version)
-                for topic, value in result["puts"]
-            ]
-            puts += [Put.of(own_topic(manifest.name, topic), value, upload=False) for topic, value in result["local"]]
-            times = result["phase_ms"] if timed else {}
-            phase_ms = {phase: float(times[phase]) for phase in PHASES if phase in times}
-            cpu_s = result["cpu_s"]
-            if not _is_cpu_time(cpu_s):
-                raise ValueError(f"cpu_s is {cpu_s!r}")  # noqa: TRY301
-            run_ms, metrics = result["run_ms"], _metrics(result.get("metrics", {}))
-            if not _is_cpu_time(run_ms):
-                raise ValueError(f"run_ms is {run_ms!r}")  # noqa: TRY301
-            destination = manifest.output.destination
-            output = TaskOutput(
-                result["output"],
-                puts,
-                result.get("state"),
-                phase_ms,
-                cpu_s,
-                destination,
-                run_ms,
-                metrics,
-                manifest.version,
-                manifest.state or _NO_STATE,
-            )
-        except (LookupError, TypeError, ValueError, TopicError) as error:
-            raise _output_error(version.name, result, error) from error
+            taken = take()
         except PayloadError:
-            log(lines)
+            log(parse_lines(result["log"]))
             raise
-        log(lines)
-        return output
+        log(parse_lines(result["log"]))
+        return taken
 
     async def migrate(self, files: Path, manifest: Manifest, old_version: int, state: Mapping[str, Any]) -> Any:
         """Return what the version's `migrate` makes of an older version's state.
@@ -333,13 +248,13 @@ class TaskRunner:
         Raises:
             VMError: as `run`.
         """
-        version, log = _Version.of(files, manifest), self._log(manifest, None)
+        version, log = RunVersion.of(files, manifest), self._log(manifest, None)
         args = old_version, dict(state)
         result = await self._call(version, log, _MIGRATE, *args, deadline=version.load_s, callbacks=None)
         try:
             lines, migrated = parse_lines(result["log"]), result["state"]
         except (LookupError, TypeError) as error:
-            raise _output_error(version.name, result, error) from error
+            raise output_error(version.name, result, error) from error
         log(lines)
         return migrated
 
@@ -364,14 +279,14 @@ class TaskRunner:
             VMError: as `run`.
         """
         check_place(manifest, phase)
-        version = _Version.in_cloud(files, manifest, replica)
+        version = RunVersion.in_cloud(files, manifest, replica)
         log = self._log(manifest, on_log)
         args = manifest.name, phase, payload, dict(device)
         result = await self._call(version, log, _PHASE, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines, output = parse_lines(result["log"]), result["output"]
         except (LookupError, TypeError) as error:
-            raise _output_error(version.name, result, error) from error
+            raise output_error(version.name, result, error) from error
         log(lines)
         return output
 
@@ -395,7 +310,7 @@ class TaskRunner:
             VMError: as `run`; all of the batch failed.
         """
         check_place(manifest, "execute")
-        version = _Version.in_cloud(files, manifest, replica)
+        version = RunVersion.in_cloud(files, manifest, replica)
         log = self._log(manifest, on_log)
         args = manifest.name, list(payloads), [dict(device) for device in devices]
         result = await self._call(version, log, _PHASE_BATCH, *args, deadline=deadline_s(manifest), callbacks=callbacks)
@@ -406,7 +321,7 @@ class TaskRunner:
                 if len(outputs) != len(payloads):
                     raise ValueError(f"{len(outputs)} results of {len(payloads)} payloads")  # noqa: TRY301
         except (LookupError, TypeError, ValueError) as error:
-            raise _output_error(version.name, result, error) from error
+            raise output_error(version.name, result, error) from error
         log(lines)
         return outputs  # type: ignore[no-any-return]
 
@@ -416,7 +331,7 @@ class TaskRunner:
         Raises:
             VMError: as `load`.
         """
-        version, log = _Version.in_cloud(files, manifest, replica), self._log(manifest, None)
+        version, log = RunVersion.in_cloud(files, manifest, replica), self._log(manifest, None)
 
         async def load(vm: VM) -> None:
             await self._load_once(vm, version, log)
@@ -425,18 +340,18 @@ class TaskRunner:
 
     def has_loaded(self, files: Path, manifest: Manifest, replica: int = 0) -> bool:
         """Return whether a replica that `phase` and `phase_batch` use has a VM that has loaded the version."""
-        version = _Version.in_cloud(files, manifest, replica)
+        version = RunVersion.in_cloud(files, manifest, replica)
         return any(vm.alive and one == version for vm, one in self._loaded.items())
 
     def unload(self, files: Path, manifest: Manifest, replica: int = 0) -> None:
         """Close the VM of a replica that `phase` and `phase_batch` use, unless a call uses it now."""
-        self._pool.discard(_Version.in_cloud(files, manifest, replica))
+        self._pool.discard(RunVersion.in_cloud(files, manifest, replica))
 
     def _log(self, manifest: Manifest, on_log: OnLog | None) -> OnLog:
         return on_log or functools.partial(self._task_log.write, manifest.name, manifest.version)
 
     async def _call(
-        self, version: _Version, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
+        self, version: RunVersion, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
     ) -> Any:
         """Call a function in the version's VM, which has loaded the version first; see `_call_held`."""
 
@@ -447,7 +362,7 @@ class TaskRunner:
 
         return await self._in_vm(version, call)
 
-    async def _in_vm[T](self, version: _Version, work: Callable[[VM], Awaitable[T]]) -> T:
+    async def _in_vm[T](self, version: RunVersion, work: Callable[[VM], Awaitable[T]]) -> T:
         """Return the result of `work` in the version's VM. What was lost with the VM host is done again.
 
         The device takes a run's outputs and state only from its result, and callbacks read, or have the cloud compute,
@@ -467,7 +382,7 @@ class TaskRunner:
                         self._replace(version, vm)
         raise AssertionError
 
-    def _replace(self, version: _Version, vm: VM) -> None:
+    def _replace(self, version: RunVersion, vm: VM) -> None:
         """Hold the version's task back until its thread has stopped or other tasks have VMs in another host."""
         if self._host is not None and version.owner not in self._replacing:
             moving = self._move_others(self._host, version.owner, vm)
@@ -504,7 +419,7 @@ class TaskRunner:
                     except VMError as error:  # the next run meets and reports the error
                         _LOG.info("%s is not loaded in the new VM host: %s", version.name, error)
 
-    def _movable(self, vms: Iterable[VM], owner: str) -> list[_Version]:
+    def _movable(self, vms: Iterable[VM], owner: str) -> list[RunVersion]:
         """Return the versions of these VMs that are given VMs in a new host, in this order."""
         found = [version for vm in vms if (version := self._loaded.get(vm)) is not None]
         return [one for one in found if one.owner != owner and not self._pool.is_suspect(one.owner)]
@@ -525,20 +440,20 @@ class TaskRunner:
             for vm in vms:
                 vm.close()
 
-    async def _load_once(self, vm: VM, version: _Version, log: OnLog) -> None:
+    async def _load_once(self, vm: VM, version: RunVersion, log: OnLog) -> None:
         """Load the version in its VM, unless another call does so meanwhile."""
         async with self._loading.setdefault(vm, asyncio.Lock()):
             if vm not in self._loaded and (lines := await self._load(vm, version, log, _LOAD)):
                 log(lines)
 
-    async def _load(self, vm: VM, version: _Version, log: OnLog, function: str) -> list[LogLine]:
+    async def _load(self, vm: VM, version: RunVersion, log: OnLog, function: str) -> list[LogLine]:
         """Load the version in its VM and return what it logged."""
         args = version.models, version.elsewhere
         result = await self._call_held(vm, log, function, *args, deadline=version.load_s, callbacks=None)
         try:
             lines = parse_lines(result["log"])
         except (LookupError, TypeError) as error:
-            raise _output_error(version.name, result, error) from error
+            raise output_error(version.name, result, error) from error
         self._loaded[vm] = version
         return lines
 
