@@ -37,6 +37,7 @@ from walle.protocol import (
     Option,
     OutputPolicy,
     StatePolicy,
+    TrainingPolicy,
     TriggerCondition,
     options_of,
 )
@@ -114,7 +115,8 @@ while it is under way or bakes, or is the latest full one of its task, for at mo
 
 _OPTION_TABLE = re.compile(r"^\{\{(\w+): (.+)\}\}$", re.MULTILINE)  # section, and columns beside the key
 _OPTION_TABLES = {
-    kind.SECTION: kind for kind in (TriggerCondition, HistoryPolicy, StatePolicy, OutputPolicy, CloudPolicy)
+    kind.SECTION: kind
+    for kind in (TriggerCondition, HistoryPolicy, StatePolicy, TrainingPolicy, OutputPolicy, CloudPolicy)
 }
 _OPTION_COLUMNS: dict[str, Callable[[Option], str]] = {
     "default": lambda one: one.shown_default,

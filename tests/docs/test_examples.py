@@ -44,6 +44,7 @@ MINIMAL = {"task": '[task]\nname = "example"\n', "trigger": '[trigger]\nsequence
 SECTION_OF = {
     "ctx.exclusive": "exclusive",
     "ctx.state": "state",
+    "ctx.checkpoint": "training",
     "ctx.history": "history",
     "ctx.escalate": "phases",
     "execute_batch": "cloud",

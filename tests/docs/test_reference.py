@@ -14,6 +14,7 @@ from walle.protocol import (
     HistoryPolicy,
     OutputPolicy,
     StatePolicy,
+    TrainingPolicy,
     TriggerCondition,
 )
 from walle.task.format.config import LIMITS, POLICIES
@@ -54,7 +55,8 @@ def task_toml_page() -> str:
 def test_every_key_of_task_toml_has_a_row() -> None:
     rows = re.findall(r"^\| (`.+?) \|", task_toml_page(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    policies = {*HistoryPolicy.KEYS, *StatePolicy.KEYS, *CloudPolicy.KEYS, *OutputPolicy.KEYS, *ExclusiveFile.KEYS}
+    tables = (HistoryPolicy, StatePolicy, TrainingPolicy, CloudPolicy, OutputPolicy, ExclusiveFile)
+    policies = {key for table in tables for key in table.KEYS}
     keys = {*TriggerCondition.KEYS, *PHASES, *LIMITS, *POLICIES, *policies}
     assert named == {*keys, "name", "topics", "dictionary", "events", "destination", "smoke_events"}
 

@@ -53,6 +53,31 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 
 @pytest.mark.asyncio
+async def test_a_task_that_trains_takes_its_first_steps_after_the_events(simulator: Simulator) -> None:
+    config = TASK_CONFIG + "[training]\nwhen = { charging = true }\n"
+    main = """\
+def execute(ctx, trigger):
+    ctx.store.put("example", trigger["position"], upload=False)
+
+def train(ctx):
+    done = 0 if ctx.checkpoint is None else ctx.checkpoint["done"]
+    ctx.checkpoint = {"done": done + 1}
+    if len(ctx.store.query("example")) != 4 or (done == 1 and ctx.device["id"] != ""):
+        raise ValueError(f"step {done + 1}")
+    return True
+"""
+    result = await simulator.run(bundle(main, config), LOG)
+    assert (result.ok, result.runs, result.failures) == (False, RUNS, len(DEVICE_KINDS))
+    assert "ValueError: step 2" in result.first_error
+    steps: list[SimulatedRun] = []
+    main = main.replace('ctx.device["id"] != ""', "False")
+    result = await Simulator(1, on_run=steps.append).run(bundle(main, config), LOG)
+    assert result.ok
+    trained = [one for one in steps if one.trigger.event.event_id == "train"]
+    assert len(trained) == 3 * len(DEVICE_KINDS)
+
+
+@pytest.mark.asyncio
 async def test_it_plays_the_events_on_each_kind_of_device(simulator: Simulator) -> None:
     main = """\
 def execute(ctx, trigger):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.vm_task import in_fresh_interpreter, in_interpreter, write_task
+from walle import nn
 from walle.engine_ext import _core
 from walle.vm import VM
 
@@ -69,5 +70,67 @@ async def test_parts_are_not_imported_by_their_files(tmp_path: Path) -> None:
     vm = VM(write_task(tmp_path, MAIN))
     with pytest.raises(Exception, match="train_step"):
         await vm.call("refused")
+    vm.close()
+    assert await vm.wait_closed(10)
+
+
+TUNING = """
+import walle.nn as nn
+import walle.np as np
+import walle.optim as optim
+
+made = []
+
+def tune(model, x, y, state=None):
+    if not made:
+        net = nn.from_onnx(model, trainable=["score"])
+        made.append(nn.TrainStep(net, nn.functional.mse_loss, optim.SGD(lr=0.1, momentum=0.9)))
+    step = made[0]
+    if state is not None:
+        step.load_state_dict(state)
+    loss = float(step(x, y))
+    return loss, len(step._plans), step.state_dict(frozen=False)
+
+def refused(name):
+    step = made[0]
+    try:
+        getattr(nn, name)(step if name in ("checkpoint", "resume") else step.model, "file.walle")
+    except Exception as error:
+        return str(error)
+
+def open_file():
+    try:
+        nn.from_onnx("file.walle")
+    except Exception as error:
+        return str(error)
+"""
+
+
+@pytest.mark.asyncio
+async def test_task_tunes_a_model_of_its_resources_and_keeps_what_it_trains(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(2, 64)
+            self.score = nn.Linear(64, 1)
+
+        def forward(self, x: object) -> object:
+            return self.score(nn.functional.tanh(self.body(x)))
+
+    x, y = samples()
+    nn.to_walle(Net(), tmp_path / "net.walle", x)
+    model = (tmp_path / "net.walle").read_bytes()
+    vm = VM(write_task(tmp_path, TUNING))
+    losses, plans, state = [], 0, None
+    for _ in range(10):
+        loss, plans, state = await vm.call("tune", model, x, y, state)
+        losses.append(loss)
+    assert losses[-1] < 0.7 * losses[0]
+    assert plans == 1  # a state from outside plans nothing again
+    assert state is not None
+    assert {name for name in state if name.startswith("model/")} == {"model/score.weight", "model/score.bias"}
+    for name in ("save", "load", "to_walle", "to_onnx", "checkpoint", "resume"):
+        assert f"walle.nn.{name} needs a file, which a task has not" in await vm.call("refused", name)
+    assert "a task has no file 'file.walle': give nn.from_onnx the bytes of" in await vm.call("open_file")
     vm.close()
     assert await vm.wait_closed(10)

@@ -174,6 +174,28 @@ def test_a_misspelt_migrate_is_found(tmp_path: Path) -> None:
     assert "it must be def migrate(old_version, state)" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("code", "section", "message"),
+    [
+        ("", "when = {}", "has no train(ctx), which [training] of task.toml calls"),
+        ("def trains(ctx): ...\n", "when = {}", "did you mean train?"),
+        ("def train(ctx, x): ...\n", "when = {}", "is called with 1 argument; it must be def train(ctx)"),
+        ("def train(ctx): ...\n", "", "[training] when is missing: give attributes of the device, such as"),
+        ("def train(ctx): ...\n", "when = { charging = [1] }", "true or false for 'charging', has [1]"),
+        ("def train(ctx): ...\n", "when = {}\ncpu_percent = 0", "must be a whole number from 1 to 100, is 0"),
+    ],
+)
+def test_faults_of_training_are_found(tmp_path: Path, code: str, section: str, message: str) -> None:
+    (finding,) = check(tmp_path, MAIN + code, f"{CONFIG}[training]\n{section}\n")
+    assert message in finding.message
+
+
+def test_a_checkpoint_needs_training(tmp_path: Path) -> None:
+    main = MAIN.replace("return", "ctx.checkpoint\n    return", 1)
+    (finding,) = check(tmp_path, main)
+    assert finding.message.startswith("ctx.checkpoint needs [training] in task.toml")
+
+
 def test_the_condition_is_compared_with_the_simulations_events(tmp_path: Path) -> None:
     line = '{{"event_id": "{}", "page_id": "item", "ts_ms": 1, "contents": {{}}}}\n'
     config = (

@@ -16,7 +16,7 @@ from walle.base.daily_quota import DailyQuota
 from walle.engine_ext.vm import pool
 
 WALLE = Path(__file__).parents[3] / "walle"
-SMALL = {WALLE / "pipeline/stream/context.py"}  # a thousand entries at most, and a VM starts without `collections`
+SMALL = {WALLE / "pipeline/stream/run_log.py"}  # a thousand entries at most, and a VM starts without `collections`
 
 
 def slow_evictions(text: str) -> Iterator[int]:
