@@ -118,6 +118,24 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
+async def test_a_version_whose_training_fails_on_the_device_is_refused_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = on_device("1") + "\n\ndef train(ctx):\n    return ctx.device['id'] == 'd0' and 1 // 0\n"
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await push(shop, "v1", main, f"{CONFIG}[training]\nwhen = {{ charging = true }}\n")
+        release_id = await shop.release("v1", beta=["d0"])
+        async with asyncio.timeout(60):
+            while (await shop.releases.get(release_id))["totals"]["rejected"] == 0:
+                await user.visit()
+        (refusal,) = [text for text in caplog.messages if "v1 is refused" in text]
+        assert "its smoke run failed: " in refusal
+        assert "ZeroDivisionError" in refusal
+        assert device.tasks == {}
+
+
+@pytest.mark.asyncio
 async def test_a_smoke_run_begins_with_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     checking = """\
 def execute(ctx, trigger):

@@ -14,7 +14,7 @@ from walle.device import Device, DeviceConfig
 from walle.device.task_versions import ActiveVersion
 from walle.task.run.run_result import TrainedStep
 
-STEPS = 40  # after which it wants no other
+STEPS = 40  # the last of them wants no other
 TRAINING_CONFIG = """\
 [training]
 when = { charging = true }
@@ -72,12 +72,12 @@ async def main(config: DeviceConfig) -> None:
     async with device:
         take_step = device._training._step
 
-        async def told(task: str, version: ActiveVersion) -> TrainedStep:
+        async def tell_step(task: str, version: ActiveVersion) -> TrainedStep:
             sys.stdout.write("begun\n")
             sys.stdout.flush()
             return await take_step(task, version)
 
-        device._training._step = told
+        device._training._step = tell_step
         device.set_attributes(charging=True)
         await asyncio.Event().wait()
 

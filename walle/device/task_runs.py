@@ -199,7 +199,8 @@ class TaskRuns:
     def _count_step(self, version: ActiveVersion, step: TrainedStep, on_outcome: Callable[[RunOutcome], None]) -> None:
         self._counts.training_steps += 1
         self._counts.produced += sum(put.upload for put in step.puts)
-        on_outcome(RunOutcome(version=version.manifest.version, metrics=step.metrics))
+        if not step.more:  # thousands of steps that end well would hide the runs that fail
+            on_outcome(RunOutcome(version=version.manifest.version, metrics=step.metrics))
 
     def _failure(self, run: _Run, error: Exception) -> Failure:
         """Count a run that failed, write it to its task's log, and return it."""

@@ -49,7 +49,7 @@ class TrainingPolicy(OptionTable):
     cpu_percent: int = number(25, 1, 100, "share of one core")
     step_ms: int = number(2_000, 1, 60_000, "time limit of one step")
     memory_mb: int = number(64, 1, 1_024, "memory limit of `train`, which has a VM beside that of the other phases")
-    version: int = number(1, 1, 2**31, "version of the checkpoint's form; with another one training begins anew")
+    version: int = number(1, 1, 2**31, "version of the checkpoint's form; with another one training begins again")
     max_bytes: int = number(1 << 20, 1 << 10, MAX_BYTES, "bound on the encoded checkpoint; 1,024 to 16,777,216")
     rest_s: int = number(3_600, 1, 31 * 24 * 3600, "seconds after a step that wants no other, or failed")
 

@@ -12,7 +12,7 @@ from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.pipeline.events.event import Event
-from walle.pipeline.stream import context, run_log
+from walle.pipeline.stream import run_log
 from walle.pipeline.stream.events import encode_events
 from walle.vm import VM, DeadlineExceeded, TaskError
 

@@ -325,6 +325,7 @@ class DeviceProgram:
             "unsent": summary.unsent,
             "runs_ok": summary.runs_ok,
             "runs_failed": summary.runs_failed,
+            "training_steps": summary.training_steps,
             "queued": summary.queued,
             "dropped": summary.dropped,
             "uploads_dropped": summary.uploads_dropped,
@@ -375,6 +376,7 @@ class DeviceProgram:
 
 
 _COUNTED = (
+    ("training_steps", "training steps"),
     ("dropped", "triggers dropped"),
     ("uploads_dropped", "uploads dropped"),
     ("without_visit", "triggers without a visit"),

@@ -45,7 +45,7 @@ DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
 )
 DEFAULT_USERS = 20  # users of the events, each on a device alone
 _RESET_S = 5.0  # time for the reset of interpreters at the end, which shows whether one was discarded
-_TRAINING_STEPS = 3  # of each user's device
+_TRAINING_STEPS = 3  # steps on the device of each user
 _MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at every event
 
 type OnSimulatedLog = Callable[[str, int | None, Sequence[LogLine]], None]

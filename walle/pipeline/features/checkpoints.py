@@ -16,7 +16,7 @@ from walle.pipeline.features.task_states import TaskState
 from walle.protocol import TrainingPolicy
 
 _PREFIX = "@training "  # no task has such a name
-_NO_POSITION = -1  # of puts that no event has caused
+_NO_POSITION = -1  # position of puts that no event has caused
 _KEY = "checkpoint"
 
 

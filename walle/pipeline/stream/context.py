@@ -170,7 +170,7 @@ class Context:
 
     @property
     def checkpoint(self) -> Any:
-        """What the last step of `train` that succeeded has assigned, plain data; None before the first.
+        """The value that the last step of `train` that succeeded has assigned, plain data; None before the first.
 
         `train` assigns it: `ctx.checkpoint = {"step": step.state_dict()}`. It is stored with what the step puts, or not
         at all: a step that fails or is cut short leaves the one before. Other phases read it, and must not change it.
@@ -184,7 +184,7 @@ class Context:
         number, value = _ask("checkpoint.read", _NO_CHECKPOINT, known[0])
         if number == known[0]:
             return known[1]
-        if self.phase != "train":  # which may change the value, and fail
+        if self.phase != "train":  # a step may change the value, and fail
             _checkpoint[self.task] = number, value
         return value
 

@@ -60,7 +60,7 @@ class RunVersion:
         """
         limits = {**manifest.limits, "memory_mb": policy.memory_mb}
         if "output_kb" in limits:
-            limits["output_kb"] += -(-policy.max_bytes >> 10) * 2  # as arrays and text it takes more than encoded
+            limits["output_kb"] += -(-policy.max_bytes >> 10) * 2  # arrays and texts take more than their encoding
         name = f"{manifest.name} {manifest.version}"
         return cls(manifest.name, files, name, limits, manifest, replica=_TRAINING)
 
