@@ -27,6 +27,7 @@ from walle.protocol import (
     Profile,
     ProtocolError,
     QueuePolicy,
+    TrainingPolicy,
     TriggerCondition,
     canonical_json,
     directives_from_header,
@@ -64,6 +65,8 @@ manifests = st.builds(
         [(), (ExclusiveFile(name="gallery.json"), ExclusiveFile(name="a", required=False, max_bytes=7))]
     ),
     output=st.builds(OutputPolicy, destination=st.sampled_from(Destination)),
+    training=st.none()
+    | st.builds(TrainingPolicy, when=st.dictionaries(words.filter(bool), st.booleans() | words, max_size=3)),
 )
 
 
@@ -120,8 +123,22 @@ def test_a_walle_that_would_upload_an_output_that_stays_refuses_its_manifest() -
     kept = dataclasses.replace(manifest, output=OutputPolicy(destination=Destination.DEVICE))
     value = json.loads(kept.to_bytes())
     assert (value["format"], value["output"]) == (3, {"destination": "device"})
-    with pytest.raises(ProtocolError, match=r"manifest\.format: must be 1 to 4, is 5; a newer walle may read it"):
-        Manifest.from_bytes(json.dumps(value | {"format": 5}).encode())
+    with pytest.raises(ProtocolError, match=r"manifest\.format: must be 1 to 5, is 6; a newer walle may read it"):
+        Manifest.from_bytes(json.dumps(value | {"format": 6}).encode())
+
+
+def test_a_walle_that_does_not_know_training_refuses_a_manifest_with_it() -> None:
+    manifest = dataclasses.replace(manifest_of(()), training=TrainingPolicy(when={"charging": True}, cpu_percent=50))
+    value = json.loads(manifest.to_bytes())
+    assert (value["format"], value["training"]) == (5, {"when": {"charging": True}, "cpu_percent": 50})
+    for table, message in (
+        ({}, r"manifest\.training\.when: is missing: give attributes of the device"),
+        ({"when": ["charging"]}, r"manifest\.training\.when: must be a table of 16 attributes at most"),
+        ({"when": {"": 1}}, r"manifest\.training\.when: must have a text, a whole number, true or false for ''"),
+        ({"when": {}, "step_ms": 0}, r"manifest\.training\.step_ms: must be a whole number from 1 to 60000, is 0"),
+    ):
+        with pytest.raises(ProtocolError, match=message):
+            Manifest.from_bytes(json.dumps(value | {"training": table}).encode())
 
 
 def test_a_walle_that_does_not_know_exclusive_files_refuses_a_manifest_with_them() -> None:

@@ -54,6 +54,7 @@ class Manifest(TaskSettings):
     _FORMAT_1 = 1  # manifest with `sequence` in place of `trigger`; devices may have such versions installed
     _FORMAT_3 = 3  # manifest with `output`: a walle that does not know it must refuse the version, or uploads outputs
     _FORMAT_4 = 4  # manifest with `exclusive`: a walle that does not know it would run the version without them
+    _FORMAT_5 = 5  # manifest with `training`: a walle that does not know it has no `ctx.checkpoint`
 
     @property
     def name(self) -> str:
@@ -85,7 +86,9 @@ class Manifest(TaskSettings):
             if listed:
                 fields[name] = [dataclasses.asdict(entry) for entry in listed]
         format_number = self.FORMAT if self.output == OutputPolicy() else self._FORMAT_3
-        return canonical_json({"format": self._FORMAT_4 if self.exclusive else format_number, **fields})
+        if self.exclusive:
+            format_number = self._FORMAT_4
+        return canonical_json({"format": format_number if self.training is None else self._FORMAT_5, **fields})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -93,10 +96,10 @@ class Manifest(TaskSettings):
         value = parse_object(data, "manifest")
         if value.get("format") == cls._FORMAT_1:
             trigger: Any = {"sequence": take(value, "sequence", list, "manifest")}
-        elif value.get("format") in (cls.FORMAT, cls._FORMAT_3, cls._FORMAT_4):
+        elif value.get("format") in (cls.FORMAT, cls._FORMAT_3, cls._FORMAT_4, cls._FORMAT_5):
             trigger = take(value, "trigger", dict, "manifest")
         else:
-            what = f"must be {cls._FORMAT_1} to {cls._FORMAT_4}, is {value.get('format')!r}; a newer walle may read it"
+            what = f"must be {cls._FORMAT_1} to {cls._FORMAT_5}, is {value.get('format')!r}; a newer walle may read it"
             raise ProtocolError("manifest.format", what)
         settings = cls.settings_of_json(value, trigger)
         files = _entries(value, "files", "shared")

@@ -1,0 +1,67 @@
+"""Checkpoints of tasks that train: one transaction with the step's puts, one for each form, within a bound."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from walle import np
+from walle.base import plain
+from walle.pipeline.features.checkpoints import CheckpointError, Checkpoints
+from walle.pipeline.features.put import Put
+from walle.pipeline.features.store import FeatureStore
+from walle.protocol import TrainingPolicy
+
+TASK = "shop/count"
+FIRST, SECOND = TrainingPolicy(when={}), TrainingPolicy(when={}, version=2)
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_and_the_puts_of_its_step_are_in_the_file_when_put_returns(tmp_path: Path) -> None:
+    async with FeatureStore(tmp_path / "features.db", interval_s=3600.0) as store:
+        kept = Checkpoints(store)
+        assert kept.read(TASK, FIRST) == (0, None)
+        weights = np.asarray([[1.0, 2.0]], dtype="float32")
+        await kept.put(TASK, FIRST, [Put.of("shop/count/loss", 0.5, upload=False)], [{"weights": weights, "done": 1}])
+        number, value = kept.read(TASK, FIRST)
+        assert kept.read(TASK, FIRST, number) == (number, None)
+        copy = tmp_path / "copy"  # what a kill would leave
+        copy.mkdir()
+        for path in await asyncio.to_thread(lambda: list(tmp_path.glob("features.db*"))):
+            shutil.copy(path, copy)
+        async with FeatureStore(copy / "features.db") as left:
+            assert Checkpoints(left).read(TASK, FIRST)[1]["done"] == 1
+            assert [one.payload for one in await left.query("shop/count/loss", 0, 10, 0)] == [plain.encode(0.5)]
+        await kept.put(TASK, FIRST, [], [])  # a step without a checkpoint leaves the one before
+        assert kept.read(TASK, FIRST, number) == (number, None)
+        assert (value["done"], np.asarray(value["weights"]).tolist()) == (1, [[1.0, 2.0]])
+    async with FeatureStore(tmp_path / "features.db") as store:
+        assert Checkpoints(store).read(TASK, FIRST)[1]["done"] == 1
+
+
+@pytest.mark.asyncio
+async def test_another_form_begins_again_and_a_rollback_finds_its_own(tmp_path: Path) -> None:
+    async with FeatureStore(tmp_path / "features.db") as store:
+        kept = Checkpoints(store)
+        await kept.put(TASK, FIRST, [], ["first"])
+        assert kept.read(TASK, SECOND) == (0, None)
+        await kept.put(TASK, SECOND, [], ["second"])
+        assert (kept.read(TASK, SECOND)[1], kept.read(TASK, FIRST)[1]) == ("second", "first")
+        kept.remove(TASK)
+        assert kept.read(TASK, SECOND) == kept.read(TASK, FIRST) == (0, None)
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_that_cannot_be_stored_is_refused_by_name_with_its_step(tmp_path: Path) -> None:
+    async with FeatureStore(tmp_path / "features.db") as store:
+        kept = Checkpoints(store)
+        put = Put.of("shop/count/loss", 0.5, upload=False)
+        with pytest.raises(CheckpointError, match=r"ctx\.checkpoint\.step is of type set") as refused:
+            await kept.put(TASK, FIRST, [put], [{"step": {1}}])
+        assert refused.value.task == TASK
+        small = TrainingPolicy(when={}, max_bytes=1024)
+        with pytest.raises(CheckpointError, match=r"more than 1024 of \[training\].*frozen=False.*up to 16777216"):
+            await kept.put(TASK, small, [put], [bytes(2000)])
+        assert kept.read(TASK, FIRST) == (0, None)
+        assert await store.query("shop/count/loss", 0, 10, 0) == []
