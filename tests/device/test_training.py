@@ -62,6 +62,8 @@ async def test_a_task_trains_while_its_device_charges_and_infers_with_what_it_le
             await until(lambda: not any(one.has_vm for one in device._training._courses.values()))
             assert device.counts.training_steps == STEPS + 1 - stored["done"]  # the last step trained nothing
             assert (await device.summary()).training_steps == device.counts.training_steps
+            runner, active = device._runner, device._versions.active["shop/count"]
+            runner.drop_training(tmp_path / "gone", active.manifest)  # as of a version whose files were removed
             await device._versions.remove("shop/count")
             assert checkpoint_of(device) is None
 

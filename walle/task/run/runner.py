@@ -174,7 +174,8 @@ class TaskRunner:
     def drop_training(self, files: Path, manifest: Manifest) -> None:
         """Close the VM in which a version trains, which takes memory, unless a call uses it now."""
         if manifest.training is not None:
-            self._pool.discard(RunVersion.in_training(files, manifest, manifest.training))
+            with contextlib.suppress(ConfigError):  # the files are gone, and the pool closes the VM in time
+                self._pool.discard(RunVersion.in_training(files, manifest, manifest.training))
 
     async def run(
         self,
