@@ -14,7 +14,7 @@ from walle.device import Device, DeviceConfig
 from walle.device.task_versions import ActiveVersion
 from walle.task.run.run_result import TrainedStep
 
-STEPS = 40  # the last of them wants no other
+STEPS = 40  # number after which the training rests
 TRAINING_CONFIG = """\
 [training]
 when = { charging = true }
@@ -51,15 +51,13 @@ def train(ctx):
     if ctx.checkpoint is not None:
         step.load_state_dict(ctx.checkpoint["step"])
         done = ctx.checkpoint["done"]
-    if done == {STEPS}:
-        return False
     random = np.random.default_rng(done)  # stands for the user's data
     x = random.standard_normal((16, 4)).astype("float32")
     loss = step(x, (x[:, 0] > 0).astype("int64"))
     ctx.metric("loss", float(loss))
     ctx.store.put("loss", float(loss), upload=False)
     ctx.checkpoint = {{"step": step.state_dict(frozen=False), "done": done + 1}}
-    return True
+    return done + 1 < {STEPS}
 
 
 def execute(ctx, trigger):

@@ -16,14 +16,15 @@ class BackgroundWork:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
-    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Run `work` in the background; an error ends it and is logged. After `aclose` it is not begun."""
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any] | None":
+        """Run `work` in the background; an error ends it and is logged. After `aclose` it is not begun: None."""
         if self._is_closed:
             work.close()
-            return
+            return None
         task = asyncio.get_running_loop().create_task(work, name=f"{self._device_id} {name}")
         self._tasks.add(task)
         task.add_done_callback(self._on_end)
+        return task
 
     async def aclose(self) -> None:
         """Cancel all work and wait for its end."""

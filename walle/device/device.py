@@ -72,7 +72,7 @@ class Device:
         self.counts = DeviceCounts()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
-        self._of_moment: dict[str, Attribute] = {}
+        self._current_attributes: dict[str, Attribute] = {}
         self._is_open = False
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
@@ -145,6 +145,7 @@ class Device:
                 task_log=task_log,
                 exclusive=self._exclusive,
                 traces=lambda: self.agent.traces,
+                on_loss=lambda task, kind, count: self.stream.count_loss(task, kind, count),
             )
             self.stream = StreamEngine(
                 self.store,
@@ -160,6 +161,7 @@ class Device:
                 lambda: self.attributes,
                 active,
                 lambda task, version: self._runs.train(version, functools.partial(self._count, task)),
+                checkpoints.rests_since_s,
                 lambda version: runner.drop_training(version.files, version.manifest),
             )
             self._versions = TaskVersions(
@@ -208,7 +210,7 @@ class Device:
             undo.push_async_callback(self._intake.aclose)
             await self._intake.start()
             self._background.spawn(self._intake.run_timers(), "timers")
-            self._background.spawn(self._training.run(), "training")
+            self._trains = self._background.spawn(self._training.run(), "training")
             self._undo = undo.pop_all()
         self._is_open = True
         return self
@@ -222,6 +224,8 @@ class Device:
         if not self._is_open:
             return
         self._is_open = False
+        if self._trains is not None:
+            self._trains.cancel()  # first: the last runs need VMs
         try:
             try:
                 async with asyncio.timeout(_LAST_RUNS_S):
@@ -259,20 +263,25 @@ class Device:
     @property
     def attributes(self) -> dict[str, Attribute]:
         """The device as tasks see it (`ctx.device`), with what `set_attributes` has set."""
-        return {**self.config.as_seen_by_tasks, **self._of_moment}
+        return {**self.config.as_seen_by_tasks, **self._current_attributes}
 
-    def set_attributes(self, **attributes: Attribute) -> None:
-        """Set attributes of the moment, such as `charging=True`: tasks see them, and [training] may ask for them.
+    def set_attributes(self, **attributes: Attribute | None) -> None:
+        """Set attributes that change, such as `charging=True`: tasks see them, and [training] may ask for them.
 
-        They are not told to the cloud, whose policies see those of `DeviceConfig`. A step of training under way is cut
-        short when its task may not train any more.
+        None removes one that was set. The cloud does not learn them: its policies see those of `DeviceConfig`. A step
+        of training under way is cut short when its task may not train any more. Call it in the device's event loop.
 
         Raises:
-            ConfigError: the name is `id` or `app_version`.
+            ConfigError: the name is `id` or `app_version`, or the value is not a text, a number, true or false.
         """
-        if fixed := attributes.keys() & {"id", "app_version"}:
-            raise ConfigError(f"the attribute {min(fixed)} of a device cannot be set")
-        self._of_moment |= attributes
+        for name, value in attributes.items():
+            if name in ("id", "app_version"):
+                raise ConfigError(f"the attribute {name} of a device cannot be set")
+            if value is not None and type(value) not in (str, int, float, bool):
+                what = f"must be a text, a number, true or false, is of type {type(value).__name__}"
+                raise ConfigError(f"the attribute {name[:80]} of a device {what}")
+        kept = {name: value for name, value in (self._current_attributes | attributes).items() if value is not None}
+        self._current_attributes = kept
         if self._is_open:
             self._training.note_change()
 
@@ -364,9 +373,8 @@ class Device:
     def _count(self, task: str, outcome: RunOutcome) -> None:
         """Count an outcome towards the release of its version, which the agent may revert."""
         version = outcome.version
-        if reason := self.agent.count_run(
-            task, version, outcome.failure, outcome.metrics
-        ):  # spawned: the run does not wait for the cloud's verdict
+        reason = self.agent.count_run(task, version, outcome.failure, outcome.metrics)
+        if reason:  # spawned: the run does not wait for the cloud's verdict
             self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_loss(self, task: str, kind: LossKind, count: int) -> None:

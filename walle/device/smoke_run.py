@@ -5,7 +5,7 @@ with the limits of the task and the attributes of this device, in a separate fea
 state that are removed afterwards: the outputs go nowhere. There is no cloud: `ctx.escalate` fails as on a device
 that is offline. The active version continues meanwhile, in its own VMs: a bad version does no harm to them.
 
-A version without such events is loaded only, as is one whose events trigger nothing.
+A version without such events is loaded only, as is one whose events trigger nothing. One that trains takes a step, too.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from walle.protocol import (
     Manifest,
 )
 from walle.task.format.failure import failure_of
-from walle.task.run.event_play import EventPlay, PlayedRun, events_of_users
+from walle.task.run.event_play import TRAINING, EventPlay, PlayedRun, events_of_users
 from walle.task.run.image_decoder import ImageDecoder, resolve_apart
 from walle.task.run.log import LogLine, TaskLog, last_lines
 from walle.task.run.run_version import deadline_s
@@ -97,12 +97,15 @@ class SmokeRun:
                 if events is not None:
                     with contextlib.closing(_Events(events, self._host)) as log:
                         await self._try(runner, files, manifest, log)
+                elif manifest.training is not None:
+                    await self._try(runner, files, manifest, None)
             finally:
                 runner.drop(files, manifest)
                 await runner.close()
 
-    async def _try(self, runner: TaskRunner, files: Path, manifest: Manifest, events: "_Events") -> None:
-        limit_s = max(_LEAST_S, 2 * _MAX_RUNS * deadline_s(manifest))
+    async def _try(self, runner: TaskRunner, files: Path, manifest: Manifest, events: "_Events | None") -> None:
+        step_s = 0.0 if manifest.training is None else manifest.training.step_ms / 1000
+        limit_s = max(_LEAST_S, 2 * (_MAX_RUNS * deadline_s(manifest) + step_s))
         try:
             async with asyncio.timeout(limit_s):
                 try:
@@ -118,11 +121,12 @@ class SmokeRun:
             what = "its smoke run was not made, which does not count against it"
             _LOG.warning("%s %s: %s: %s", manifest.name, manifest.version, what, error)
 
-    async def _play(self, runner: TaskRunner, files: Path, manifest: Manifest, events: "_Events") -> None:
+    async def _play(self, runner: TaskRunner, files: Path, manifest: Manifest, events: "_Events | None") -> None:
         await asyncio.to_thread(self._folder.mkdir, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             runs = _Runs(manifest, self._task_log, self._exclusive)
-            for number, of_user in enumerate((await events.by_user()).values()):  # the cloud's simulation plays them so
+            users = {"": list[LoggedEvent]()} if events is None else await events.by_user()
+            for number, of_user in enumerate(users.values()):  # the cloud's simulation plays them so
                 play = EventPlay(
                     runner,
                     files,
@@ -138,7 +142,7 @@ class SmokeRun:
                     await self._play_user(device, of_user, manifest, events, runs)
                 if runs.count >= _MAX_RUNS:
                     break
-            if not runs.count:
+            if not runs.count and events is not None:
                 _LOG.info("%s %s: its smoke events trigger no run", manifest.name, manifest.version)
 
     async def _play_user(
@@ -146,10 +150,11 @@ class SmokeRun:
         device: EventPlay,
         of_user: list[LoggedEvent],
         manifest: Manifest,
-        events: "_Events",
+        events: "_Events | None",
         runs: "_Runs",
     ) -> None:
         for record in of_user:
+            assert events is not None
             try:
                 await device.play(await events.resolved(record.event), record.position)
             except EventError as error:
@@ -184,7 +189,7 @@ class _Runs:
         self._task_log.write(self._manifest.name, f"{self._manifest.version} (smoke run)", self._lines)
 
     def end(self, run: PlayedRun) -> None:
-        self.count += 1
+        self.count += run.trigger.event_id != TRAINING
         if run.error is not None and not self._is_unserved and self.failed is None:
             if isinstance(run.error, _NOT_OF_VERSION):
                 _LOG.info("%s: a smoke run was inconclusive: %s", self._manifest.name, run.error)

@@ -24,10 +24,11 @@ from walle.pipeline.features.task_queries import query_payloads
 from walle.pipeline.features.task_states import TaskState
 from walle.pipeline.features.topics import PutTopics
 from walle.pipeline.stream.event_history import EventHistory, EventHistoryError
-from walle.pipeline.trigger.stream_engine import TaskOutput
+from walle.pipeline.trigger.stream_counts import LossKind
+from walle.pipeline.trigger.stream_engine import OnLoss, TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
 from walle.pipeline.tunnel.client.client import RequestError, TunnelClosedError
-from walle.protocol import LATENCY_MS, Attribute, Failure, StatePolicy
+from walle.protocol import LATENCY_MS, Attribute, Failure, FullPolicy, StatePolicy, TrainingPolicy
 from walle.task.format.failure import failure_of
 from walle.task.run.log import LogLine, TaskLog, last_lines
 from walle.task.run.run_result import TrainedStep
@@ -35,6 +36,7 @@ from walle.task.run.run_version import deadline_s
 from walle.task.run.runner import PHASE_TOPIC, TaskRunner
 
 _NEARLY_FULL = 0.8  # share of a state's bound from which on there is a warning
+_OUTCOME_S = 600.0  # interval between outcomes of a training that goes on
 _KEPT_FOR_TASK = 0.1  # share of a run's deadline: time for the task after an escalation that got no answer
 
 
@@ -49,6 +51,15 @@ class _Run:
     is_unserved: bool = False  # the device could not read what it asked for, as on a full disk
     log: Sequence[LogLine] = ()
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(slots=True)
+class _Training:
+    """Metrics of a version's training since its last outcome, which was counted at this time (monotonic)."""
+
+    version: ActiveVersion
+    counted_s: float
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 class _VmTimes(NamedTuple):
@@ -71,6 +82,10 @@ class RunOutcome:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+class TrainingPostponedError(WalleError):
+    """A step of training that the device could not take now. It says nothing of its version."""
+
+
 class TaskRuns:
     """Runs of active versions. `run` is the stream engine's runner, which makes one call at a time for each task."""
 
@@ -90,6 +105,7 @@ class TaskRuns:
         task_log: TaskLog,
         exclusive: ExclusiveFiles,
         traces: Callable[[], TraceLog],
+        on_loss: OnLoss,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -104,6 +120,8 @@ class TaskRuns:
         self._task_log = task_log
         self._exclusive = exclusive
         self._traces = traces
+        self._on_loss = on_loss
+        self._training: dict[str, _Training] = {}
         self._followed: dict[str, _VmTimes] = {}  # by task: runs whose outputs are not put yet
         self._topics = PutTopics()
         self._warm: dict[str, ActiveVersion] = {}  # version of each task that has run since it was activated
@@ -172,35 +190,66 @@ class TaskRuns:
     async def train(self, version: ActiveVersion, on_outcome: Callable[[RunOutcome], None]) -> TrainedStep:
         """Run one step of the version's training, and store it; `on_outcome` gets what counts for its release.
 
+        A step of a version that is not active any more is not stored.
+
         Raises:
+            TrainingPostponedError: a fault of the device, such as a full disk or outbox, which does not count.
             PayloadError, TopicError, VMError: as `run`.
             CheckpointError: the checkpoint cannot be stored.
-            StoreError: the store cannot be written now; that does not count.
         """
         manifest, policy = version.manifest, version.manifest.training
         assert policy is not None
         run = _Run(version=version, arrived_s=self._clock.monotonic())
-        callbacks = self._callbacks(run, self._store.position, 0)
+        state = None if manifest.state is None else self._store.task_states.active(manifest.name)
+        callbacks = self._callbacks(run, self._store.position, 0 if state is None else state.after_id)
         on_log = functools.partial(self._on_log, run)
         try:
             step = await self._runner.train(version.files, manifest, self._device(), callbacks, on_log=on_log)
             self._topics.add(manifest.name, [put.topic for put in step.puts])
-            on_put = functools.partial(self._count_step, version, step, on_outcome)
-            await self._checkpoints.put(manifest.name, policy, step.puts, step.checkpoint, on_put)
-        except StoreError:
-            raise
+            if self._active.get(manifest.name) is version:
+                await self._store_step(version, policy, step, on_outcome)
         except WalleError as error:
-            failure = self._failure(run, error)
-            if not run.is_unserved and not isinstance(error, HostStartError):
-                on_outcome(RunOutcome(version=manifest.version, failure=failure))
+            if run.is_unserved or isinstance(error, HostStartError | StoreError):
+                raise TrainingPostponedError(f"a step of training of {manifest.name} waits: {error}") from error
+            on_outcome(RunOutcome(version=manifest.version, failure=self._failure(run, error)))
             raise
         return step
 
-    def _count_step(self, version: ActiveVersion, step: TrainedStep, on_outcome: Callable[[RunOutcome], None]) -> None:
+    async def _store_step(
+        self,
+        version: ActiveVersion,
+        policy: TrainingPolicy,
+        step: TrainedStep,
+        on_outcome: Callable[[RunOutcome], None],
+    ) -> None:
+        """Store a step; what it uploads stays on the device where the outbox is full and the policy is to drop."""
+        task, puts = version.manifest.name, step.puts
+        drops = version.manifest.queue_policy.outbox_full is FullPolicy.DROP_NEWEST
+        if drops and not self._store.outbox_has_room(puts):
+            self._on_loss(task, LossKind.UPLOADS, sum(put.upload for put in puts))
+            puts = [put._replace(upload=False) for put in puts]
+        on_put = functools.partial(self._count_step, version, step, sum(put.upload for put in puts), on_outcome)
+        rests = not step.wants_more
+        await self._checkpoints.put(task, policy, puts, step.checkpoint, rests=rests, on_put=on_put)
+
+    def _count_step(
+        self, version: ActiveVersion, step: TrainedStep, uploads: int, on_outcome: Callable[[RunOutcome], None]
+    ) -> None:
+        """Count a step that is stored.
+
+        An outcome is counted when the training rests, and each _OUTCOME_S: thousands of steps that end well would hide
+        the runs that fail. It has the latest value of each metric since the last one.
+        """
         self._counts.training_steps += 1
-        self._counts.produced += sum(put.upload for put in step.puts)
-        if not step.more:  # thousands of steps that end well would hide the runs that fail
-            on_outcome(RunOutcome(version=version.manifest.version, metrics=step.metrics))
+        self._counts.produced += uploads
+        now_s = self._clock.monotonic()
+        course = self._training.get(version.manifest.name)
+        if course is None or course.version is not version:
+            course = self._training[version.manifest.name] = _Training(version, now_s)
+        course.metrics |= step.metrics
+        if not step.wants_more or now_s - course.counted_s >= _OUTCOME_S:
+            on_outcome(RunOutcome(version=version.manifest.version, metrics=course.metrics))
+            self._training[version.manifest.name] = _Training(version, now_s)
 
     def _failure(self, run: _Run, error: Exception) -> Failure:
         """Count a run that failed, write it to its task's log, and return it."""
@@ -246,7 +295,7 @@ class TaskRuns:
         if manifest.exclusive:
             callbacks = {**callbacks, "exclusive.read": functools.partial(self._exclusive_file, run)}
         if manifest.training is not None:
-            read = functools.partial(self._checkpoints.read, manifest.name, manifest.training)
+            read = functools.partial(self._checkpoints.read, manifest.name)
             callbacks = {**callbacks, "checkpoint.read": read}
         return callbacks
 

@@ -116,6 +116,8 @@ class TaskVersions:
                     if may_postpone:
                         raise ActivationPostponedError(task, manifest.version, str(error)) from error
                     raise
+            if manifest.training is not None:
+                self._checkpoints.activate(task, manifest.training)
             self._stream.add_task(task, manifest.trigger, manifest.queue_policy)
             self.active[task] = ActiveVersion(files, manifest, _dictionary_of(files, manifest))
         self._on_change()

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 import importlib
 
+from walle.engine_ext import _core
+
 TYPE_CHECKING = False  # `typing` would double a VM's start-up time
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
 load: Callable[[str], ModuleType] = importlib.import_module  # the full name of a module → that module
+
+
+def in_vm() -> bool:
+    """Return whether this is a task's VM, which has no files and starts no processes."""
+    return not hasattr(_core, "set_rates")

@@ -130,7 +130,7 @@ async def test_task_tunes_a_model_of_its_resources_and_keeps_what_it_trains(tmp_
     assert state is not None
     assert {name for name in state if name.startswith("model/")} == {"model/score.weight", "model/score.bias"}
     for name in ("save", "load", "to_walle", "to_onnx", "checkpoint", "resume"):
-        assert f"walle.nn.{name} needs a file, which a task has not" in await vm.call("refused", name)
+        assert f"walle.nn.{name} needs a file, and a task has none" in await vm.call("refused", name)
     assert "a task has no file 'file.walle': give nn.from_onnx the bytes of" in await vm.call("open_file")
     vm.close()
     assert await vm.wait_closed(10)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walle.engine_ext import _core, np
+from walle.engine_ext import _core, lazy, np
 from walle.engine_ext.errors import ModelError
 from walle.engine_ext.nn.operand import Operand
 from walle.engine_ext.nn.traced_buffers import TracedBuffers
@@ -101,11 +101,11 @@ def _free_batch(trace: Trace, other: Trace) -> bool:
     return True
 
 
-def check_files(name: str) -> None:
+def refuse_in_vm(name: str) -> None:
     """Raise ModelError in a task's VM, which has no files."""
-    if not hasattr(_core, "set_rates"):  # what a VM lacks
+    if lazy.in_vm():
         raise ModelError(
-            f"walle.nn.{name} needs a file, which a task has not: keep step.state_dict() in ctx.checkpoint, and give "
+            f"walle.nn.{name} needs a file, and a task has none: keep step.state_dict() in ctx.checkpoint, and give "
             "nn.from_onnx the bytes of ctx.resource"
         )
 
@@ -148,7 +148,7 @@ def to_walle(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
         ModelError: an output does not depend on the inputs.
         UnsupportedError: the model looks at values.
     """
-    check_files("to_walle")
+    refuse_in_vm("to_walle")
     _builder(inference_trace(model, inputs)).save(str(path))
 
 
@@ -157,7 +157,7 @@ def save(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
 
     Raises: as `to_walle`; ModelError where the model has not been trained and no inputs are given.
     """
-    check_files("save")
+    refuse_in_vm("save")
     known = inputs or model.__dict__.get("_trained_on")
     if not known:
         raise ModelError(f"{type(model).__name__} has not been trained yet: give example inputs, save(model, path, x)")
@@ -170,7 +170,7 @@ def load(model: Module, path: str | os.PathLike[str]) -> None:
     Raises:
         ModelError: the file is broken, or its names or shapes are others; the message names each.
     """
-    check_files("load")
+    refuse_in_vm("load")
     values: dict[str, Any] = {
         name: array for name, kind, _, _, array in _core.Graph.open(str(path)).values() if kind == "constant"
     }
@@ -193,7 +193,7 @@ def checkpoint(step: TrainStep, path: str | os.PathLike[str], position: int = 0)
     Raises:
         OSError: the file cannot be written.
     """
-    check_files("checkpoint")
+    refuse_in_vm("checkpoint")
     graph = _new_graph("checkpoint")
     state = step.state_dict() | {_POSITION: np.asarray(position, "int64")}
     for name, array in state.items():
@@ -207,7 +207,7 @@ def resume(step: TrainStep, path: str | os.PathLike[str]) -> int:
     Raises:
         ModelError: the file is broken, or of another model.
     """
-    check_files("resume")
+    refuse_in_vm("resume")
     values = _core.Graph.open(str(path)).values()
     state: dict[str, Any] = {name: array for name, kind, _, _, array in values if kind == "constant"}
     if _POSITION not in state:

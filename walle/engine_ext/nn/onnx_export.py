@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walle.engine_ext import _core, np
 from walle.engine_ext.errors import ModelError, UnsupportedError
-from walle.engine_ext.nn.export import check_files, inference_trace
+from walle.engine_ext.nn.export import inference_trace, refuse_in_vm
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def to_onnx(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
         ModelError: `onnx` is not installed, or no inputs are known.
         UnsupportedError: ONNX has no operator for one of the model's; the message names the node.
     """
-    check_files("to_onnx")
+    refuse_in_vm("to_onnx")
     try:
         import onnx
     except ImportError as error:

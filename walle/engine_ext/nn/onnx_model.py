@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from walle.engine_ext import _core
+from walle.engine_ext import _core, lazy
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.nn.module import Module
 from walle.engine_ext.nn.tracing import Parameter, scope
@@ -97,7 +97,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 def _graph_of(model: Any) -> _core.Graph:
     path = model.__fspath__() if hasattr(model, "__fspath__") else model
-    if isinstance(path, str) and not hasattr(_core, "set_rates"):  # a VM has no files, and starts no processes
+    if isinstance(path, str) and lazy.in_vm():
         raise ModelError(
             f"a task has no file {path!r}: give nn.from_onnx the bytes of a .walle file, ctx.resource(name); "
             "walle model convert makes one of ONNX"

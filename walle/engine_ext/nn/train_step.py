@@ -128,7 +128,7 @@ class TrainStep:
         given = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         kept = {}
         for name, data in self._frozen().items():
-            if name not in given or _core.asarray(given[name]).tobytes() == data.tobytes():
+            if name not in given or _is_same(_core.asarray(given[name]), data):
                 kept[name] = given[name] = data  # the plans have this array as a constant
         self.model.load_state_dict(given)
         for name, parameter in self.model.named_parameters():
@@ -306,3 +306,7 @@ def _positional(forward: Callable[..., Any]) -> int:
         return 1 << 30
     own = 1 if function is not forward else 0
     return int(function.__code__.co_argcount - own - len(function.__defaults__ or ()))
+
+
+def _is_same(one: ndarray, other: ndarray) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()

@@ -143,7 +143,7 @@ class Context:
         self.phase = ""
         self.metrics: dict[str, float] = {}
         self._state = state
-        self._new_checkpoint: list[Any] = []  # the one that `train` has assigned
+        self._own_checkpoint: list[Any] = []  # the one that `train` has read or assigned
         self._begun_s = _clock_s()
 
     @property
@@ -170,29 +170,30 @@ class Context:
 
     @property
     def checkpoint(self) -> Any:
-        """The value that the last step of `train` that succeeded has assigned, plain data; None before the first.
+        """The value that the last step of `train` that succeeded has left, plain data; None before the first.
 
-        `train` assigns it: `ctx.checkpoint = {"step": step.state_dict()}`. It is stored with what the step puts, or not
-        at all: a step that fails or is cut short leaves the one before. Other phases read it, and must not change it.
+        `train` assigns or changes it: `ctx.checkpoint = {"step": step.state_dict()}`. It is stored with what the step
+        puts, or not at all: a step that fails or is cut short leaves the one before. Other phases read it alone.
 
         Raises:
             TaskContextError: task.toml has no [training], or the phase runs on the cloud.
         """
-        if self._new_checkpoint:
-            return self._new_checkpoint[0]
-        known = _checkpoint.get(self.task, (0, None)) if self.phase != "train" else (0, None)
-        number, value = _ask("checkpoint.read", _NO_CHECKPOINT, known[0])
-        if number == known[0]:
-            return known[1]
-        if self.phase != "train":  # a step may change the value, and fail
-            _checkpoint[self.task] = number, value
-        return value
+        if not self._own_checkpoint:
+            known = (0, None) if self.phase == "train" else _checkpoint.get(self.task, (0, None))
+            number, value = _ask("checkpoint.read", _NO_CHECKPOINT, known[0])
+            if number == known[0]:
+                return known[1]
+            if self.phase != "train":
+                _checkpoint[self.task] = number, value
+                return value
+            self._own_checkpoint.append(value)  # a step may change it, and fail
+        return self._own_checkpoint[0]
 
     @checkpoint.setter
     def checkpoint(self, value: Any) -> None:
         if self.phase != "train":
             raise TaskContextError(f"{self.phase} cannot assign ctx.checkpoint; train(ctx) does")
-        self._new_checkpoint = [value]
+        self._own_checkpoint = [value]
 
     def history(self, event_id: str = "", page_id: str = "", *, since_ms: int = 0, limit: int = 1000) -> Events:
         """Return older events of the device up to the one that triggered the run, oldest first; the latest `limit`.
@@ -308,6 +309,8 @@ class Context:
             EscalationError: there is no result. `reason` is "away", "late", "full" or "failed".
             TypeError: the payload is not plain data.
         """
+        if self.phase == "train":
+            raise EscalationError("failed", "train runs on the device alone, and has no ctx.escalate")
         if self.place == "cloud":
             raise EscalationError(
                 "failed", f"{self.phase} runs in the cloud already; ctx.place says where a phase runs"
@@ -481,10 +484,10 @@ def _run_phases(
 
 
 def train(task: str, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
-    """Run the task's `train`, one step; return {"more", "puts", "local", "log", "cpu_s", "run_ms"}.
+    """Run the task's `train`, one step; return {"wants_more", "puts", "local", "log", "cpu_s", "run_ms"}.
 
-    "more" says whether it wants another step now. What it assigned to `ctx.checkpoint` is there as "checkpoint", and
-    what `ctx.metric` got as "metrics", if there is any.
+    "wants_more" says whether it wants another step now. The value of `ctx.checkpoint`, if `train` has used it, is there
+    as "checkpoint", and what `ctx.metric` got as "metrics", if there is any.
 
     Raises:
         TaskContextError: the task has no such function.
@@ -498,13 +501,13 @@ def train(task: str, device: Mapping[str, Any], run_id: int = 0) -> dict[str, An
             raise TaskContextError("main has no train(ctx), which [training] in task.toml calls")
         ctx.phase = log.phase = "train"
         dispatch.enter_phase("train", getattr(function, "__code__", None))
-        more = bool(function(ctx))
+        wants_more = bool(function(ctx))
     finally:
         log.cpu_s = _cpu_s() - begun_s
     run_ms = (_clock_s() - started_s) * 1000
-    result = {"more": more, "puts": ctx.store.puts, "local": ctx.store.local, "log": close_log(run_id)}
-    if ctx._new_checkpoint:
-        result["checkpoint"] = ctx._new_checkpoint[0]
+    result = {"wants_more": wants_more, "puts": ctx.store.puts, "local": ctx.store.local, "log": close_log(run_id)}
+    if ctx._own_checkpoint:
+        result["checkpoint"] = ctx._own_checkpoint[0]
     if ctx.metrics:
         result["metrics"] = ctx.metrics
     return {**result, "run_ms": run_ms, "cpu_s": log.cpu_s}

@@ -471,7 +471,7 @@ class StreamEngine:
         for task in tasks:
             was_done = position <= self._replay_until and position <= self._replay_lagging.get(task, position)
             if not was_done and self._may_trigger(task, event, visit):
-                self._count_loss(task, LossKind.TRIGGERS, 1)
+                self.count_loss(task, LossKind.TRIGGERS, 1)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -488,9 +488,10 @@ class StreamEngine:
 
     def _end_dropped(self, task: str, dropped: QueuedTrigger | DeferredTrigger) -> None:
         self.results.drop(task, dropped)
-        self._count_loss(task, LossKind.TRIGGERS, 1)
+        self.count_loss(task, LossKind.TRIGGERS, 1)
 
-    def _count_loss(self, task: str, kind: LossKind, count: int) -> None:
+    def count_loss(self, task: str, kind: LossKind, count: int) -> None:
+        """Count what a full queue, outbox or state dropped."""
         self.counts.add_loss(task, kind, count)
         self._on_loss(task, kind, count)
 
@@ -589,7 +590,7 @@ class StreamEngine:
         puts, state = result.puts, result.state
         while True:
             if drops and not store.outbox_has_room(puts):
-                self._count_loss(queue.task, LossKind.UPLOADS, sum(put.upload for put in puts))
+                self.count_loss(queue.task, LossKind.UPLOADS, sum(put.upload for put in puts))
                 puts = [put._replace(upload=False) for put in puts]
             done = functools.partial(self._remove_first, queue, result)
             if state is not None and store.task_states.active(queue.task) is not result.state_before:
@@ -613,7 +614,7 @@ class StreamEngine:
                 await self._retry_later(queue, error)
             else:
                 if result.evicted and state is not None:
-                    self._count_loss(queue.task, LossKind.ENTRIES, result.evicted)
+                    self.count_loss(queue.task, LossKind.ENTRIES, result.evicted)
                 return
 
     def _remove_first(self, queue: TaskQueue, result: RunResult) -> None:

@@ -28,8 +28,9 @@ from walle.pipeline.stream.event_history import EventHistory
 from walle.pipeline.trigger.stream_counts import StreamCounts
 from walle.pipeline.trigger.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.trigger.task_queue import Trigger
-from walle.protocol import Attribute, Manifest
+from walle.protocol import Attribute, Manifest, TrainingPolicy
 from walle.task.run.log import OnLog
+from walle.task.run.run_result import TrainedStep
 from walle.task.run.runner import TaskRunner
 
 TRAINING = "train"  # event id of the trigger of a played run that is a step of training
@@ -107,6 +108,8 @@ class EventPlay:
             self._history = await undo.enter_async_context(contextlib.aclosing(history))
             self._store = await undo.enter_async_context(FeatureStore(self._folder / "features.db"))
             self._checkpoints = Checkpoints(self._store)
+            if manifest.training is not None:
+                self._checkpoints.activate(manifest.name, manifest.training)
             self._history.set_policy(manifest.name, manifest.history)
             self._engine = StreamEngine(
                 self._store, self._run, on_outcome=self._on_outcome, share_arrays=self._share_arrays
@@ -165,27 +168,41 @@ class EventPlay:
             self._measure_state()
 
     async def train(self, steps: int) -> None:
-        """Take the first steps of the version's training, if it has one, `steps` at most, until one wants no other."""
-        manifest, policy = self._manifest, self._manifest.training
+        """Take the first steps of the version's training, if it has one, `steps` at most, until one wants no other.
+
+        The device has the attributes that the training asks for. The last run is repeated after that, with what was
+        learned; nothing of it is stored.
+        """
+        policy, last = self._manifest.training, self._trigger
         if policy is None:
             return
         position = self._engine.next_position
         trigger = Trigger(Event(TRAINING, "", self._engine.now_ms or 0, {}), position, (), (), "none")
-        callbacks = self._callbacks_at(position - 1)
         for _ in range(steps):
             try:
-                on_log = self._on_log(position)
-                step = await self._runner.train(self._files, manifest, self._device, callbacks, on_log=on_log)
-                self._topics.add(manifest.name, [put.topic for put in step.puts])
-                await self._checkpoints.put(manifest.name, policy, step.puts, step.checkpoint)
+                step = await self._train_once(policy, position)
             except WalleError as error:
                 self._on_end(PlayedRun(trigger=trigger, output=None, error=error))
                 return
             times = {TRAINING: step.run_ms}
             output = TaskOutput(None, step.puts, None, times, step.cpu_s, run_ms=step.run_ms, metrics=step.metrics)
             self._on_end(PlayedRun(trigger=trigger, output=output, error=None))
-            if not step.more:
-                return
+            if not step.wants_more:
+                break
+        if last is not None and self._checkpoints.read(self._manifest.name)[0]:
+            try:
+                await self._run(self._manifest.name, last)
+            except WalleError as error:
+                self._on_end(PlayedRun(trigger=last, output=None, error=error))
+
+    async def _train_once(self, policy: TrainingPolicy, position: int) -> TrainedStep:
+        manifest, callbacks = self._manifest, self._callbacks_at(position - 1)
+        device = {**self._device, **policy.when}
+        on_log = self._on_log(position)
+        step = await self._runner.train(self._files, manifest, device, callbacks, on_log=on_log)
+        self._topics.add(manifest.name, [put.topic for put in step.puts])
+        await self._checkpoints.put(manifest.name, policy, step.puts, step.checkpoint)
+        return step
 
     def _measure_state(self) -> None:
         active = self._store.task_states.active(self._manifest.name)
@@ -221,7 +238,7 @@ class EventPlay:
             older = functools.partial(self._history.query, manifest.name, position)
             callbacks = {**callbacks, "events.history": older}
         if manifest.training is not None:
-            read = functools.partial(self._checkpoints.read, manifest.name, manifest.training)
+            read = functools.partial(self._checkpoints.read, manifest.name)
             callbacks = {**callbacks, "checkpoint.read": read}
         return callbacks
 

@@ -22,14 +22,14 @@ class TaskOutputError(VMError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedStep:
-    """One step of a task's training: what it put, and its checkpoint, a list of one, empty where it assigned none.
+    """One step of a task's training: what it put, and its checkpoint, a list of one, empty where it has used none.
 
-    `more` says whether it wants another step now. `cpu_s`, `run_ms` and `metrics` as in `TaskOutput`.
+    `wants_more` says whether it wants another step now. `cpu_s`, `run_ms` and `metrics` as in `TaskOutput`.
     """
 
     puts: Sequence[Put]
     checkpoint: Sequence[Any]
-    more: bool
+    wants_more: bool
     cpu_s: float
     run_ms: float
     metrics: Mapping[str, float]
@@ -69,10 +69,16 @@ def trained_step_of(result: Any, manifest: Manifest) -> TrainedStep:
     try:
         parse_lines(result["log"])
         puts = _puts(result, manifest)
-        checkpoint = [result["checkpoint"]] if "checkpoint" in result else []
+        checkpoint = [] if result.get("checkpoint") is None else [result["checkpoint"]]
         cpu_s, run_ms, metrics = _numbers(result)
-        more = result["more"] is True
-        return TrainedStep(puts=puts, checkpoint=checkpoint, more=more, cpu_s=cpu_s, run_ms=run_ms, metrics=metrics)
+        return TrainedStep(
+            puts=puts,
+            checkpoint=checkpoint,
+            wants_more=result["wants_more"] is True,
+            cpu_s=cpu_s,
+            run_ms=run_ms,
+            metrics=metrics,
+        )
     except (LookupError, TypeError, ValueError, TopicError) as error:
         raise output_error(f"{manifest.name} {manifest.version}", result, error) from error
 

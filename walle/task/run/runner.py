@@ -173,9 +173,14 @@ class TaskRunner:
 
     def drop_training(self, files: Path, manifest: Manifest) -> None:
         """Close the VM in which a version trains, which takes memory, unless a call uses it now."""
-        if manifest.training is not None:
-            with contextlib.suppress(ConfigError):  # the files are gone, and the pool closes the VM in time
-                self._pool.discard(RunVersion.in_training(files, manifest, manifest.training))
+        if manifest.training is None:
+            return
+        version = RunVersion.in_training(files, manifest, manifest.training)
+        try:
+            self._pool.discard(version)
+        except ConfigError:  # the files are gone, and no call uses them
+            for vm in [vm for vm, one in self._loaded.items() if one == version]:
+                vm.close()
 
     async def run(
         self,
@@ -230,7 +235,12 @@ class TaskRunner:
         assert policy is not None
         version, log = RunVersion.in_training(files, manifest, policy), self._log(manifest, on_log)
         args, deadline = (manifest.name, dict(device)), policy.step_ms / 1000
-        result = await self._call(version, log, _TRAIN, *args, deadline=deadline, callbacks=callbacks)
+        try:
+            result = await self._call(version, log, _TRAIN, *args, deadline=deadline, callbacks=callbacks)
+        except LimitExceeded as error:
+            if error.limit == "output_kb":
+                error.args = (f"{error.args[0]}; max_bytes = {policy.max_bytes} of [training] bounds a checkpoint",)
+            raise
         return self._taken(log, result, lambda: trained_step_of(result, manifest))
 
     def _taken[T](self, log: OnLog, result: Any, take: Callable[[], T]) -> T:
