@@ -4,7 +4,8 @@ usage: python tests/engine_ext/nn/record_torch.py   (where torch and numpy are i
 
 Writes torch_record.xz beside this file. For each case of torch_cases.py: inputs, first weights, results in training
 mode and the buffers after them, losses and last weights of ten steps of SGD, and results in the mode of inference after
-these. Then ten updates of each optimizer, schedules, statistics of first weights, signatures and texts of layers.
+these. Then ten updates of each optimizer, the same of parameters that are frozen at times, schedules, statistics of
+first weights, signatures and texts of layers.
 """
 
 import inspect
@@ -17,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.engine_ext.nn.torch_cases import CASES, arrays, fed, flat
-from tests.engine_ext.nn.torch_options import INITIAL, OPTIMIZERS, SCHEDULES, TEXTS
+from tests.engine_ext.nn.torch_options import FROZEN, INITIAL, OPTIMIZERS, SCHEDULES, TEXTS
 from tests.engine_ext.nn.torch_record import write_record
 
 STEPS = 10
@@ -81,6 +82,13 @@ def record_optimizers(record: dict[str, Any]) -> None:
             optimizer.step()
             path.append(parameter.detach().numpy().copy())
         record[f"optimizers/{name}"] = numpy.stack(path)
+        parts = [torch.nn.Parameter(torch.from_numpy(start.copy())) for _ in FROZEN]
+        optimizer = getattr(torch.optim, kind)(parts, **options)
+        for at, gradient in enumerate(gradients):
+            for part, frozen in zip(parts, FROZEN.values(), strict=True):
+                part.grad = None if at in frozen else torch.from_numpy(gradient.copy())
+            optimizer.step()
+        record[f"frozen at times/{name}"] = numpy.stack([part.detach().numpy() for part in parts])
     for norm in (1.0, 2.0, 3.0, float("inf")):
         for limit in (0.5, 100.0):
             parts = [torch.nn.Parameter(torch.zeros(3, 4)) for _ in range(2)]

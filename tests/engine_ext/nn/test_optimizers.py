@@ -1,13 +1,15 @@
 """Optimizers, limits of gradients and schedules give PyTorch's numbers."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 
+import walle.nn as nn
 import walle.np as np
 import walle.optim as optim
-from tests.engine_ext.nn.torch_options import OPTIMIZERS, SCHEDULES
+from tests.engine_ext.nn.torch_options import FROZEN, OPTIMIZERS, SCHEDULES
 from tests.engine_ext.nn.torch_record import read_record
 from walle.errors import EngineError
 
@@ -33,6 +35,54 @@ def test_ten_updates_are_those_of_pytorch(name: str) -> None:
     for found, wanted in zip(run(getattr(optim, kind)(**options)), expected, strict=True):
         assert found.dtype == "float32"
         numpy.testing.assert_allclose(numpy.asarray(found), wanted, rtol=1e-5, atol=1e-6)
+
+
+class Parts(nn.Module):
+    """A parameter for each entry of FROZEN, the gradient of each of which is the input."""
+
+    def __init__(self, start: Any) -> None:
+        super().__init__()
+        for name in FROZEN:
+            setattr(self, name, nn.Parameter(np.asarray(start)))
+
+    def forward(self, gradient: Any) -> Any:
+        return sum(getattr(self, name) * gradient for name in FROZEN)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_of_parameters_that_are_frozen_at_times_are_those_of_pytorch(name: str, tmp_path: Path) -> None:
+    record = read_record().arrays
+    kind, options = OPTIMIZERS[name]
+
+    def made() -> nn.TrainStep:
+        model = Parts(record["optimizers/first"])
+        return nn.TrainStep(model, lambda result, _target: result.sum(), getattr(optim, kind)(**options))
+
+    step = made()
+    for at, gradient in enumerate(record["optimizers/gradients"]):
+        if at == 6:  # a checkpoint keeps the count of updates of each parameter
+            nn.checkpoint(step, tmp_path / "c.walle")
+            step = made()
+            nn.resume(step, tmp_path / "c.walle")
+        for part, frozen in FROZEN.items():
+            getattr(step.model, part).requires_grad = at not in frozen
+        step(gradient, np.zeros(1))
+    for part, wanted in zip(FROZEN, record[f"frozen at times/{name}"], strict=True):
+        found = numpy.asarray(getattr(step.model, part).data)
+        numpy.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=part)
+
+
+def test_cleared_states_begin_again() -> None:
+    gradient = read_record().arrays["optimizers/gradients"][0]
+    moves = []
+    step = nn.TrainStep(Parts(np.zeros((3, 4))), lambda result, _target: result.sum(), optim.Adam(lr=0.1))
+    for _ in range(2):
+        before = step.model.state_dict()["late"]
+        step(gradient, np.zeros(1))
+        moves.append(numpy.asarray(step.model.state_dict()["late"] - before))
+        step(2 * gradient, np.zeros(1))
+        step.states = {}
+    numpy.testing.assert_allclose(moves[1], moves[0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

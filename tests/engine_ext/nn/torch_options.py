@@ -24,6 +24,9 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# Parameter → numbers of the steps that it is frozen in.
+FROZEN: dict[str, tuple[int, ...]] = {"always": (), "late": (0, 1, 2, 3), "paused": (4, 5, 8)}
+
 # Name → schedule of the module of schedules and an optimizer.
 SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
     "StepLR": lambda module, optimizer: module.StepLR(optimizer, 3, 0.5),

@@ -60,6 +60,7 @@ class TrainStep:
         self.seed = seed
         self.count = 0  # steps so far
         self.states: dict[str, dict[str, ndarray]] = {}  # by parameter: the optimizer's
+        self.missed: dict[str, int] = {}  # by parameter: steps that did not update it
         self._threads, self._backend = threads, backend
         self._plans: OrderedDict[Any, _Plan] = OrderedDict()
 
@@ -76,6 +77,8 @@ class TrainStep:
             )
         self._take(results)
         self.count += 1
+        for name in plan.frozen:
+            self.missed[name] = self.missed.get(name, 0) + 1
         return loss
 
     def gradients(self, *arrays: Any) -> dict[str, ndarray]:
@@ -110,6 +113,7 @@ class TrainStep:
         state = {f"model/{name}": one for name, one in self.model.state_dict().items() if name not in left_out}
         for name, states in self.states.items():
             state |= {f"optimizer/{name}/{key}": array for key, array in states.items()}
+        state |= {f"missed/{name}": _core.asarray(count, "int64") for name, count in self.missed.items()}
         state["count"] = _core.asarray(self.count, "int64")
         state["learning rate"] = _core.asarray(self.optimizer.lr, "float64")
         state["seed"] = _core.asarray(self.seed, "int64")
@@ -140,6 +144,7 @@ class TrainStep:
                 name, _, part = key.removeprefix("optimizer/").rpartition("/")
                 states.setdefault(name, {})[part] = _core.asarray(array)
         self.states = states
+        self.missed = {k.removeprefix("missed/"): int(v) for k, v in state.items() if k.startswith("missed/")}
         self.count, self.seed = int(state["count"]), int(state["seed"])
         self.optimizer.lr = float(state["learning rate"])
 
@@ -156,18 +161,20 @@ class TrainStep:
 
     def _plan_for(self, given: list[ndarray]) -> _Plan:
         trained = self._trained()
+        self._begin(trained)
         modes = tuple(module.training for module in self.model.modules())
-        frozen = [one for one in self.model.parameters() if not one.requires_grad]
-        fixed = tuple(id(one.data) for one in frozen)
+        frozen = {name: one for name, one in self.model.named_parameters() if not one.requires_grad}
+        fixed = tuple(id(one.data) for one in frozen.values())
         settings = {name: value for name, value in vars(self.optimizer).items() if name not in ("lr", "initial_lr")}
         rule = (repr(settings), id(self.optimizer), id(self.loss), self.clip_grad_norm)
-        key = (tuple((one.shape, str(one.dtype)) for one in given), tuple(trained), modes, fixed, rule)
+        types = tuple((one.shape, str(one.dtype)) for one in given)
+        key = (types, tuple(trained), self._counted_as(trained), modes, fixed, rule)
         plan = self._plans.pop(key, None)
         if plan is None:
-            for one in frozen:
+            for one in frozen.values():
                 one.data.setflags(write=False)  # the plan has it as a constant: a write in place would not reach it
             plan = self._make_plan(given, trained)
-            plan.frozen = [one.data for one in frozen]  # kept: their ids are in the key
+            plan.frozen = {name: one.data for name, one in frozen.items()}  # kept: their ids are in the key
         self._plans[key] = plan
         while len(self._plans) > _PLANS:
             self._plans.popitem(last=False)
@@ -214,11 +221,13 @@ class TrainStep:
                     total = total + one.sum()
             trace.output("loss", loss.reshape(()))
             trace.output("is finite", np.isfinite(total) & np.isfinite(loss.reshape(())))
-            lr, count = trace.input(_LR, np.asarray(0.0, "float64")), trace.input(_COUNT, np.asarray(1.0, "float64"))
-            for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
+            lr = trace.input(_LR, np.asarray(0.0, "float64"))
+            counted_as = self._counted_as(trained)
+            counts = {one: trace.input(f"{_COUNT} {one}", np.asarray(1.0, "float64")) for one in sorted({*counted_as})}
+            for (name, parameter), gradient, first in zip(parameters.items(), gradients, counted_as, strict=True):
                 own = self._states_of(name, trained[name].data)
                 states = {key: trace.input(f"state {name}/{key}", array) for key, array in own.items()}
-                new, new_states = self.optimizer.update(parameter, gradient, states, lr, count)
+                new, new_states = self.optimizer.update(parameter, gradient, states, lr, counts[first])
                 trace.output(f"parameter {name}", new)
                 for key, state in new_states.items():
                     trace.output(f"state {name}/{key}", state)
@@ -227,16 +236,27 @@ class TrainStep:
         session = _core.Session(trace.graph(), self._backend, self._threads)
         return _Plan(session, [name for name, _, _ in trace.inputs])
 
+    def _begin(self, trained: dict[str, Parameter]) -> None:
+        """Give each parameter that has no states yet its first ones, and count its updates from here."""
+        for name, one in trained.items():
+            if name not in self.states:
+                self.states[name] = self.optimizer.states(one.data)
+                if self.states[name] and self.count:  # a checkpoint has nothing of parameters without states
+                    self.missed[name] = self.count
+
+    def _counted_as(self, trained: dict[str, Parameter]) -> tuple[str, ...]:
+        """Return for each parameter the first one that has as many updates: they share an input of the plan."""
+        first: dict[int, str] = {}
+        return tuple(first.setdefault(self.missed.get(name, 0), name) for name in trained)
+
     def _states_of(self, name: str, array: ndarray) -> dict[str, ndarray]:
-        """Return the optimizer's states of a parameter, those that it begins with where there are none yet."""
-        first = self.optimizer.states(array)
-        own = self.states.get(name, first)
+        """Return the optimizer's states of a parameter."""
+        first, own = self.optimizer.states(array), self.states[name]
         if set(own) != set(first):
             raise ModelError(
                 f"{name} has the states {sorted(own)} of another optimizer; {type(self.optimizer).__name__} has "
                 f"{sorted(first)}: set step.states = {{}} to begin again"
             )
-        self.states[name] = own
         return own
 
     def _check_types(self, given: list[ndarray], trained: dict[str, Parameter]) -> None:
@@ -257,7 +277,6 @@ class TrainStep:
         values: dict[str, Any] = {
             _RANDOM: _core.asarray([self.seed, self.count << 20, 0], "int64"),
             _LR: _core.asarray(self.optimizer.lr, "float64"),
-            _COUNT: _core.asarray(float(self.count + 1), "float64"),
         }
         found = {}
         for name in names:
@@ -266,6 +285,8 @@ class TrainStep:
                 found[name] = values[name]
             elif kind == "input":
                 found[name] = given[int(rest)]
+            elif kind == _COUNT:
+                found[name] = _core.asarray(float(self.count + 1 - self.missed.get(rest, 0)), "float64")
             elif kind == "buffer":
                 found[name] = buffers[rest]
             elif kind == "parameter":
@@ -296,7 +317,7 @@ class _Plan:
     def __init__(self, session: _core.Session, inputs: list[str]) -> None:
         self.session = session
         self.inputs = inputs
-        self.frozen: list[ndarray] = []
+        self.frozen: dict[str, ndarray] = {}
 
 
 def _positional(forward: Callable[..., Any]) -> int:

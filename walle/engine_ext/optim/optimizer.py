@@ -36,7 +36,7 @@ class Optimizer:
                count: Values) -> tuple[ndarray, States]:  # fmt: skip
         """Return the next parameter and its next states.
 
-        `lr` and `count` are numbers without axes; `count` is 1 in the first update.
+        `lr` and `count` are numbers without axes; `count` is 1 in the first update of this parameter.
         """
         raise NotImplementedError(f"{type(self).__name__} has no rule; define update(self, parameter, ...)")
 
