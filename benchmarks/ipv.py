@@ -130,7 +130,7 @@ def _ranking(visits: Sequence[UserVisit]) -> dict[str, float]:
     weights = {name: np.asarray(value, np.float32) for name, value in trained_weights().items()}
     encoded = []
     for (user, visit), example in zip(visits, make_examples(visits), strict=True):
-        state = forward(weights, example.rows[None]).states[-1][0]
+        state = forward(weights, example.rows[None])[-1][0]
         clicks = (event.contents for event in visit if event.contents.get("action") == "add_cart")
         carted = tuple(str(click["item_id"]) for click in clicks if click.get("item_id"))
         encoded.append(EncodedVisit(user, visit[0].ts_ms, state.astype("<f4").tobytes(), carted))

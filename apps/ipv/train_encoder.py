@@ -9,25 +9,26 @@ accuracy are reported, beside
 - after this kind: the most frequent action after the present event's kind (next events only),
 - random encoder: the encoder with which training starts, with read-outs trained as long as the trained one's.
 
-Plain NumPy, one thread is enough. The same logs and seed give the same weights on the same machine. The weights are
-rounded to 4 decimals and written as text, about 45 KB.
+walle.nn trains on one thread. The same logs and seed give the same weights on the same machine. The weights are rounded
+to 4 decimals and written as text, about 45 KB.
 """
 
 import argparse
 import collections
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.ipv.gru import Adam, Array, Parameters, backward, forward, softmax_loss
 from apps.ipv.logs import LOGS, generated_visits, logged_visits, open_log
-from apps.ipv.make_encoder import SEED, STATE, WEIGHTS_PATH, WIDTH, random_weights
-from apps.ipv.training_data import NEXT_EVENTS, NEXT_VISITS, Example, is_held_out, make_examples
+from apps.ipv.make_encoder import SEED, WEIGHTS_PATH, WIDTH
+from apps.ipv.network import READOUTS, Array, LazyAdamW, Predictor
+from apps.ipv.training_data import MAX_STEPS, Example, is_held_out, make_examples
+from walle import nn
 
 EPOCHS = 40
 BATCH = 32
@@ -35,7 +36,8 @@ RATE = 5e-3
 _DECAY = 0.1  # decay of the weights; keeps states away from saturation
 _CLIP = 1.0  # limit of the gradients' norm
 _GENERATED_USERS, _GENERATED_EACH = 150, 20
-_READOUTS = {"event": len(NEXT_EVENTS), "visit": len(NEXT_VISITS)}
+_NONE = -1  # class of a row where there is nothing to predict
+_LENGTHS = 8  # steps of a batch are a multiple of this: a training step is planned for each shape
 
 type ExampleSets = dict[str, list[Example]]  # by log
 type Classes = NDArray[np.int64]
@@ -50,29 +52,21 @@ def load_examples(folder: Path | None) -> ExampleSets:
     return sets
 
 
-def new_parameters(seed: int, logs: Iterable[str]) -> Parameters:
-    """Return the weights of the encoder, and of each log's read-outs as LOG/event_w and so on, as training starts."""
-    parameters = {name: np.asarray(value, np.float32) for name, value in random_weights(seed).items()}
-    for log in logs:
-        for name, classes in _READOUTS.items():
-            parameters[f"{log}/{name}_w"] = np.zeros((STATE, classes), np.float32)
-            parameters[f"{log}/{name}_b"] = np.zeros((1, classes), np.float32)
-    return parameters
-
-
 def batches(examples: Sequence[Example], rng: np.random.Generator | None) -> Iterator[tuple[Array, Classes, Classes]]:
     """Yield rows [B, T, W], next events [B, T] and next visits [B, T], with -1 where there is nothing to predict.
 
-    Visits of about the same length share a batch; with `rng`, ties and the order of the batches are random.
+    B is BATCH, T a multiple of 8; the last visits of a batch may be empty. Visits of about the same length share a
+    batch; with `rng`, ties and the order of the batches are random.
     """
     order = np.arange(len(examples)) if rng is None else rng.permutation(len(examples))
     order = order[np.argsort([len(examples[number].rows) for number in order], kind="stable")]
     starts = np.arange(0, len(order), BATCH)
     for start in starts if rng is None else rng.permutation(starts):
         chosen = [examples[number] for number in order[start : start + BATCH]]
-        steps = max(len(example.rows) for example in chosen)
-        rows = np.zeros((len(chosen), steps, WIDTH), np.float32)
-        events, visits = np.full((2, len(chosen), steps), -1)
+        longest = max(len(example.rows) for example in chosen)
+        steps = min(MAX_STEPS, -(-longest // _LENGTHS) * _LENGTHS)
+        rows = np.zeros((BATCH, steps, WIDTH), np.float32)
+        events, visits = np.full((2, BATCH, steps), _NONE)
         for line, example in enumerate(chosen):
             length = len(example.rows)
             rows[line, :length] = example.rows
@@ -81,54 +75,44 @@ def batches(examples: Sequence[Example], rng: np.random.Generator | None) -> Ite
         yield rows, events, visits
 
 
-def loss_and_gradients(
-    parameters: Parameters, log: str, rows: Array, events: Classes, visits: Classes, *, encoder: bool = True
-) -> tuple[float, Parameters]:
-    """Return the mean loss per prediction and its gradients: of the log's read-outs, with `encoder` of the GRU too."""
-    trace = forward(parameters, rows)
-    states = trace.states[1:]
-    counted = max(1, int((events >= 0).sum() + (visits >= 0).sum()))
-    total = 0.0
-    gradients: Parameters = {}
-    of_states = np.zeros_like(states)
-    for name, classes in (("event", events), ("visit", visits)):
-        weights, bias = f"{log}/{name}_w", f"{log}/{name}_b"
-        losses, of_logits = softmax_loss(states @ parameters[weights] + parameters[bias], classes.T)
-        of_logits = of_logits / counted
-        total += float(losses.sum()) / counted
-        gradients[weights] = states.reshape(-1, STATE).T @ of_logits.reshape(-1, of_logits.shape[-1])
-        gradients[bias] = of_logits.sum((0, 1))[None]
-        of_states += of_logits @ parameters[weights].T
-    return total, gradients | backward(parameters, rows, trace, of_states) if encoder else gradients
+def mean_loss(logits: Any, events: Any, visits: Any) -> Any:
+    """Return the mean loss per prediction, in nats."""
+    total = sum(
+        nn.functional.cross_entropy(part.reshape(-1, part.shape[-1]), classes.reshape(-1), ignore_index=_NONE,
+                                    reduction="sum")
+        for part, classes in zip(logits, (events, visits), strict=True)
+    )  # fmt: skip
+    counted = (events >= 0).sum() + (visits >= 0).sum()
+    return total / counted.astype("float32")
 
 
-def train(sets: ExampleSets, *, seed: int = SEED, epochs: int = EPOCHS, encoder: bool = True) -> Parameters:
-    """Return the parameters trained on the visits of each log; without `encoder` only the read-outs are trained."""
+def train(sets: ExampleSets, *, seed: int = SEED, epochs: int = EPOCHS, encoder: bool = True) -> Predictor:
+    """Return the network trained on the visits of each log; without `encoder` only the read-outs are trained."""
     rng = np.random.default_rng(seed)
-    parameters = new_parameters(seed, sets)
-    optimiser = Adam(parameters)
+    network = Predictor(seed, list(sets))
+    if not encoder:
+        network.encoder.requires_grad_(False)
+    optimizer = LazyAdamW(weight_decay=_DECAY)
+    step = nn.TrainStep(network, mean_loss, optimizer, clip_grad_norm=_CLIP)
     for epoch in range(epochs):
-        optimiser.rate = RATE * (1.05 - epoch / epochs)
+        optimizer.lr = RATE * (1.05 - epoch / epochs)
         of_epoch = [(log, batch) for log, examples in sets.items() for batch in batches(examples, rng)]
         for number in rng.permutation(len(of_epoch)):
-            log, batch = of_epoch[number]
-            _, gradients = loss_and_gradients(parameters, log, *batch, encoder=encoder)
-            norm = float(np.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values())))
-            scale = min(1.0, _CLIP / (norm + 1e-9))
-            optimiser.step({name: gradient * scale for name, gradient in gradients.items()}, decay=_DECAY)
-    return parameters
+            log, (rows, events, visits) = of_epoch[number]
+            step(rows, np.array([network.logs[log]]), events, visits)
+    return network.eval()
 
 
-def evaluate(parameters: Parameters, log: str, examples: Sequence[Example]) -> dict[str, dict[str, float]]:
+def evaluate(network: Predictor, log: str, examples: Sequence[Example]) -> dict[str, dict[str, float]]:
     """Return loss in nats and accuracy of both predictions."""
-    sums = {name: np.zeros(3) for name in _READOUTS}
+    sums = {name: np.zeros(3) for name in READOUTS}
     for rows, events, visits in batches(examples, None):
-        states = forward(parameters, rows).states[1:]
-        for name, classes in (("event", events.T), ("visit", visits.T)):
-            logits = states @ parameters[f"{log}/{name}_w"] + parameters[f"{log}/{name}_b"]
-            losses, _ = softmax_loss(logits, classes)
-            right = (logits.argmax(-1) == classes) & (classes >= 0)
-            sums[name] += losses.sum(), right.sum(), (classes >= 0).sum()
+        logits = network(rows, np.array([network.logs[log]]))
+        for name, part, classes in zip(READOUTS, logits, (events, visits), strict=True):
+            flat, wanted = part.reshape(-1, part.shape[-1]), classes.reshape(-1)
+            loss = nn.functional.cross_entropy(flat, wanted, ignore_index=_NONE, reduction="sum")
+            right = (np.asarray(flat).argmax(-1) == wanted) & (wanted >= 0)
+            sums[name] += float(loss), float(right.sum()), float((wanted >= 0).sum())
     return {name: _score(*values) for name, values in sums.items()}
 
 
@@ -148,7 +132,7 @@ def frequency_baselines(train_set: Sequence[Example], test_set: Sequence[Example
                 yield kind if by_kind else "", int(action)
 
     def score(prediction: str, *, by_kind: bool) -> dict[str, float]:
-        counts = collections.defaultdict[str, Array](lambda: np.ones(_READOUTS[prediction]))
+        counts = collections.defaultdict[str, NDArray[np.float64]](lambda: np.ones(READOUTS[prediction]))
         for kind, action in pairs(train_set, prediction, by_kind=by_kind):
             counts[kind][action] += 1
         loss = right = count = 0.0
@@ -160,7 +144,7 @@ def frequency_baselines(train_set: Sequence[Example], test_set: Sequence[Example
         return _score(loss, right, count)
 
     return {
-        "most frequent": {name: score(name, by_kind=False) for name in _READOUTS},
+        "most frequent": {name: score(name, by_kind=False) for name in READOUTS},
         "after this kind": {"event": score("event", by_kind=True)},
     }
 
@@ -169,7 +153,7 @@ def _score(loss: float, right: float, count: float) -> dict[str, float]:
     return {"loss": loss / max(count, 1), "accuracy": right / max(count, 1), "predictions": int(count)}
 
 
-def report(sets: ExampleSets, trained: Parameters, random_encoder: Parameters) -> dict[str, Any]:
+def report(sets: ExampleSets, trained: Predictor, random_encoder: Predictor) -> dict[str, Any]:
     """Return the scores on the held-out visits of each log, by method."""
     found = {}
     for name, examples in sets.items():
@@ -196,12 +180,11 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_weights(parameters: Parameters, path: Path, *, trained_on: Sequence[str], seed: int) -> None:
+def write_weights(network: Predictor, path: Path, *, trained_on: Sequence[str], seed: int) -> None:
     """Write the encoder's weights as JSON, rounded to 4 decimals; the read-outs are left out."""
     weights = {
         name: [[round(float(number), 4) for number in row] for row in value]
-        for name, value in parameters.items()
-        if "/" not in name
+        for name, value in network.encoder_weights().items()
     }
     path.write_text(json.dumps({"trained_on": list(trained_on), "seed": seed, "weights": weights}) + "\n", "utf-8")
 

@@ -72,7 +72,7 @@ def test_random_states_neither_die_nor_saturate(numpy_graph: Any, events: int) -
 def test_trained_states_differ_between_visits_and_do_not_saturate() -> None:
     weights = {name: np.asarray(value) for name, value in trained_weights().items()}
     examples = make_examples(generated_visits(9, 10, 10))
-    states = np.stack([forward(weights, example.rows[None].astype("float64")).states[-1][0] for example in examples])
+    states = np.stack([forward(weights, example.rows[None].astype("float64"))[-1][0] for example in examples])
     assert (np.abs(states) > 0.98).mean() < 0.1
     assert np.abs(states).mean() > 0.1
     assert states.std(axis=0).mean() > 0.08

@@ -7,49 +7,42 @@ from typing import Any
 import numpy as np
 import pytest
 
+import walle.nn as nn
 from apps.ipv import train_encoder
-from apps.ipv.gru import backward, forward, softmax_loss
+from apps.ipv.gru import forward
 from apps.ipv.logs import generated_visits
-from apps.ipv.make_encoder import STATE, WEIGHTS_PATH, WIDTH, random_weights, trained_weights
+from apps.ipv.make_encoder import WEIGHTS_PATH, WIDTH, random_weights, trained_weights
+from apps.ipv.network import LazyAdamW, Predictor
 from apps.ipv.training_data import NEXT_EVENTS, NEXT_VISITS, is_held_out, make_examples
 from walle.pipeline.events.event import Event
 
 
-def small_batch(rng: np.random.Generator) -> Any:
-    rows = rng.normal(size=(3, 5, WIDTH))
-    rows[:, :, 0] = 1
-    rows[1, 3:] = 0  # a shorter visit, padded
-    return rows
-
-
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_the_network_computes_the_formula_of_the_encoder() -> None:
     rng = np.random.default_rng(1)
-    weights = {name: np.asarray(value) for name, value in random_weights().items()}
-    rows = small_batch(rng)
-    wanted = rng.normal(size=(5, 3, STATE))
-
-    def loss() -> float:
-        return float((forward(weights, rows).states[1:] * wanted).sum())
-
-    gradients = backward(weights, rows, forward(weights, rows), wanted)
-    for name, value in weights.items():
-        for _ in range(4):
-            place = tuple(int(rng.integers(size)) for size in value.shape)
-            before = value[place]
-            value[place] = before + 1e-6
-            up = loss()
-            value[place] = before - 1e-6
-            down = loss()
-            value[place] = before
-            assert gradients[name][place] == pytest.approx((up - down) / 2e-6, rel=1e-4, abs=1e-6), name
+    network = Predictor(3, ["log"])
+    rows = rng.normal(size=(2, 5, WIDTH)).astype(np.float32)
+    rows[:, :, 0] = 1
+    weights = network.encoder_weights()
+    for name, value in random_weights(3).items():
+        np.testing.assert_array_equal(weights[name], np.asarray(value, np.float32))
+    states = np.asarray(network.encoder(rows)[0])
+    np.testing.assert_allclose(states.swapaxes(0, 1), forward(weights, rows)[1:], atol=1e-6)
 
 
-def test_the_softmax_loss_and_its_gradient_skip_rows_without_a_class() -> None:
-    logits = np.array([[1.0, 2.0, 0.5], [3.0, 0.0, 0.0]])
-    losses, gradient = softmax_loss(logits, np.array([1, -1]))
-    p = np.exp(logits[0]) / np.exp(logits[0]).sum()
-    assert losses == pytest.approx([-np.log(p[1]), 0])
-    np.testing.assert_allclose(gradient, [p - [0, 1, 0], [0, 0, 0]])
+def test_a_step_leaves_the_read_outs_of_other_logs_unchanged() -> None:
+    network = Predictor(3, ["one", "two"])
+    step = nn.TrainStep(network, train_encoder.mean_loss, LazyAdamW(lr=0.1, weight_decay=0.1))
+    rng = np.random.default_rng(1)
+    rows, events = rng.normal(size=(2, 4, WIDTH)).astype(np.float32), rng.integers(0, 8, (2, 4))
+    visits = np.array([[-1, -1, -1, 2], [-1, -1, -1, 3]])
+    step(rows, np.array([0]), events, visits)
+    before = network.state_dict()
+    step(rows, np.array([1]), events, visits)
+    after = network.state_dict()
+    for name in ("event.weight", "visit.weight"):
+        same = (np.asarray(before[name]) == np.asarray(after[name])).all(1)
+        assert same.tolist() == [True, False]
+    assert not np.asarray(after["encoder.bias_hh_l0"]).any()
 
 
 def test_targets_are_the_next_actions() -> None:
@@ -86,11 +79,11 @@ def test_training_beats_a_random_encoder_with_a_trained_read_out() -> None:
     test_set = [example for example in examples if is_held_out(example.user)]
     assert len(test_set) > 50
     trained, fixed = (train_encoder.train({"log": train_set}, epochs=15, encoder=encoder) for encoder in (True, False))
-    scores, others = (train_encoder.evaluate(parameters, "log", test_set) for parameters in (trained, fixed))
+    scores, others = (train_encoder.evaluate(network, "log", test_set) for network in (trained, fixed))
     assert sum(scores[name]["loss"] for name in scores) < sum(others[name]["loss"] for name in others) - 0.005
     again = train_encoder.train({"log": train_set}, epochs=15)
-    np.testing.assert_array_equal(trained["u_n"], again["u_n"])
-    np.testing.assert_array_equal(fixed["w_n"], np.asarray(random_weights()["w_n"], np.float32))
+    np.testing.assert_array_equal(trained.encoder_weights()["u_n"], again.encoder_weights()["u_n"])
+    np.testing.assert_array_equal(fixed.encoder_weights()["w_n"], np.asarray(random_weights()["w_n"], np.float32))
 
 
 def test_the_weights_of_the_repository_are_whole_and_small(tmp_path: Path) -> None:
@@ -101,7 +94,7 @@ def test_the_weights_of_the_repository_are_whole_and_small(tmp_path: Path) -> No
     assert set(record["trained_on"]) == {
         "generated", "shop_app_events_a", "web_shop_hits_a", "snowplow_ecommerce_events"
     }  # fmt: skip
-    parameters = train_encoder.new_parameters(5, ["log"])
-    train_encoder.write_weights(parameters, tmp_path / "w.json", trained_on=["log"], seed=5)
+    network = Predictor(5, ["log"])
+    train_encoder.write_weights(network, tmp_path / "w.json", trained_on=["log"], seed=5)
     written = trained_weights(tmp_path / "w.json")
-    np.testing.assert_allclose(written["u_zr"], parameters["u_zr"], atol=6e-5)
+    np.testing.assert_allclose(written["u_zr"], network.encoder_weights()["u_zr"], atol=6e-5)
