@@ -147,6 +147,29 @@ def test_wrong_uses_are_errors_that_say_what_to_do() -> None:
         nn.TrainStep(Line().requires_grad_(False), F.mse_loss, optim.SGD(lr=0.1))(np.ones((2, 3)), np.zeros((2, 3)))
 
 
+def test_arrays_that_the_loss_has_no_place_for_go_to_optional_arguments_of_forward() -> None:
+    class Scaled(Line):
+        def forward(self, x: Any, scale: Any = None, shift: Any = None) -> Any:
+            y = self.fc(x) if scale is None else self.fc(x) * scale
+            return y if shift is None else y + shift
+
+    x, y, two, one = np.ones((2, 3)), np.zeros((2, 3)), np.full((2, 3), 2.0), np.ones((2, 3))
+    wanted = [x, 2 * x, 2 * x + 1]
+    for loss in (lambda result, target: F.mse_loss(result, target), nn.MSELoss()):
+        for place, arrays in enumerate(([x, y], [x, two, y], [x, two, one, y])):
+            step = nn.TrainStep(Scaled(), loss, optim.SGD(lr=0.0))
+            step.model.load_state_dict({"fc.weight": np.eye(3), "fc.bias": np.zeros(3)})
+            assert float(step(*arrays)) == pytest.approx(float((wanted[place] ** 2).mean()))
+
+    def weighted(result: Any, target: Any, weight: Any = None) -> Any:
+        return ((result - target) * weight).sum()
+
+    step = nn.TrainStep(Scaled(), weighted, optim.SGD(lr=0.0))  # third array: the loss's weight, not a scale
+    step.model.load_state_dict({"fc.weight": np.eye(3), "fc.bias": np.zeros(3)})
+    assert float(step(x, y, two)) == 12
+    assert float(nn.TrainStep(step.model, lambda result: result.sum(), optim.SGD(lr=0.0))(x, two)) == 12
+
+
 def test_a_frozen_weight_that_is_loaded_again_reaches_the_next_step() -> None:
     line = Line()
     line.fc.weight.requires_grad = False

@@ -22,16 +22,17 @@ __all__ = ["TrainStep"]
 
 _LR, _COUNT, _RANDOM = "learning rate", "count", "random state"
 _VARIADIC = 4  # CPython's CO_VARARGS
+_MANY = 1 << 30
 _PLANS = 8  # shapes of inputs whose plans are kept
 
 
 class TrainStep:
     """A step of training: `step(*inputs, *targets)` returns the loss and updates the model.
 
-    The first arguments go to `model`, as many as its `forward` needs, and its result with the others to `loss`, which
-    returns one number. Each set of input shapes is traced and planned once: settings of the optimizer and modes of
-    modules may change later, other attributes of modules are read then. Parameters with `requires_grad` False are
-    constants of the plan.
+    The first arguments go to `model`, as many as its `forward` needs, and its result with the others to `loss`,
+    which returns one number. Arguments that `loss` has no place for go to the optional ones of `forward`. Each set
+    of input shapes is traced and planned once: settings of the optimizer and modes of modules may change later,
+    other attributes of modules are read then. Parameters with `requires_grad` False are constants of the plan.
 
     `clip_grad_norm` bounds the norm of all gradients together. `seed` determines the random numbers of dropout, with
     the number of the step. A step whose loss or gradients are not finite changes nothing and raises.
@@ -190,7 +191,9 @@ class TrainStep:
         for name, one in trained.items():
             trace.bind(one, parameters[name])
         with TracedBuffers(self.model, lambda path, array: trace.input(f"buffer {path}", array)) as buffers:
-            count = min(_positional(self.model.forward), max(1, len(inputs) - 1))
+            needed, most = _positional(self.model.forward)
+            _, of_loss = _positional(getattr(self.loss, "forward", self.loss))
+            count = max(min(needed, max(1, len(inputs) - 1)), min(most, len(inputs) + 1 - of_loss))
             loss = self.loss(self.model(*inputs[:count]), *inputs[count:])
             assigned = buffers.assigned()
         self.model.__dict__["_trained_on"] = [
@@ -320,13 +323,14 @@ class _Plan:
         self.frozen: dict[str, ndarray] = {}
 
 
-def _positional(forward: Callable[..., Any]) -> int:
-    """Return how many arguments the method needs; many for *inputs."""
-    function: Any = getattr(forward, "__func__", forward)  # function of a bound method
-    if function.__code__.co_flags & _VARIADIC:
-        return 1 << 30
-    own = 1 if function is not forward else 0
-    return int(function.__code__.co_argcount - own - len(function.__defaults__ or ()))
+def _positional(callable: Callable[..., Any]) -> tuple[int, int]:
+    """Return how many arguments it needs, and takes at most; many for *inputs or where this is not known."""
+    function: Any = getattr(callable, "__func__", callable)  # function of a bound method
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & _VARIADIC:
+        return _MANY, _MANY
+    most: int = code.co_argcount - (1 if function is not callable else 0)
+    return most - len(function.__defaults__ or ()), most
 
 
 def _is_same(one: ndarray, other: ndarray) -> bool:
