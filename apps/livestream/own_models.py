@@ -6,7 +6,8 @@
 
 The cells of a detector are those of the grids of strides 8, 16 and 32, rows first; a distance is that of a box's left,
 top, right or bottom side from the cell's centre, in pixels. The embedder is the first part of the item detector: means
-of its features of strides 8 and 16. train/train.py has the networks in PyTorch, and trained them.
+of its features of strides 8 and 16. train/networks.py has the networks in PyTorch. train/train.py trains the detectors,
+train/speech.py the vad.
 """
 
 import hashlib

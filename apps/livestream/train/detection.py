@@ -1,6 +1,5 @@
 """Training and evaluation of the detectors of items and of faces."""
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from apps.livestream.train.networks import FACE_WIDTHS, ITEM_WIDTHS, STRIDES, Detector
+from apps.livestream.train.rates import rate_at
 from apps.livestream.train.scenes import CLASSES, FACE, SIDE, Scenes
 
 LEVEL_SIDES = ((0, 72), (48, 144), (104, 10_000))  # longer side, in pixels, of the boxes that a level learns
@@ -95,11 +95,6 @@ class Average:
 
     def use(self) -> None:
         self.network.load_state_dict(self.values)
-
-
-def rate_at(done: float, most: float) -> float:
-    """Return the learning rate: a warm-up, then a cosine."""
-    return most * min(1.0, done / 0.03 + 0.01) * (0.5 + 0.5 * math.cos(math.pi * min(1.0, done))) + 1e-6
 
 
 def train_detectors(

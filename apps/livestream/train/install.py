@@ -1,6 +1,7 @@
 """Weights of a training run into the app's models: `python -m apps.livestream.train.install FOLDER [--only item face]`.
 
-They are stored as float16. It prints how far the engine's outputs are from PyTorch's, with the stored weights.
+They are stored as float16. It prints how far the model's outputs are from those that the training wrote beside the
+weights: PyTorch's, for the voice detector those of walle.nn on the whole sound at once.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import walle
-from apps.livestream.own_models import CONTEXT, FOLDER, WINDOW, OwnModels
+from apps.livestream.own_models import CONTEXT, FOLDER, WINDOW, OwnModels, weights
 
 NAMES = ("item", "face", "voice")
 
@@ -27,10 +28,11 @@ def install(run: Path, folder: Path = FOLDER, *, names: Collection[str] = NAMES)
 
 
 def differences(run: Path, folder: Path = FOLDER, *, names: Collection[str] = NAMES) -> dict[str, float]:
-    """Return the largest difference of a probability to that of PyTorch, by model."""
-    check, models, found = np.load(run / "check.npz"), OwnModels(folder), dict[str, float]()
+    """Return the largest difference of a probability to that of the training, by model."""
+    models, found = OwnModels(folder), dict[str, float]()
     with tempfile.TemporaryDirectory() as made:
         for name in [name for name in names if name != "voice"]:
+            check = np.load(run / "check.npz")
             session = walle.Session(models.write(name, Path(made, f"{name}.walle")))
             outputs = [session.run({"image": (image[None] / 127.5 - 1).astype(np.float32)}) for image in check["image"]]
             scores = np.concatenate([np.asarray(output["scores"]) for output in outputs])
@@ -38,9 +40,10 @@ def differences(run: Path, folder: Path = FOLDER, *, names: Collection[str] = NA
         if "voice" not in names:
             return found
         session = walle.Session(models.write("voice", Path(made, "voice.walle")))
-        samples = np.concatenate([np.zeros(CONTEXT, np.float32), check["voice/samples"]])
-        expected = check["voice/probability"]
-        state = np.zeros((1, 1, len(check["voice/state"])), np.float32)
+        check = np.load(run / "check_voice.npz")
+        samples = np.concatenate([np.zeros(CONTEXT, np.float32), check["samples"]])
+        expected = check["probability"]
+        state = np.zeros((1, 1, weights("voice", folder)["gru.weight_hh_l0"].shape[1]), np.float32)
         found["voice"] = 0.0
         for number, probability in enumerate(expected):
             part = samples[number * WINDOW : (number + 1) * WINDOW + CONTEXT]

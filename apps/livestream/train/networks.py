@@ -1,6 +1,7 @@
 """Networks of the app's own models in PyTorch: an anchor-free detector and a voice detector.
 
-own_models.py builds the same as graphs of the engine, by the names of the weights here.
+own_models.py builds the same as graphs of the engine, by the names of the weights here. speech.py trains the voice
+detector with walle.nn; the one here is what reference.py compares the engine with.
 """
 
 from collections.abc import Mapping
@@ -175,6 +176,3 @@ class Voice(nn.Module):
             x = self.features(samples)
         y, state = self.gru(F.relu(self.inner(x)), state)
         return self.out(y)[..., 0], state
-
-    def weights(self) -> dict[str, NDArray[np.float32]]:
-        return {name: value.detach().float().cpu().numpy() for name, value in self.named_parameters()}

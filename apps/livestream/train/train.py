@@ -1,11 +1,12 @@
-"""Training of the app's own small models, with PyTorch (`pip install torch`) and NumPy alone:
+"""Training of the app's detectors of items and faces, with PyTorch (`pip install torch`) and NumPy alone:
 
     python -m apps.livestream.train.train --data PACK --out FOLDER --minutes 5 [--start FOLDER] [--device cuda]
 
-PACK is made by make_data.py. FOLDER gets item.npz, face.npz and voice.npz: weights with batch normalisation folded in,
-by the names that own_models.py builds their graphs from; check.npz: inputs, and PyTorch's outputs for them; and
-metrics.json on what was held out. With --start it continues from an earlier run's FOLDER. `install.py` puts the weights
-where the app has them.
+PACK is made by make_data.py. FOLDER gets item.npz and face.npz: weights with batch normalisation folded in, by the
+names that own_models.py builds their graphs from; check.npz: inputs, and PyTorch's outputs for them; and metrics.json
+on what was held out. With --start it continues from an earlier run's FOLDER. `install.py` puts the weights where the
+app has them. PyTorch stays here because these take minutes of a GPU, and walle.nn trains on CPUs; speech.py trains
+the voice detector with walle.nn.
 """
 
 import argparse
@@ -18,14 +19,12 @@ import numpy as np
 import torch
 
 from apps.livestream.train.detection import evaluate_detectors, train_detectors
-from apps.livestream.train.networks import WINDOW
 from apps.livestream.train.scenes import Scenes
-from apps.livestream.train.speech import Sounds, evaluate_voice, train_voice
 
 
 def main() -> None:
     """Train, evaluate and write."""
-    parser = argparse.ArgumentParser(description="Train the livestream app's own models.")
+    parser = argparse.ArgumentParser(description="Train the livestream app's detectors.")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=5.0)
@@ -46,25 +45,10 @@ def main() -> None:
         image, items, faces = (part.cpu().numpy() for part in scenes.batch(arguments.batch))
         np.savez(arguments.scenes, image=image.astype(np.uint8), items=items, faces=faces)
         return
-    sounds = Sounds(arguments.data, device, generator)
     left = arguments.minutes * 60 - (time.monotonic() - begin)
     print(f"data loaded in {time.monotonic() - begin:.0f} s, on {device}", flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    quick = device.type == "cpu"
-    voice = train_voice(
-        sounds,
-        (0.06 if arguments.start else 0.17) * left,
-        16 if quick else 192,
-        60 if quick else 200,
-        device,
-        arguments.start,
-    )
-    metrics: dict[str, Any] = {"voice": evaluate_voice(sounds, voice, device)}
-    np.savez(arguments.out / "voice.npz", allow_pickle=False, **voice.weights())
-    print(json.dumps(metrics, indent=1), flush=True)
-    networks = train_detectors(
-        scenes, (0.86 if arguments.start else 0.74) * left, arguments.batch, device, arguments.start
-    )
+    networks = train_detectors(scenes, 0.9 * left, arguments.batch, device, arguments.start)
     for name, network in networks.items():
         np.savez(arguments.out / f"{name}.npz", allow_pickle=False, **network.weights())
         print(name, sum(value.size for value in network.weights().values()), "weights")
@@ -77,17 +61,10 @@ def main() -> None:
             logits, distances = network.cpu().float()(torch.as_tensor(check["image"]).float() / 127.5 - 1)
             check[f"{name}/scores"], check[f"{name}/distances"] = logits.sigmoid().numpy(), distances.numpy()
             network.to(device)
-        wave = next(iter(sounds.held.values()))[0][: 60 * WINDOW]
-        logits, state = voice.cpu()(torch.as_tensor(wave)[None])
-        check["voice/samples"], check["voice/probability"], check["voice/state"] = (
-            wave,
-            logits.sigmoid()[0].numpy(),
-            state[0, 0].numpy(),
-        )
     np.savez_compressed(arguments.out / "check.npz", **check)
-    metrics |= evaluate_detectors(scenes, networks, device)
+    metrics = evaluate_detectors(scenes, networks, device)
     (arguments.out / "metrics.json").write_text(json.dumps(metrics, indent=1))
-    print(json.dumps({key: value for key, value in metrics.items() if key != "voice"}, indent=1))
+    print(json.dumps(metrics, indent=1))
     print(f"done in {time.monotonic() - begin:.0f} s")
 
 
