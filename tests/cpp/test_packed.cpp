@@ -1,4 +1,4 @@
-// Tests of the kernels of packed layouts (PanelArgs, LaneArgs, DepthwiseRowArgs) of every instruction set, compared with sums in
+// Tests of the kernels of packed layouts (PanelArgs, LaneArgs, depthwise.h) of every instruction set, compared with sums in
 // float64, for every block width: every row count, partial last blocks, steps and segments, in guarded buffers.
 #include <algorithm>
 #include <cmath>
@@ -221,6 +221,52 @@ void depthwise_rows(const Table& table) {
   }
 }
 
+// Rows of pixels at places that taps read, with other values between them; the last tap ends where the buffer does.
+void depthwise_weights(const Table& table) {
+  std::mt19937_64 random(11);
+  const std::int64_t pack = table.pack;
+  for (int round = 0; round < check::rounds(300); ++round) {
+    DepthwiseWeightArgs args;
+    args.rows = check::whole(random, 0, 4);
+    args.count = check::whole(random, 0, 9);
+    args.gradient_row = (args.count + check::whole(random, 0, 2)) * pack;
+    args.in_step = check::whole(random, 1, 3) * pack;
+    args.in_row = args.count * args.in_step + check::whole(random, 0, 2) * pack;
+    std::vector<Tap> taps(size(check::whole(random, 0, 26)));
+    std::int64_t reach = 0;
+    for (std::size_t t = 0; t < taps.size(); ++t) {
+      taps[t] = {check::whole(random, 0, 5) * pack, static_cast<std::int64_t>(t) * pack};
+      reach = std::max(reach, taps[t].offset + pack);
+    }
+    args.taps = taps.data();
+    args.tap_count = static_cast<std::int64_t>(taps.size());
+    const bool any = args.rows > 0 && args.count > 0;
+    const std::size_t in_count = any ? size((args.rows - 1) * args.in_row + (args.count - 1) * args.in_step + reach) : 0,
+                      g_count = any ? size((args.rows - 1) * args.gradient_row + args.count * pack) : 0,
+                      sum_count = taps.size() * size(pack);
+    Guarded in(in_count), g(g_count), sums(sum_count);
+    fill(random, in, in_count);
+    fill(random, g, g_count);
+    fill(random, sums, sum_count);
+    const std::vector<float> before(sums.data(), sums.data() + sum_count);
+    args.in = in.data();
+    args.gradient = g.data();
+    args.sums = sums.data();
+    table.depthwise_weights(args);
+    for (const Tap& tap : taps)
+      for (std::int64_t lane = 0; lane < pack; ++lane) {
+        Exact exact;
+        exact.add(before[size(tap.place + lane)]);
+        for (std::int64_t row = 0; row < args.rows; ++row)
+          for (std::int64_t i = 0; i < args.count; ++i)
+            exact.add(double{g.data()[row * args.gradient_row + i * pack + lane]} *
+                      double{in.data()[row * args.in_row + i * args.in_step + tap.offset + lane]});
+        CHECK(exact.near(sums.data()[tap.place + lane], {}, args.rows * args.count));
+      }
+    if (check::failures > 5) return;
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -229,6 +275,7 @@ int main() {
     panels(kernels(set.name));
     lanes(kernels(set.name));
     depthwise_rows(kernels(set.name));
+    depthwise_weights(kernels(set.name));
     std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;

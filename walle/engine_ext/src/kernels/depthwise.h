@@ -1,5 +1,5 @@
 // Depthwise sums of a row of outputs, tile by tile: an input pixel is loaded once for all outputs of a tile that it meets.
-// `depthwise` of kernels/table.h takes kernels of any shape, and has no tiles.
+// `depthwise` of kernels/table.h takes kernels of any shape, and has no tiles. And the sums of the gradient by the weights.
 #pragma once
 #include "kernels/table.h"
 
@@ -21,6 +21,20 @@ struct DepthwiseRowArgs {
   const float* w = nullptr;
   float* out = nullptr;  // pixels `pack` apart
   Finish finish;         // bias has `pack` numbers
+};
+
+// sums[place + lane] += sum over rows and pixels i < count of gradient[row * gradient_row + i * pack + lane]
+// * in[row * in_row + i * in_step + offset + lane], for each tap of one block of channels. One call's sums are accumulated in
+// float32 before they are added: it has a few thousand pixels at most.
+struct DepthwiseWeightArgs {
+  std::int64_t rows = 0, count = 0;
+  const float* gradient = nullptr;
+  std::int64_t gradient_row = 0;
+  const float* in = nullptr;
+  std::int64_t in_row = 0, in_step = 0;
+  const Tap* taps = nullptr;
+  std::int64_t tap_count = 0;
+  float* sums = nullptr;
 };
 
 }  // namespace walle

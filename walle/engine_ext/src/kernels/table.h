@@ -200,8 +200,10 @@ struct LaneArgs {
   Finish finish;         // bias has `pack` numbers
 };
 using LaneFn = void (*)(const LaneArgs& args) noexcept;
-struct DepthwiseRowArgs;  // kernels/depthwise.h
+struct DepthwiseRowArgs;     // kernels/depthwise.h
+struct DepthwiseWeightArgs;  // kernels/depthwise.h
 using DepthwiseRowFn = void (*)(const DepthwiseRowArgs& args) noexcept;
+using DepthwiseWeightFn = void (*)(const DepthwiseWeightArgs& args) noexcept;
 
 // Winograd's transforms of `count` tiles of one block of channels between an image and planes of positions: position (i, j) of a
 // square form is i * size + j; any other form has one row and is transformed along its columns only. The input transform reads
@@ -278,6 +280,7 @@ struct Table {
   PanelFn panel = nullptr;
   LaneFn depthwise = nullptr;
   DepthwiseRowFn depthwise_row = nullptr;
+  DepthwiseWeightFn depthwise_weights = nullptr;
   Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   PeakFn peak = nullptr;
   FourierFn fourier = nullptr;

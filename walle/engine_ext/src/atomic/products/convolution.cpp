@@ -6,6 +6,7 @@
 #include <array>
 
 #include "atomic/conversion.h"
+#include "atomic/products/lane_depthwise.h"
 
 namespace walle {
 
@@ -66,9 +67,10 @@ extern const ConvAlgorithm kPackedRows, kLaneSums, kLaneGroups, kPackedPairs, kP
     kPlainDepthwise, kPlainColumns, kImagesTogether, kPlainDirect;
 
 Algorithms<ConvProblem> conv_algorithms() noexcept {
-  static constexpr std::array<const ConvAlgorithm*, 14> all{
-      &kPackedDepthwise, &kPackedRows,     &kPackedTiles,    &kLaneSums,       &kPackedPairs,  &kPackedWinograd, &kLaneGroups,
-      &kPackedGroups,    &kPlainPointwise, &kPlaneDepthwise, &kPlainDepthwise, &kPlainColumns, &kImagesTogether, &kPlainDirect};
+  static constexpr std::array<const ConvAlgorithm*, 15> all{
+      &kPackedDepthwise, &kPackedRows,     &kPackedTiles,  &kLaneSums,       &kPackedPairs,
+      &kPackedWinograd,  &kLaneGroups,     &kPackedGroups, &kPlainPointwise, &kLaneDepthwise,
+      &kPlaneDepthwise,  &kPlainDepthwise, &kPlainColumns, &kImagesTogether, &kPlainDirect};
   return all;
 }
 

@@ -7,6 +7,7 @@
 
 #include "atomic/product_pieces.h"
 #include "atomic/products/convolution.h"
+#include "atomic/products/lane_depthwise.h"
 
 namespace walle {
 
@@ -137,6 +138,7 @@ TensorType infer_conv_input_gradient(std::span<const Operand> operands, const At
 std::unique_ptr<HostStep> make_conv_input_gradient(const StepRequest& request) {
   const ConvShape shape = conv_shape(request.result.shape, request.inputs[1].shape, request.result.dtype, request.attributes);
   if (request.result.dtype == DType::f64) return std::make_unique<InputGradientStep<double>>(shape, request.table);
+  if (auto lanes = make_lane_input_gradient(shape, request.table)) return lanes;
   return std::make_unique<InputGradientStep<float>>(shape, request.table);
 }
 

@@ -7,6 +7,7 @@
 
 #include "atomic/conversion.h"
 #include "atomic/products/convolution.h"
+#include "atomic/products/lane_depthwise.h"
 #include "core/stop.h"
 
 namespace walle {
@@ -386,6 +387,7 @@ std::unique_ptr<HostStep> make_conv_weight_gradient(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
     const ConvShape shape = conv_shape(request.inputs[0].shape, request.result.shape, request.result.dtype, request.attributes);
     if (request.result.dtype == DType::f64) return make_weights<double>(shape, request.table);
+    if (auto lanes = make_lane_weight_gradient(shape, request.table)) return lanes;
     return make_weights<float>(shape, request.table);
   });
 }

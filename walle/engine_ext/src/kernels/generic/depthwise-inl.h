@@ -1,5 +1,5 @@
 // Depthwise sums of rows over the including instruction set's vec.h (see DepthwiseRowArgs): a line's weights and a tile's sums
-// stay in registers, and each pixel of the line is loaded once for the tile.
+// stay in registers, and each pixel of the line is loaded once for the tile. And the gradient by the weights.
 
 // Sums of kPixels outputs from output `at` on; kWhole: all pixels that they meet exist.
 template <int kTaps, int kStride, int kPixels, bool kWhole>
@@ -56,4 +56,32 @@ inline void depthwise_row(const DepthwiseRowArgs& args) noexcept {
                                                                             {&depthwise_row_of<5, 1>, &depthwise_row_of<5, 2>},
                                                                             {&depthwise_row_of<7, 1>, &depthwise_row_of<7, 2>}};
   kRows[args.taps / 2][args.stride - 1](args);
+}
+
+// Sums of kTaps taps, which stay in registers, for all pixels.
+template <int kTaps>
+void weight_taps(const DepthwiseWeightArgs& args, const Tap* taps) noexcept {
+  Vec totals[kTaps];
+  const float* from[kTaps];
+#pragma GCC unroll 9
+  for (int t = 0; t < kTaps; ++t) totals[t] = set(0.0f);
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    const float* g = args.gradient + row * args.gradient_row;
+#pragma GCC unroll 9
+    for (int t = 0; t < kTaps; ++t) from[t] = args.in + row * args.in_row + taps[t].offset;
+    for (std::int64_t i = 0; i < args.count; ++i) {
+      const Vec gradient = load(g + i * kLanes);
+#pragma GCC unroll 9
+      for (int t = 0; t < kTaps; ++t) totals[t] = fma(gradient, load(from[t] + i * args.in_step), totals[t]);
+    }
+  }
+#pragma GCC unroll 9
+  for (int t = 0; t < kTaps; ++t) store(args.sums + taps[t].place, add(load(args.sums + taps[t].place), totals[t]));
+}
+
+inline void depthwise_weights(const DepthwiseWeightArgs& args) noexcept {
+  std::int64_t t = 0;
+  for (; t + 9 <= args.tap_count; t += 9) weight_taps<9>(args, args.taps + t);
+  for (; t + 3 <= args.tap_count; t += 3) weight_taps<3>(args, args.taps + t);
+  for (; t < args.tap_count; ++t) weight_taps<1>(args, args.taps + t);
 }

@@ -82,6 +82,7 @@ void fill(Table& table) noexcept {
   table.panel = &panel;
   table.depthwise = &depthwise;
   table.depthwise_row = &depthwise_row;
+  table.depthwise_weights = &depthwise_weights;
   table.pool_max = &pool_max;
   table.pool_sum = &pool_sum;
   table.peak = &peak;

@@ -65,6 +65,19 @@ void depthwise_row(const DepthwiseRowArgs& args) noexcept {
   }
 }
 
+void depthwise_weights(const DepthwiseWeightArgs& args) noexcept {
+  for (std::int64_t t = 0; t < args.tap_count; ++t) {
+    float sums[kPack] = {};
+    for (std::int64_t row = 0; row < args.rows; ++row) {
+      const float* g = args.gradient + row * args.gradient_row;
+      const float* in = args.in + row * args.in_row + args.taps[t].offset;
+      for (std::int64_t i = 0; i < args.count; ++i)
+        for (std::int64_t lane = 0; lane < kPack; ++lane) sums[lane] += g[i * kPack + lane] * in[i * args.in_step + lane];
+    }
+    for (std::int64_t lane = 0; lane < kPack; ++lane) args.sums[args.taps[t].place + lane] += sums[lane];
+  }
+}
+
 void pool_max(const LaneArgs& args) noexcept {
   for (std::int64_t i = 0; i < args.count; ++i)
     for (std::int64_t lane = 0; lane < kPack; ++lane) {
@@ -105,6 +118,7 @@ void fill_packed(Table& table) noexcept {
   table.panel = &panel;
   table.depthwise = &depthwise;
   table.depthwise_row = &depthwise_row;
+  table.depthwise_weights = &depthwise_weights;
   table.pool_max = &pool_max;
   table.pool_sum = &pool_sum;
   table.peak = &peak;

@@ -121,8 +121,11 @@ Ref by_input(const Convolution& conv, const Attributes& attributes) {
                             {{"group", conv.groups}, {"dilations", spatial(win.dilation, rank)}, {"pads", padding}});
   };
   const Dims none(2 * rank, 0);
+  // Channel by channel, with the weights as they lie.
+  const bool is_depthwise = conv.in == 1 && conv.out == 1 && rank <= 2 && conv.dtype() == DType::f32;
   const bool many_weights = 2 * element_count(conv.w_shape) >= element_count(conv.x_shape);
-  if (conv.in > 1 && item_size(conv.dtype()) >= sizeof(float) && (many_weights || (!by_ones && win.taps() > 1))) {
+  if (is_depthwise ||
+      (conv.in > 1 && item_size(conv.dtype()) >= sizeof(float) && (many_weights || (!by_ones && win.taps() > 1)))) {
     Attributes window = with_kernel(attributes, conv.w_shape);
     window.set("shape", conv.x_shape);
     return conv.emitter.one("ConvInputGradient", {conv.g, conv.w}, std::move(window));
