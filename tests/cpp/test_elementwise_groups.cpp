@@ -4,97 +4,13 @@
 #include <bit>
 #include <cstring>
 
-#include "atomic/raster_step.h"
-#include "check.h"
-#include "graph/index.h"
 #include "host/elementwise_groups.h"
-#include "operators/step.h"
+#include "programs.h"
 
 using namespace walle;
+using namespace programs;
 
 namespace {
-
-int add_value(Program& program, DType dtype, Dims shape, int input = -1) {
-  program.values.push_back({dtype, std::move(shape), {}, input, {}});
-  return static_cast<int>(program.values.size() - 1);
-}
-
-int add_input(Program& program, DType dtype, Dims shape) {
-  int number = 0;
-  for (const ProgramValue& value : program.values) number += value.input >= 0 ? 1 : 0;
-  return add_value(program, dtype, std::move(shape), number);
-}
-
-int add_op(Program& program, std::string_view name, std::vector<int> inputs, Attributes attributes = {}) {
-  std::vector<Operand> operands;
-  for (const int input : inputs)
-    operands.push_back({program.values[at(input)].dtype, program.values[at(input)].shape, nullptr, false});
-  ProgramOp op;
-  op.name = std::string(name) + ' ' + std::to_string(program.ops.size());
-  op.op = find_operator(name);
-  op.attributes = std::move(attributes);
-  TensorType type{operands[0].dtype, operands[0].shape};
-  if (op.op->fused() == nullptr) type = infer_atomic(*op.op, operands, op.attributes);
-  op.inputs = std::move(inputs);
-  op.output = add_value(program, type.dtype, type.shape);
-  program.ops.push_back(std::move(op));
-  return program.ops.back().output;
-}
-
-// Adds a raster whose result has this shape and reads a value with these strides, from `offset` on.
-int add_view(Program& program, int source, const Dims& shape, const Dims& strides, std::int64_t offset) {
-  const ProgramValue& from = program.values[at(source)];
-  ProgramOp op;
-  op.inputs = {source};
-  op.regions = {
-      Region::make(0, shape, strides, offset, contiguous_strides(shape), 0, element_count(from.shape), element_count(shape))};
-  op.output = add_value(program, from.dtype, shape);
-  program.ops.push_back(std::move(op));
-  return program.ops.back().output;
-}
-
-using Bytes = std::vector<std::byte>;
-
-// Returns the bytes of every value that is computed; those of the inputs are given.
-std::vector<Bytes> run(const Program& program, const Table& table, int threads, std::vector<Bytes> values) {
-  Team team(threads);
-  for (const ProgramOp& op : program.ops) {
-    const ProgramValue& result = program.values[at(op.output)];
-    std::vector<Layout> layouts;
-    std::vector<std::byte*> inputs;
-    for (const int input : op.inputs) {
-      const ProgramValue& value = program.values[at(input)];
-      layouts.push_back({value.dtype, value.shape, contiguous_strides(value.shape), nullptr, false});
-      inputs.push_back(values[at(input)].data());
-    }
-    std::shared_ptr<const Step> step = op.step;
-    if (step == nullptr && op.is_raster()) step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
-    if (step == nullptr) step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
-    std::vector<std::byte> scratch(step->scratch_bytes(threads) + 64);
-    std::byte* const aligned = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64);
-    values[at(op.output)].resize(at(static_cast<int>(element_count(result.shape))) * item_size(result.dtype));
-    static_cast<const HostStep&>(*step).run_by(team, inputs.data(), values[at(op.output)].data(), aligned);
-  }
-  return values;
-}
-
-std::vector<Bytes> random_inputs(const Program& program, std::mt19937_64& random) {
-  std::normal_distribution<double> normal(0, 2);
-  std::vector<Bytes> values(program.values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const ProgramValue& value = program.values[i];
-    if (value.input < 0) continue;
-    const auto count = static_cast<std::size_t>(element_count(value.shape));
-    values[i].resize(count * item_size(value.dtype));
-    for (std::size_t k = 0; k < count; ++k) {
-      const double number = normal(random);
-      if (value.dtype == DType::f32) reinterpret_cast<float*>(values[i].data())[k] = static_cast<float>(number);
-      if (value.dtype == DType::f64) reinterpret_cast<double*>(values[i].data())[k] = number;
-      if (value.dtype == DType::b8) values[i][k] = static_cast<std::byte>(number > 0);
-    }
-  }
-  return values;
-}
 
 int count_groups(const Program& program) {
   return static_cast<int>(std::count_if(program.ops.begin(), program.ops.end(),
@@ -173,9 +89,9 @@ void equal_bits() {
         join_elementwise(grouped, table);
         CHECK(grouped.ops.size() <= plain.ops.size());
         groups += count_groups(grouped);
-        const std::vector<Bytes> inputs = random_inputs(plain, random);
-        const std::vector<Bytes> expected = run(plain, table, 1, inputs);
-        const std::vector<Bytes> found = run(grouped, table, 1, inputs);
+        const std::vector<ValueBytes> inputs = random_inputs(plain, random);
+        const std::vector<ValueBytes> expected = run(plain, table, 1, inputs);
+        const std::vector<ValueBytes> found = run(grouped, table, 1, inputs);
         for (const int output : plain.outputs) CHECK(expected[at(output)] == found[at(output)]);
       }
   }
@@ -189,8 +105,8 @@ void equal_bits_by_teams() {
     const Program plain = random_program(random, shape);
     Program grouped = plain;
     join_elementwise(grouped, kernels());
-    const std::vector<Bytes> inputs = random_inputs(plain, random);
-    const std::vector<Bytes> expected = run(plain, kernels(), 1, inputs), found = run(grouped, kernels(), 3, inputs);
+    const std::vector<ValueBytes> inputs = random_inputs(plain, random);
+    const std::vector<ValueBytes> expected = run(plain, kernels(), 1, inputs), found = run(grouped, kernels(), 3, inputs);
     for (const int output : plain.outputs) CHECK(expected[at(output)] == found[at(output)]);
   }
 }
@@ -282,7 +198,7 @@ void splits_long_chains() {
   join_elementwise(program, kernels());
   CHECK(program.ops.size() < 12);
   std::mt19937_64 random(3);
-  const std::vector<Bytes> inputs = random_inputs(plain, random);
+  const std::vector<ValueBytes> inputs = random_inputs(plain, random);
   CHECK(run(plain, kernels(), 1, inputs)[at(last)] == run(program, kernels(), 1, inputs)[at(last)]);
 }
 

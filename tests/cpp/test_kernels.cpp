@@ -1,5 +1,6 @@
 // Tests of the float32 kernels of every instruction set of this CPU, compared with scalar: odd tails, zero sizes, strides,
 // unaligned addresses, and guarded buffers (the sanitizer or the unmapped page detects an access out of bounds).
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -105,6 +106,35 @@ void accumulation(const Table& fast, const Table& plain) {
   }
 }
 
+// Gates of 2 x - 3, which has no rounding where x is a multiple of 1/8: values on the bounds are among them, and NaN and
+// infinity.
+void gated_channels(const ChannelKernels& kernels, const Guarded& x, const Guarded& g, const Guarded& out, std::size_t count) {
+  const auto n = static_cast<std::int64_t>(count);
+  std::vector<float> eighths(count);
+  for (std::size_t i = 0; i < count; ++i) eighths[i] = std::round(8 * x.data()[i]) / 8;
+  for (const bool has_high : {true, false}) {
+    const ChannelGate gate{2, -3, 2, 4, has_high};
+    const auto passes = [&](float at) { return 2 * at - 3 > 2 && (!has_high || 2 * at - 3 < 4); };
+    double sum = 0, product = 0, size = 0, found[2];
+    for (std::size_t i = 0; i < count; ++i) {
+      const double passed = passes(eighths[i]) ? double{g.data()[i]} : 0, term = passed * (double{eighths[i]} - 2.5);
+      sum += passed;
+      product += term;
+      size += std::fabs(passed) + std::fabs(term);
+    }
+    kernels.sums(g.data(), eighths.data(), 2.5, &gate, {1, n, 0}, found);
+    CHECK(std::fabs(found[0] - sum) <= 1e-6 * size && std::fabs(found[1] - product) <= 1e-6 * size);
+    std::vector<float> special = eighths;
+    special[0] = NAN;
+    special[count / 2] = INFINITY;
+    AffineArgs args{special.data(), g.data(), 0, 0, 1, out.data(), n, &gate};
+    args.x = special.data();
+    kernels.affine(args);
+    for (std::size_t i = 0; i < count; ++i)
+      if (std::isfinite(special[i])) CHECK(out.data()[i] == (passes(special[i]) ? g.data()[i] : 0));
+  }
+}
+
 // Against float64 of the same numbers; without special values, of which sums are not numbers.
 void channels(const Table& fast) {
   std::mt19937_64 random(35);
@@ -126,7 +156,7 @@ void channels(const Table& fast) {
     const ChannelRows one{1, n, 0};
     kernels.moments(x.data(), one, found);
     CHECK(std::fabs(found[0] - mean) <= 1e-6 * std::fabs(mean) && std::fabs(found[1] - squares) <= 1e-6 * squares + 1e-9);
-    kernels.sums(g.data(), x.data(), 2.5, one, found);
+    kernels.sums(g.data(), x.data(), 2.5, nullptr, one, found);
     CHECK(std::fabs(found[0] - sum) <= 1e-6 * std::fabs(sum) && std::fabs(found[1] - product) <= 1e-6 * size);
     AffineArgs affine{x.data(), nullptr, 1.5, -0.25, 0, out.data(), n};
     for (const bool both : {false, true}) {
@@ -135,6 +165,11 @@ void channels(const Table& fast) {
       for (std::size_t i = 0; i < count; ++i)
         CHECK(close(out.data()[i], 1.5f * x.data()[i] - 0.25f + (both ? 0.75f * g.data()[i] : 0), kUlp, 4 * 8 * kUlp));
     }
+    affine.low = 3, affine.high = 5;
+    kernels.affine(affine);
+    for (std::size_t i = 0; i < count; ++i)
+      CHECK(close(out.data()[i], std::clamp(1.5f * x.data()[i] - 0.25f + 0.75f * g.data()[i], 3.0f, 5.0f), kUlp, 4 * 8 * kUlp));
+    gated_channels(kernels, x, g, out, count);
     GateArgs gate{g.data(), x.data(), 2, 4, true, true, false, out.data(), n};
     x.data()[0] = 2;
     x.data()[count / 2] = NAN;

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
-#include "atomic/atomic.h"
+#include "atomic/channel_gate.h"
 #include "core/stop.h"
 #include "kernels/channels.h"
 
@@ -117,27 +118,68 @@ class ChannelMomentsStep final : public SharedStep {
   decltype(ChannelKernels::moments) kernel_;
 };
 
+// Numbers a and b of each channel with which a normalisation is a * x + b.
+template <class T>
+void find_factors(const T* moments, const T* scale, const T* bias, std::int64_t channels, double epsilon, T* a, T* b) noexcept {
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const double factor = static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(moments[channels + c]) + epsilon);
+    a[c] = static_cast<T>(factor);
+    b[c] = static_cast<T>(static_cast<double>(bias[c]) - static_cast<double>(moments[c]) * factor);
+  }
+}
+
+// The gates of all channels in a run, from operands of a step: moments, scale and bias of the normalisation behind which they
+// are.
+template <class T>
+class Gates {
+ public:
+  Gates(const NormalGate& gate, std::byte* const* operands, std::int64_t channels, std::byte* scratch) noexcept : gate_(gate) {
+    const auto at = [&](std::size_t i) { return reinterpret_cast<const T*>(operands[i]); };
+    T *a = reinterpret_cast<T*>(scratch), *b = a + channels;
+    find_factors(at(0), at(1), at(2), channels, gate.epsilon, a, b);
+    a_ = a;
+    b_ = b;
+  }
+  static std::size_t scratch_bytes(std::int64_t channels) noexcept { return 2 * static_cast<std::size_t>(channels) * sizeof(T); }
+
+  ChannelGate at(std::int64_t channel) const noexcept {
+    return {static_cast<double>(a_[channel]), static_cast<double>(b_[channel]), gate_.low, gate_.high.value_or(0),
+            gate_.high.has_value()};
+  }
+
+ private:
+  const NormalGate& gate_;
+  const T *a_, *b_;
+};
+
+// Operands g, x and centre; with a gate, the moments, the scale and the bias of its normalisation.
 template <class T>
 class ChannelSumsStep final : public SharedStep {
  public:
-  explicit ChannelSumsStep(const StepRequest& request)
-      : sizes_(request.inputs[0].shape), kernel_(request.table.channels[sizeof(T) / 8]->sums) {}
+  explicit ChannelSumsStep(const StepRequest& request) : ChannelSumsStep(request.inputs[0].shape, request.table, {}) {}
+  ChannelSumsStep(const Dims& shape, const Table& table, const std::optional<NormalGate>& gate)
+      : sizes_(shape), kernel_(table.channels[sizeof(T) / 8]->sums), gate_(gate) {
+    if (gate_) scratch_bytes_ = Gates<T>::scratch_bytes(sizes_.channels);
+  }
 
-  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto *g = reinterpret_cast<const T*>(inputs[0]), *x = reinterpret_cast<const T*>(inputs[1]),
                *centre = reinterpret_cast<const T*>(inputs[2]);
     auto* out = reinterpret_cast<T*>(output);
+    std::optional<Gates<T>> gates;
+    if (gate_) gates.emplace(*gate_, inputs + 3, sizes_.channels, scratch);
     each_channels(sizes_, team, [&](std::int64_t first, std::int64_t last) {
       StopPoll poll;
-      if (sizes_.plane == 1) {
+      if (sizes_.plane == 1 && !gates) {
         of_columns(g, x, centre, out, first, last, poll);
         return;
       }
       for (std::int64_t channel = first; channel < last; ++channel) {
         double sum = 0, product = 0;
+        const ChannelGate gate = gates ? gates->at(channel) : ChannelGate{};
         each_block(sizes_, channel, poll, [&](std::int64_t offset, const ChannelRows& rows) {
           double block[2];
-          kernel_(g + offset, x + offset, static_cast<double>(centre[channel]), rows, block);
+          kernel_(g + offset, x + offset, static_cast<double>(centre[channel]), gates ? &gate : nullptr, rows, block);
           sum += block[0];
           product += block[1];
         });
@@ -146,6 +188,7 @@ class ChannelSumsStep final : public SharedStep {
       }
     });
   }
+  std::string_view algorithm() const noexcept override { return gate_ ? "gated" : ""; }
 
  private:
   void of_columns(const T* g, const T* x, const T* centre, T* out, std::int64_t first, std::int64_t last,
@@ -170,58 +213,37 @@ class ChannelSumsStep final : public SharedStep {
 
   Sizes sizes_;
   decltype(ChannelKernels::sums) kernel_;
+  std::optional<NormalGate> gate_;
 };
 
-// Numbers to which results are limited while they are in cache; absent ones limit nothing.
-template <class T>
-class Bounds {
- public:
-  Bounds(const Attributes& attributes, const Table& table)
-      : has_low_(attributes.has("low")),
-        has_high_(attributes.has("high")),
-        low_(static_cast<T>(attributes.get_float("low", 0))),
-        high_(static_cast<T>(attributes.get_float("high", 0))),
-        maximum_(table.binary[static_cast<std::size_t>(BinaryOp::Maximum)][sizeof(T) / 8]),
-        minimum_(table.binary[static_cast<std::size_t>(BinaryOp::Minimum)][sizeof(T) / 8]) {}
-
-  bool any() const noexcept { return has_low_ || has_high_; }
-  void apply(T* values, std::int64_t count) const noexcept {
-    if (has_low_) maximum_(values, 1, &low_, 0, values, count);
-    if (has_high_) minimum_(values, 1, &high_, 0, values, count);
-  }
-
- private:
-  bool has_low_, has_high_;
-  T low_, high_;
-  BinaryFn maximum_, minimum_;
-};
-
-// Computes a * x + b + p * g with numbers a, b and p for each channel. b may be null, g with p, and bounds.
+// Computes a * x + b + p * g with numbers a, b and p for each channel, limited to low and high. b may be null, g with p.
 template <class T>
 struct Affine {
   const T *x, *a, *b, *g, *p;
   T* out;
-  const Bounds<T>* bounds = nullptr;
+  const Gates<T>* gates = nullptr;  // gates of g; none where a channel has one number of each image
+  double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
 
   void run(const Sizes& sizes, const ChannelKernels& kernels, Team& team) const noexcept {
-    const std::int64_t planes = sizes.plane == 1 ? sizes.batch : sizes.batch * sizes.channels;
-    const std::int64_t size = sizes.plane == 1 ? sizes.channels : sizes.plane;
+    const bool by_rows = sizes.plane == 1 && gates == nullptr;
+    const std::int64_t planes = by_rows ? sizes.batch : sizes.batch * sizes.channels;
+    const std::int64_t size = by_rows ? sizes.channels : sizes.plane;
     const std::int64_t step = std::max<std::int64_t>(kPieceElements / std::max<std::int64_t>(size, 1), 1);
     team.each((planes + step - 1) / step,
               [&](std::int64_t piece, int) {
                 StopPoll poll;
                 for (std::int64_t i = piece * step; i < std::min((piece + 1) * step, planes) && poll.proceed(size); ++i)
-                  if (sizes.plane == 1)
+                  if (by_rows)
                     run_row(i * size, size);
                   else
-                    for (std::int64_t first = 0; first < size; first += kChannelBlock)
-                      run_block(i * size + first, std::min(kChannelBlock, size - first), i % sizes.channels, kernels);
+                    run_plane(i * size, size, i % sizes.channels, kernels);
               },
               sizes.operations());
   }
 
  private:
-  void run_block(std::int64_t offset, std::int64_t count, std::int64_t channel, const ChannelKernels& kernels) const noexcept {
+  void run_plane(std::int64_t offset, std::int64_t count, std::int64_t channel, const ChannelKernels& kernels) const noexcept {
+    const ChannelGate gate = gates != nullptr ? gates->at(channel) : ChannelGate{};
     AffineArgs args;
     args.x = x + offset;
     args.a = static_cast<double>(a[channel]);
@@ -230,24 +252,27 @@ struct Affine {
       args.g = g + offset;
       args.p = static_cast<double>(p[channel]);
     }
+    args.gate = gates != nullptr ? &gate : nullptr;
     args.out = out + offset;
     args.count = count;
+    args.low = low;
+    args.high = high;
     kernels.affine(args);
-    if (bounds != nullptr) bounds->apply(out + offset, count);
   }
 
   // One number of each channel.
   void run_row(std::int64_t offset, std::int64_t channels) const noexcept {
+    const T least = static_cast<T>(low), most = static_cast<T>(high);
     for (std::int64_t c = 0; c < channels; ++c) {
       T value = a[c] * x[offset + c];
       if (b != nullptr) value += b[c];
       if (g != nullptr) value += p[c] * g[offset + c];
-      out[offset + c] = value;
+      out[offset + c] = value < least ? least : value > most ? most : value;
     }
-    if (bounds != nullptr) bounds->apply(out + offset, channels);
   }
 };
 
+// Operands x, a, b, g and p; with a gate, the moments, the scale and the bias of its normalisation.
 template <class T>
 class ChannelAffineStep final : public SharedStep {
  public:
@@ -256,22 +281,30 @@ class ChannelAffineStep final : public SharedStep {
         kernels_(*request.table.channels[sizeof(T) / 8]),
         has_bias_(request.inputs.size() > 2 && !request.inputs[2].absent),
         has_second_(request.inputs.size() == 5) {}
+  ChannelAffineStep(const Dims& shape, const Table& table, const std::optional<NormalGate>& gate)
+      : sizes_(shape), kernels_(*table.channels[sizeof(T) / 8]), has_bias_(true), has_second_(true), gate_(gate) {
+    scratch_bytes_ = Gates<T>::scratch_bytes(sizes_.channels);
+  }
 
-  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
+  void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto at = [&](std::size_t i) { return reinterpret_cast<const T*>(inputs[i]); };
-    const Affine<T> affine{at(0),
-                           at(1),
-                           has_bias_ ? at(2) : nullptr,
-                           has_second_ ? at(3) : nullptr,
-                           has_second_ ? at(4) : nullptr,
-                           reinterpret_cast<T*>(output)};
+    Affine<T> affine{at(0),
+                     at(1),
+                     has_bias_ ? at(2) : nullptr,
+                     has_second_ ? at(3) : nullptr,
+                     has_second_ ? at(4) : nullptr,
+                     reinterpret_cast<T*>(output)};
+    std::optional<Gates<T>> gates;
+    if (gate_) affine.gates = &gates.emplace(*gate_, inputs + 5, sizes_.channels, scratch);
     affine.run(sizes_, kernels_, team);
   }
+  std::string_view algorithm() const noexcept override { return gate_ ? "gated" : ""; }
 
  private:
   Sizes sizes_;
   const ChannelKernels& kernels_;
   bool has_bias_, has_second_;
+  std::optional<NormalGate> gate_;
 };
 
 template <class T>
@@ -281,29 +314,27 @@ class ChannelNormalizeStep final : public SharedStep {
       : sizes_(request.result.shape),
         kernels_(*request.table.channels[sizeof(T) / 8]),
         epsilon_(request.attributes.get_float("epsilon", 1e-5)),
-        bounds_(request.attributes, request.table) {
+        has_bounds_(request.attributes.has("low") || request.attributes.has("high")),
+        low_(request.attributes.get_float("low", -std::numeric_limits<double>::infinity())),
+        high_(request.attributes.get_float("high", std::numeric_limits<double>::infinity())) {
     scratch_bytes_ = 2 * static_cast<std::size_t>(sizes_.channels) * sizeof(T);
   }
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto at = [&](std::size_t i) { return reinterpret_cast<const T*>(inputs[i]); };
-    const T *mean = at(1), *variance = mean + sizes_.channels, *scale = at(2), *bias = at(3);
     T *a = reinterpret_cast<T*>(scratch), *b = a + sizes_.channels;
-    for (std::int64_t c = 0; c < sizes_.channels; ++c) {
-      const double factor = static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(variance[c]) + epsilon_);
-      a[c] = static_cast<T>(factor);
-      b[c] = static_cast<T>(static_cast<double>(bias[c]) - static_cast<double>(mean[c]) * factor);
-    }
-    const Affine<T> affine{at(0), a, b, nullptr, nullptr, reinterpret_cast<T*>(output), bounds_.any() ? &bounds_ : nullptr};
+    find_factors(at(1), at(2), at(3), sizes_.channels, epsilon_, a, b);
+    const Affine<T> affine{at(0), a, b, nullptr, nullptr, reinterpret_cast<T*>(output), nullptr, low_, high_};
     affine.run(sizes_, kernels_, team);
   }
-  std::string_view algorithm() const noexcept override { return bounds_.any() ? "with bounds" : ""; }
+  std::string_view algorithm() const noexcept override { return has_bounds_ ? "with bounds" : ""; }
 
  private:
   Sizes sizes_;
   const ChannelKernels& kernels_;
   double epsilon_;
-  Bounds<T> bounds_;
+  bool has_bounds_;
+  double low_, high_;
 };
 
 // Return the shape of the operand, which has channels, and check that all operands have its type.
@@ -374,5 +405,14 @@ std::unique_ptr<HostStep> make_channel_moments(const StepRequest& request) { ret
 std::unique_ptr<HostStep> make_channel_sums(const StepRequest& request) { return make<ChannelSumsStep>(request); }
 std::unique_ptr<HostStep> make_channel_affine(const StepRequest& request) { return make<ChannelAffineStep>(request); }
 std::unique_ptr<HostStep> make_channel_normalize(const StepRequest& request) { return make<ChannelNormalizeStep>(request); }
+
+std::unique_ptr<HostStep> make_gated_sums(const TensorType& x, const NormalGate& gate, const Table& table) {
+  if (x.dtype == DType::f64) return std::make_unique<ChannelSumsStep<double>>(x.shape, table, gate);
+  return std::make_unique<ChannelSumsStep<float>>(x.shape, table, gate);
+}
+std::unique_ptr<HostStep> make_gated_affine(const TensorType& x, const NormalGate& gate, const Table& table) {
+  if (x.dtype == DType::f64) return std::make_unique<ChannelAffineStep<double>>(x.shape, table, gate);
+  return std::make_unique<ChannelAffineStep<float>>(x.shape, table, gate);
+}
 
 }  // namespace walle

@@ -5,6 +5,7 @@
 
 #include "atomic/elementwise_group.h"
 #include "graph/index.h"
+#include "host/raster_view.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -73,41 +74,26 @@ class ElementwiseJoin {
 
   static constexpr std::int64_t kFewElements = 256;  // moved at the cost of beginning a step
 
-  // A value's elements in the memory of another one.
-  struct View {
-    int source;
-    Dims strides;  // along the value's axes that have more than one element
-    std::int64_t offset;
-  };
-
   const ProgramValue& value(int index) const { return program_.values[at(index)]; }
 
-  // Return the view that a raster of one region is whose rows are moved as a whole, or repeat one element.
-  std::optional<View> view_of(const ProgramOp& op) const {
-    if (!op.is_raster() || op.regions.size() != 1 || rename_offset(program_, op)) return std::nullopt;
-    const Region& region = op.regions[0];
-    const Dims shape = without_ones(value(op.output).shape);
-    if (region.axes == 0 || region.dst.offset != 0 || region.count() != element_count(shape) || region.count() == 0)
-      return std::nullopt;
-    View view{op.inputs[at(region.source)], Dims(shape.size()), region.src.offset};
-    std::size_t axis = shape.size();
-    for (auto i = static_cast<std::size_t>(region.axes); i-- > 0;) {  // one axis of a region is some of the value's
-      std::int64_t size = 1;
-      while (size < region.size[i] && axis > 0) {
-        --axis;
-        view.strides[axis] = region.src.stride[i] * size;
-        size *= shape[axis];
-      }
-      if (size != region.size[i]) return std::nullopt;
-    }
-    if (axis != 0 || view.strides.back() < 0 || view.strides.back() > 1) return std::nullopt;
+  // Return the view that a raster is whose rows are moved as a whole, or repeat one element; strides along the axes that have
+  // more than one.
+  std::optional<RasterView> rows_of(const ProgramOp& op) const {
+    auto view = view_of(program_, op);
+    if (!view) return std::nullopt;
+    const Dims& shape = value(op.output).shape;
+    Dims strides;
+    for (std::size_t axis = 0; axis < shape.size(); ++axis)
+      if (shape[axis] != 1) strides.push_back(view->strides[axis]);
+    if (strides.back() < 0 || strides.back() > 1) return std::nullopt;
+    view->strides = std::move(strides);
     return view;
   }
 
   // Makes the readers of a raster's result read its source, where all of them can and that takes no more memory.
   void look_through(std::size_t i) {
     const ProgramOp& op = program_.ops[i];
-    auto view = view_of(op);
+    auto view = rows_of(op);
     const std::int64_t bytes = byte_count(value(op.output));
     if (!view || last_[at(op.output)] >= program_.ops.size() || element_count(value(op.output).shape) < kFewElements) return;
     constexpr std::size_t kNear = 8;
@@ -136,7 +122,7 @@ class ElementwiseJoin {
     return std::any_of(op.inputs.begin(), op.inputs.end(), [&](int input) {
       const int producer = producer_[at(input)];
       return input != operand && value(input).shape == value(op.output).shape && !views_[at(input)] &&
-             (producer < 0 || !view_of(program_.ops[at(producer)]));
+             (producer < 0 || !rows_of(program_.ops[at(producer)]));
     });
   }
   bool reads_view(std::size_t i) const {
@@ -328,12 +314,12 @@ class ElementwiseJoin {
 
   Program& program_;
   const Table& table_;
-  std::vector<int> readers_;                    // by value: how many operands and outputs it is
-  std::vector<std::size_t> last_;               // by value: the last op that reads it; behind all: an output
-  std::vector<int> producer_;                   // by value: the op that computes it; -1: none
-  std::vector<std::optional<Kernel>> kernels_;  // by op; nothing where it is not elementwise
-  std::vector<bool> joined_;                    // by op: whether it is in a group
-  std::vector<std::optional<View>> views_;      // by value: what is read for it; nothing: itself
+  std::vector<int> readers_;                      // by value: how many operands and outputs it is
+  std::vector<std::size_t> last_;                 // by value: the last op that reads it; behind all: an output
+  std::vector<int> producer_;                     // by value: the op that computes it; -1: none
+  std::vector<std::optional<Kernel>> kernels_;    // by op; nothing where it is not elementwise
+  std::vector<bool> joined_;                      // by op: whether it is in a group
+  std::vector<std::optional<RasterView>> views_;  // by value: what is read for it; nothing: itself
 };
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include "atomic/raster_step.h"
 #include "graph/index.h"
 #include "host/elementwise_groups.h"
+#include "host/gated_channels.h"
 #include "host/host_device.h"
+#include "host/strided_products.h"
 #include "host/work.h"
 #include "operators/step.h"
 
@@ -67,7 +69,11 @@ bool HostKernels::can_run(const Program& program) const {
   });
 }
 
-void HostKernels::join(Program& program) const { join_elementwise(program, table_); }
+void HostKernels::join(Program& program) const {
+  join_gates(program, table_);
+  join_transposes(program, table_);
+  join_elementwise(program, table_);
+}
 
 std::vector<double> HostKernels::predict_rasters(const Program& program) const {
   const Rates rates = program_rates(program, table_);

@@ -38,29 +38,59 @@ inline void channel_moments(const void* in, const ChannelRows& rows, double* out
   out[1] = squares - count * rounding * rounding;
 }
 
+// All of g, or g where a gate lets it pass, else 0.
+struct WholeGradient {
+  Vec operator()(Vec g, Vec) const noexcept { return g; }
+};
+template <bool kHasHigh>
+struct GatedGradient {
+  Vec a, b, low, high, zero;
+
+  explicit GatedGradient(const ChannelGate& gate)
+      : a(set(static_cast<float>(gate.a))),
+        b(set(static_cast<float>(gate.b))),
+        low(set(static_cast<float>(gate.low))),
+        high(set(static_cast<float>(gate.high))),
+        zero(set(0.0f)) {}
+  Vec operator()(Vec g, Vec x) const noexcept {
+    const Vec y = fma(a, x, b), above = choose(less(low, y), g, zero);
+    return kHasHigh ? choose(less(y, high), above, zero) : above;
+  }
+};
+
 // Lanes beyond a row's end read 0 in g, which makes both addends 0.
-inline void channel_sums(const void* gradient, const void* in, double centre, const ChannelRows& rows, double* out) noexcept {
-  const auto *g = static_cast<const float*>(gradient), *x = static_cast<const float*>(in);
+template <class F>
+void sums_of(const float* g, const float* x, double centre, const ChannelRows& rows, const F& passed, double* out) noexcept {
   const Vec middle = set(static_cast<float>(centre));
   Vec sum0 = set(0.0f), sum1 = sum0, product0 = sum0, product1 = sum0;
   for (std::int64_t row = 0; row < rows.rows; ++row, g += rows.step, x += rows.step) {
     std::int64_t i = 0;
     for (; i + 2 * kLanes <= rows.count; i += 2 * kLanes) {
-      const Vec g0 = load(g + i), g1 = load(g + i + kLanes);
+      const Vec x0 = load(x + i), x1 = load(x + i + kLanes);
+      const Vec g0 = passed(load(g + i), x0), g1 = passed(load(g + i + kLanes), x1);
       sum0 = add(sum0, g0);
       sum1 = add(sum1, g1);
-      product0 = fma(g0, sub(load(x + i), middle), product0);
-      product1 = fma(g1, sub(load(x + i + kLanes), middle), product1);
+      product0 = fma(g0, sub(x0, middle), product0);
+      product1 = fma(g1, sub(x1, middle), product1);
     }
     for (; i < rows.count; i += kLanes) {
       const std::int64_t left = rows.count - i;
-      const Vec last = left < kLanes ? load_first(g + i, left) : load(g + i);
-      sum0 = add(sum0, last);
-      product0 = fma(last, sub(left < kLanes ? load_first(x + i, left) : load(x + i), middle), product0);
+      const Vec x0 = left < kLanes ? load_first(x + i, left) : load(x + i);
+      const Vec g0 = passed(left < kLanes ? load_first(g + i, left) : load(g + i), x0);
+      sum0 = add(sum0, g0);
+      product0 = fma(g0, sub(x0, middle), product0);
     }
   }
   out[0] = sum(add(sum0, sum1));
   out[1] = sum(add(product0, product1));
+}
+
+inline void channel_sums(const void* gradient, const void* in, double centre, const ChannelGate* gate, const ChannelRows& rows,
+                         double* out) noexcept {
+  const auto *g = static_cast<const float*>(gradient), *x = static_cast<const float*>(in);
+  if (gate == nullptr) return sums_of(g, x, centre, rows, WholeGradient{}, out);
+  if (gate->has_high) return sums_of(g, x, centre, rows, GatedGradient<true>(*gate), out);
+  sums_of(g, x, centre, rows, GatedGradient<false>(*gate), out);
 }
 
 // Call f(x, g) for each vector of two rows and store what it returns.
@@ -74,14 +104,19 @@ void map_pairs(const void* first, const void* second, void* result, std::int64_t
 }
 
 inline void channel_affine(const AffineArgs& args) noexcept {
-  const Vec a = set(static_cast<float>(args.a)), b = set(static_cast<float>(args.b)), p = set(static_cast<float>(args.p));
+  const Vec a = set(static_cast<float>(args.a)), b = set(static_cast<float>(args.b)), p = set(static_cast<float>(args.p)),
+            low = set(static_cast<float>(args.low)), high = set(static_cast<float>(args.high));
+  const auto bounded = [&](Vec y) { return min_or_second(high, max_or_second(low, y)); };
   if (args.g != nullptr) {
-    map_pairs(args.x, args.g, args.out, args.count, [&](Vec x, Vec g) { return fma(p, g, fma(a, x, b)); });
-    return;
+    const auto run = [&](const auto& passed) {
+      map_pairs(args.x, args.g, args.out, args.count, [&](Vec x, Vec g) { return bounded(fma(p, passed(g, x), fma(a, x, b))); });
+    };
+    if (args.gate == nullptr) return run(WholeGradient{});
+    return args.gate->has_high ? run(GatedGradient<true>(*args.gate)) : run(GatedGradient<false>(*args.gate));
   }
   auto* out = static_cast<float*>(args.out);
   each_vector(static_cast<const float*>(args.x), args.count, [&](Vec x, std::int64_t at, std::int64_t width) {
-    const Vec y = fma(a, x, b);
+    const Vec y = bounded(fma(a, x, b));
     width == kLanes ? store(out + at, y) : store_first(out + at, y, width);
   });
 }

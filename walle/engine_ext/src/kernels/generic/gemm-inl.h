@@ -26,19 +26,22 @@ inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int6
         store(packed + j, columns - j >= kLanes ? load(b + j) : load_first(b + j, columns - j));
     return;
   }
+  if (row == 1) {
+    transpose(b, col, packed, width, depth, columns);
+    for (std::int64_t k = 0; k < depth && columns < width; ++k)
+      for (std::int64_t j = columns; j < width; ++j) packed[k * width + j] = 0.0f;
+    return;
+  }
   for (std::int64_t j = 0; j < width; ++j)
     for (std::int64_t k = 0; k < depth; ++k) packed[k * width + j] = j < columns ? b[k * row + j * col] : 0.0f;
 }
 
-// [row][k] of some rows of A, whose elements along k are not neighbours. Of rows that are, a few k at a time: a line of the cache
-// that is read has the next rows too.
+// [row][k] of some rows of A, whose elements along k are not neighbours.
 inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth,
                    float* packed) noexcept {
-  constexpr std::int64_t kFewDeep = 16;
-  const std::int64_t deep = row == 1 ? kFewDeep : depth;
-  for (std::int64_t first = 0; first < depth; first += deep)
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t k = first; k < least(first + deep, depth); ++k) packed[i * depth + k] = a[i * row + k * col];
+  if (row == 1) return transpose(a, col, packed, depth, rows, depth);
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t k = 0; k < depth; ++k) packed[i * depth + k] = a[i * row + k * col];
 }
 
 inline void gemm_packed(const GemmArgs& args) noexcept {

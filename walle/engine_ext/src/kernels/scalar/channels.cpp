@@ -40,23 +40,57 @@ void moments(const void* in, const ChannelRows& rows, double* out) noexcept {
   });
 }
 
+// g where the gate lets it pass, else 0.
 template <class T>
-void sums(const void* gradient, const void* in, double centre, const ChannelRows& rows, double* out) noexcept {
+struct Gated {
+  T a, b, low, high;
+  bool has_high;
+
+  explicit Gated(const ChannelGate& gate)
+      : a(static_cast<T>(gate.a)),
+        b(static_cast<T>(gate.b)),
+        low(static_cast<T>(gate.low)),
+        high(static_cast<T>(gate.high)),
+        has_high(gate.has_high) {}
+  T operator()(T g, T x) const noexcept {
+    const T y = a * x + b;
+    return (y > low) & (!has_high | (y < high)) ? g : T{0};
+  }
+};
+
+template <class T>
+void sums(const void* gradient, const void* in, double centre, const ChannelGate* gate, const ChannelRows& rows,
+          double* out) noexcept {
   const auto *g = static_cast<const T*>(gradient), *x = static_cast<const T*>(in);
-  out[0] = sum_of_rows(rows, [g](std::int64_t i) { return static_cast<double>(g[i]); });
-  out[1] = sum_of_rows(
-      rows, [g, x, centre](std::int64_t i) { return static_cast<double>(g[i]) * (static_cast<double>(x[i]) - centre); });
+  const auto run = [&](auto&& passed) {
+    out[0] = sum_of_rows(rows, [&](std::int64_t i) { return static_cast<double>(passed(g[i], x[i])); });
+    out[1] = sum_of_rows(
+        rows, [&](std::int64_t i) { return static_cast<double>(passed(g[i], x[i])) * (static_cast<double>(x[i]) - centre); });
+  };
+  if (gate != nullptr)
+    run(Gated<T>(*gate));
+  else
+    run([](T value, T) { return value; });
 }
 
 template <class T>
 void affine(const AffineArgs& args) noexcept {
   const auto *x = static_cast<const T*>(args.x), *g = static_cast<const T*>(args.g);
   auto* out = static_cast<T*>(args.out);
-  const T a = static_cast<T>(args.a), b = static_cast<T>(args.b), p = static_cast<T>(args.p);
+  const T a = static_cast<T>(args.a), b = static_cast<T>(args.b), p = static_cast<T>(args.p), low = static_cast<T>(args.low),
+          high = static_cast<T>(args.high);
+  const auto run = [&](auto&& f) {
+    for (std::int64_t i = 0; i < args.count; ++i) {
+      const T value = f(i);
+      out[i] = value < low ? low : value > high ? high : value;
+    }
+  };
   if (g == nullptr)
-    for (std::int64_t i = 0; i < args.count; ++i) out[i] = a * x[i] + b;
+    run([&](std::int64_t i) { return a * x[i] + b; });
+  else if (args.gate == nullptr)
+    run([&](std::int64_t i) { return a * x[i] + b + p * g[i]; });
   else
-    for (std::int64_t i = 0; i < args.count; ++i) out[i] = a * x[i] + b + p * g[i];
+    run([&, gate = Gated<T>(*args.gate)](std::int64_t i) { return a * x[i] + b + p * gate(g[i], x[i]); });
 }
 
 template <class T>
