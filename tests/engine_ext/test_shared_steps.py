@@ -59,6 +59,11 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Build]] = {
     "depthwise of computed weights": (IMAGE, (60, 1, 3, 3), op("Conv", group=60)),
     "direct of computed weights": (IMAGE, (4, 30, 2, 2), op("Conv", group=2, algorithm="plain direct")),
     "groups of computed weights": ((2, 60, 80, 90), (32, 30, 3, 3), op("Conv", group=2)),
+    "maxima of windows": (
+        IMAGE,
+        (1,),
+        lambda graph, x, _: graph.op("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    ),
     "means of planes": (IMAGE, IMAGE, reduced("ReduceMean", [2, 3])),
     "one product": ((300, 500), (500, 200), op("MatMul")),
     "prelu": (IMAGE, (60, 1, 1), op("PRelu")),

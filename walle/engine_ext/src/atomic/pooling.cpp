@@ -1,9 +1,11 @@
-// Pooling: PoolMax, PoolSum and PoolMean by the elementwise kernels, row by row; PoolArgMax by plain loops.
+// Pooling: PoolMax, PoolSum and PoolMean by the elementwise kernels, row by row (PoolMax of float32 by channels, lane_pooling.h);
+// PoolArgMax by plain loops.
 // MaxPool and LpPool are composites of these.
 #include <cstring>
 #include <limits>
 
 #include "atomic/conversion.h"
+#include "atomic/lane_pooling.h"
 #include "atomic/lane_rows.h"
 #include "atomic/packed_pooling.h"
 #include "core/stop.h"
@@ -292,6 +294,9 @@ TensorType infer_pool_max(std::span<const Operand> operands, const Attributes& a
 }
 std::unique_ptr<HostStep> make_pool_max(const StepRequest& given) {
   return widened(given, [](const StepRequest& request) -> std::unique_ptr<HostStep> {
+    const Dims& x = request.inputs[0].shape;
+    if (auto lanes = make_lane_pool_max(window_of("MaxPool", x, request.attributes), x, request.result.dtype, request.table))
+      return lanes;
     return std::make_unique<JoinStep>(request, "MaxPool", BinaryOp::Maximum, false);
   });
 }

@@ -1,7 +1,7 @@
 // ConvWeightGradient: the gradient of Conv by its weights, from x and the gradient of the result, with Conv's attributes and the
 // kernel's shape. In every group it is one matrix product, over all places of all images: of the gradient [out channels, places]
-// and the columns of x [in channels * taps, places]. Both are gathered some rows of places at a time, so that the columns are
-// never there as a whole. The sums of an element have one order, whatever the number of threads.
+// and the columns of x [in channels * taps, places]. Both are read where they lie or gathered, some rows of places at a time, so
+// that the columns are never there as a whole. The sums of an element have one order, whatever the number of threads.
 #include <algorithm>
 #include <cstring>
 
@@ -31,12 +31,13 @@ std::size_t rounded(std::int64_t elements, std::size_t item) {
   return (static_cast<std::size_t>(elements) * item / Storage::kAlignment + 1) * Storage::kAlignment;
 }
 
-// A window of one tap at every place: each image is one row.
-void join_rows(Window& window) {
+// Makes each image one row, where a window has one tap at every place.
+bool join_rows(Window& window) {
   if (window.taps() != 1 || window.in != window.out || window.begin != Window::Axes{0, 0, 0} ||
       window.stride != Window::Axes{1, 1, 1})
-    return;
+    return false;
   window.in = window.out = {1, 1, window.out_count()};
+  return true;
 }
 
 // The matrix product of every group.
@@ -45,7 +46,7 @@ class WeightProductStep final : public SharedStep {
  public:
   WeightProductStep(const ConvShape& shape, const Table& table)
       : shape_(shape), gemm_(table.gemm[shape.type()]), transpose_(table.transpose) {
-    join_rows(shape_.window);
+    is_joined_ = join_rows(shape_.window);
     const Window& win = shape_.window;
     columns_ = shape_.in_channels * win.taps();
     columns_first_ = is_cheaper_by_columns();
@@ -60,7 +61,7 @@ class WeightProductStep final : public SharedStep {
     right_bytes_ = rounded(right * places, sizeof(T));
     sum_bytes_ = rounded(left * right, sizeof(T));
     product_bytes_ = rounded(static_cast<std::int64_t>(gemm_.scratch_bytes(left, right, places)), 1);
-    scratch_bytes_ = left_bytes_ + 2 * right_bytes_ + 2 * sum_bytes_ + product_bytes_;
+    scratch_bytes_ = left_bytes_ + right_bytes_ + 2 * sum_bytes_ + product_bytes_;
   }
 
   bool scratch_each() const noexcept override { return true; }
@@ -78,7 +79,7 @@ class WeightProductStep final : public SharedStep {
           const std::int64_t group = unit / rights / lefts;
           T* to = reinterpret_cast<T*>(output) + group * shape_.out_channels * columns_;
           if (columns_first_) {
-            T* sums = reinterpret_cast<T*>(own + left_bytes_ + 2 * right_bytes_);
+            T* sums = reinterpret_cast<T*>(own + left_bytes_ + right_bytes_);
             multiply(inputs, group, left, right, own, sums, right.count, poll);
             transpose(sums, left.count, right.count, to + right.first * columns_ + left.first, columns_);
           } else {
@@ -101,6 +102,11 @@ class WeightProductStep final : public SharedStep {
   struct Places {
     std::int64_t row, rows, x, width;
   };
+  // Rows of an operand, `step` elements from one to the next.
+  struct Rows {
+    const T* first;
+    std::int64_t step;
+  };
 
   // Whether less is transposed with the columns on the left, of which the result is transposed, or on the right.
   bool is_cheaper_by_columns() const noexcept {
@@ -116,15 +122,12 @@ class WeightProductStep final : public SharedStep {
                 std::int64_t sum_row, StopPoll poll) const noexcept {
     T* left_rows = reinterpret_cast<T*>(scratch);
     T* right_rows = reinterpret_cast<T*>(scratch + left_bytes_);
-    T* right_columns = reinterpret_cast<T*>(scratch + left_bytes_ + right_bytes_);
-    T* part = reinterpret_cast<T*>(scratch + left_bytes_ + 2 * right_bytes_ + sum_bytes_);
+    T* part = reinterpret_cast<T*>(scratch + left_bytes_ + right_bytes_ + sum_bytes_);
     GemmArgs args;
     args.m = left.count;
-    args.n = args.b_row = right.count;
-    args.a = left_rows;
-    args.a_col = args.b_col = 1;
-    args.b = right_columns;
-    args.scratch = scratch + left_bytes_ + 2 * right_bytes_ + 2 * sum_bytes_;
+    args.n = right.count;
+    args.a_col = args.b_row = 1;
+    args.scratch = scratch + left_bytes_ + right_bytes_ + 2 * sum_bytes_;
     const std::int64_t width = shape_.window.out[2];
     bool is_first = true;
     for (std::int64_t row = 0; row < rows_; row += rows_at_once_)
@@ -132,11 +135,16 @@ class WeightProductStep final : public SharedStep {
         const Places at{row, std::min(rows_at_once_, rows_ - row), x, std::min(kPlaces, width - x)};
         const std::int64_t places = at.rows * at.width;
         if (!poll.proceed(2 * places * (left.count + right.count))) return;
-        (columns_first_ ? &gather_columns : &gather_gradient)(*this, inputs, group, left, at, left_rows);
-        (columns_first_ ? &gather_gradient : &gather_columns)(*this, inputs, group, right, at, right_rows);
-        transpose(right_rows, right.count, places, right_columns, right.count);
+        const Rows a =
+            columns_first_ ? columns_of(inputs, group, left, at, left_rows) : gradient_of(inputs, group, left, at, left_rows);
+        const Rows b =
+            columns_first_ ? gradient_of(inputs, group, right, at, right_rows) : columns_of(inputs, group, right, at, right_rows);
+        args.a = a.first;
+        args.a_row = a.step;
+        args.b = b.first;
+        args.b_col = b.step;
+        args.k = places;
         const bool adds = !is_first && !gemm_.accumulates;
-        args.k = args.a_row = places;
         args.accumulate = !is_first && gemm_.accumulates;
         args.out = adds ? part : sums;
         args.out_row = adds ? right.count : sum_row;
@@ -158,6 +166,30 @@ class WeightProductStep final : public SharedStep {
         for (std::int64_t c = 0; c < columns; ++c) to[c * to_row + r] = from[r * columns + c];
     }
   }
+
+  // Return rows of the gradient [out channels, places], where they lie or gathered in `to`.
+  Rows gradient_of(std::byte* const* inputs, std::int64_t group, Block channels, Places at, T* to) const noexcept {
+    const Window& win = shape_.window;
+    const std::int64_t in_image = win.out[0] * win.out[1], plane = win.out_count(), image = at.row / in_image;
+    if (image == (at.row + at.rows - 1) / in_image && !is_aliased(plane)) {
+      const std::int64_t channel = (image * shape_.groups + group) * shape_.out_channels + channels.first;
+      return {reinterpret_cast<const T*>(inputs[1]) + channel * plane + at.row % in_image * win.out[2] + at.x, plane};
+    }
+    gather_gradient(*this, inputs, group, channels, at, to);
+    return {to, at.rows * at.width};
+  }
+  // Return rows of the columns [in channels * taps, places], likewise.
+  Rows columns_of(std::byte* const* inputs, std::int64_t group, Block columns, Places at, T* to) const noexcept {
+    const std::int64_t plane = shape_.window.in_count();
+    if (is_joined_ && at.rows == 1 && !is_aliased(plane)) {
+      const std::int64_t channel = (at.row * shape_.groups + group) * shape_.in_channels + columns.first;
+      return {reinterpret_cast<const T*>(inputs[0]) + channel * plane + at.x, plane};
+    }
+    gather_columns(*this, inputs, group, columns, at, to);
+    return {to, at.rows * at.width};
+  }
+  // Whether rows this far apart compete for the same places of a first-level cache.
+  static bool is_aliased(std::int64_t step) noexcept { return step * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0; }
 
   // Rows of the gradient [out channels, places].
   static void gather_gradient(const WeightProductStep& step, std::byte* const* inputs, std::int64_t group, Block channels,
@@ -211,6 +243,7 @@ class WeightProductStep final : public SharedStep {
   ConvShape shape_;
   Gemm gemm_;
   TransposeFn transpose_;
+  bool is_joined_;      // each image is a row of places, and its columns are x
   bool columns_first_;  // the columns have more rows than the gradient, and are the left operand
   std::int64_t columns_, left_, right_, rows_, rows_at_once_;
   std::size_t left_bytes_, right_bytes_, sum_bytes_, product_bytes_;

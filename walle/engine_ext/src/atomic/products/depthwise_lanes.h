@@ -5,13 +5,11 @@
 #include <span>
 #include <vector>
 
+#include "atomic/lane_rows.h"
 #include "atomic/products/convolution.h"
 #include "core/stop.h"
 
 namespace walle {
-
-// Pixels of a band, about: what stays in the cache nearest to the core, in the instruction sets' blocks.
-inline constexpr std::int64_t kBandPixels = 1024;
 
 // Depthwise sums: the result of a convolution with one channel a group or, `by_input`, the gradient of its input from that of its
 // result.
