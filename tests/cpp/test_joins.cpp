@@ -1,10 +1,12 @@
 // Joins of training programs beside those of elementwise operators: products that read and write transposed matrices where they
-// lie, and gates in the gradients of a normalisation. Against the program as it was, on every instruction set of this CPU and by
-// one and three threads, which give the same bits.
+// lie, gates in the gradients of a normalisation, and normalisations in depthwise convolutions. Against the program as it was, on
+// every instruction set of this CPU and by one and three threads, which give the same bits.
 #include <cmath>
 #include <cstring>
 
+#include "atomic/products/lane_depthwise.h"
 #include "host/gated_channels.h"
+#include "host/normalised_inputs.h"
 #include "host/strided_products.h"
 #include "programs.h"
 
@@ -146,6 +148,52 @@ void gates(std::mt19937_64& random, const Table& table) {
   CHECK(stays(read.program));
 }
 
+// A depthwise convolution of a normalised input and the gradient of its weights.
+struct Depthwise {
+  Program program;
+  int y, of_weights;
+
+  Depthwise(const Dims& shape, const Attributes& bounds, const Attributes& window, std::int64_t kernel, const Table& table) {
+    const Dims channels{shape[1]}, weights{shape[1], 1, kernel, kernel};
+    const auto number = [&](const Dims& size) { return add_input(program, DType::f32, size); };
+    const int x = number(shape), moments = add_op(program, "ChannelMoments", {x});
+    y = add_op(program, "ChannelNormalize", {x, moments, number(channels), number(channels)}, bounds);
+    Attributes attributes = window;
+    attributes.set("group", shape[1]);
+    const int result = add_op(program, "Conv", {y, number(weights)}, attributes);
+    program.ops.back().step =
+        kLaneDepthwise.make({conv_shape(shape, weights, DType::f32, attributes), &table, false}, 0, EpilogueKernel());
+    attributes.set("kernel_shape", Dims{kernel, kernel});
+    of_weights = add_op(program, "ConvWeightGradient", {y, number(program.values[at(result)].shape)}, attributes);
+    program.outputs = {result, of_weights};
+  }
+};
+
+void normals(std::mt19937_64& random, const Table& table) {
+  const Attributes relu6{{"low", 0.0}, {"high", 6.0}, {"epsilon", 0.1}}, linear{{"epsilon", 1e-3}};
+  const Attributes same{{"pads", Dims{1, 1, 1, 1}}}, half{{"pads", Dims{1, 1, 1, 1}}, {"strides", Dims{2, 2}}},
+      wide{{"pads", Dims{2, 2, 2, 2}}, {"dilations", Dims{2, 2}}};  // a padded row of pixels, whose padding stays 0
+  for (const Attributes& bounds : {relu6, linear})
+    for (const Attributes& window : {same, half, wide})
+      for (const Dims& shape : {Dims{3, 5, 4, 9}, Dims{2, 33, 6, 6}, Dims{2, 4, 50, 41}}) {
+        const Program after = joined(Depthwise(shape, bounds, window, 3, table).program, &join_normals, random, table);
+        CHECK(count_of(after, "ChannelNormalize") == 0 && after.ops.size() == 3);
+      }
+  const Dims shape{2, 3, 5, 5};
+  const auto stays = [&](const Program& program) {
+    return count_of(joined(program, &join_normals, random, table), "ChannelNormalize") == 1;
+  };
+  Depthwise shown(shape, relu6, same, 3, table);
+  shown.program.outputs.push_back(shown.y);
+  CHECK(stays(shown.program));
+  Depthwise read(shape, relu6, same, 3, table);
+  read.program.outputs.push_back(add_op(read.program, "Neg", {read.y}));
+  CHECK(stays(read.program));
+  Depthwise searched(shape, relu6, same, 3, table);
+  searched.program.ops[2].step = nullptr;  // a convolution by another algorithm
+  CHECK(stays(searched.program));
+}
+
 }  // namespace
 
 int main() {
@@ -157,6 +205,7 @@ int main() {
     batches(random, table);
     transposes_that_stay(random, table);
     gates(random, table);
+    normals(random, table);
     std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;

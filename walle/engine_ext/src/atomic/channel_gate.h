@@ -1,10 +1,22 @@
 // Steps of ChannelSums and ChannelAffine with a gate in the same pass: the gradient of a normalisation with bounds behind it.
 #pragma once
+#include <cmath>
 #include <optional>
 
 #include "atomic/atomic.h"
 
 namespace walle {
+
+// Find the numbers a and b of each channel with which a normalisation is a * x + b.
+template <class T>
+void find_normal_factors(const T* moments, const T* scale, const T* bias, std::int64_t channels, double epsilon, T* a,
+                         T* b) noexcept {
+  for (std::int64_t c = 0; c < channels; ++c) {
+    const double factor = static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(moments[channels + c]) + epsilon);
+    a[c] = static_cast<T>(factor);
+    b[c] = static_cast<T>(static_cast<double>(bias[c]) - static_cast<double>(moments[c]) * factor);
+  }
+}
 
 // A gradient passes where low < y < high for y, the normalised x before its bounds; without `high`, where low < y.
 struct NormalGate {

@@ -118,16 +118,6 @@ class ChannelMomentsStep final : public SharedStep {
   decltype(ChannelKernels::moments) kernel_;
 };
 
-// Numbers a and b of each channel with which a normalisation is a * x + b.
-template <class T>
-void find_factors(const T* moments, const T* scale, const T* bias, std::int64_t channels, double epsilon, T* a, T* b) noexcept {
-  for (std::int64_t c = 0; c < channels; ++c) {
-    const double factor = static_cast<double>(scale[c]) / std::sqrt(static_cast<double>(moments[channels + c]) + epsilon);
-    a[c] = static_cast<T>(factor);
-    b[c] = static_cast<T>(static_cast<double>(bias[c]) - static_cast<double>(moments[c]) * factor);
-  }
-}
-
 // The gates of all channels in a run, from operands of a step: moments, scale and bias of the normalisation behind which they
 // are.
 template <class T>
@@ -136,7 +126,7 @@ class Gates {
   Gates(const NormalGate& gate, std::byte* const* operands, std::int64_t channels, std::byte* scratch) noexcept : gate_(gate) {
     const auto at = [&](std::size_t i) { return reinterpret_cast<const T*>(operands[i]); };
     T *a = reinterpret_cast<T*>(scratch), *b = a + channels;
-    find_factors(at(0), at(1), at(2), channels, gate.epsilon, a, b);
+    find_normal_factors(at(0), at(1), at(2), channels, gate.epsilon, a, b);
     a_ = a;
     b_ = b;
   }
@@ -323,7 +313,7 @@ class ChannelNormalizeStep final : public SharedStep {
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto at = [&](std::size_t i) { return reinterpret_cast<const T*>(inputs[i]); };
     T *a = reinterpret_cast<T*>(scratch), *b = a + sizes_.channels;
-    find_factors(at(1), at(2), at(3), sizes_.channels, epsilon_, a, b);
+    find_normal_factors(at(1), at(2), at(3), sizes_.channels, epsilon_, a, b);
     const Affine<T> affine{at(0), a, b, nullptr, nullptr, reinterpret_cast<T*>(output), nullptr, low_, high_};
     affine.run(sizes_, kernels_, team);
   }

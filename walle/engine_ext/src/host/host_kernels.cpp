@@ -8,6 +8,7 @@
 #include "host/elementwise_groups.h"
 #include "host/gated_channels.h"
 #include "host/host_device.h"
+#include "host/normalised_inputs.h"
 #include "host/strided_products.h"
 #include "host/work.h"
 #include "operators/step.h"
@@ -71,6 +72,7 @@ bool HostKernels::can_run(const Program& program) const {
 
 void HostKernels::join(Program& program) const {
   join_gates(program, table_);
+  join_normals(program, table_);
   join_transposes(program, table_);
   join_elementwise(program, table_);
 }

@@ -186,6 +186,7 @@ struct PanelArgs {
 using PanelFn = void (*)(const PanelArgs& args) noexcept;
 
 // out[i, lane] = sum over taps of in[i * in_step + offset + lane] * w[place + lane] for `count` pixels of one block of channels.
+// `out` may be `in` where the only tap has offset 0 and in_step is `pack`.
 struct Tap {
   std::int64_t offset, place;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "atomic/channel_gate.h"
 #include "kernels/depthwise.h"
 
 namespace walle {
@@ -11,6 +12,32 @@ namespace {
 std::int64_t rounded(std::int64_t floats) { return (floats + 15) / 16 * 16; }
 
 }  // namespace
+
+NormalFactors::NormalFactors(const InputNormal& normal, std::byte* const* operands, std::int64_t channels, const Table& table,
+                             float* memory) noexcept
+    : table_(table), low_(static_cast<float>(normal.low)), high_(static_cast<float>(normal.high)) {
+  const auto at = [&](std::size_t i) { return reinterpret_cast<const float*>(operands[i]); };
+  float *a = memory, *b = memory + floats(channels, table.pack) / 2;
+  std::fill_n(memory, floats(channels, table.pack), 0.0f);
+  find_normal_factors(at(0), at(1), at(2), channels, normal.epsilon, a, b);
+  a_ = a;
+  b_ = b;
+}
+
+void NormalFactors::run(float* pixels, std::int64_t count, std::int64_t block) const noexcept {
+  const Tap itself{0, 0};
+  LaneArgs args;
+  args.count = count;
+  args.in = args.out = pixels;
+  args.in_step = table_.pack;
+  args.taps = &itself;
+  args.tap_count = 1;
+  args.w = a_ + block * table_.pack;
+  args.finish.bias = b_ + block * table_.pack;
+  args.finish.low = low_;
+  args.finish.high = high_;
+  table_.depthwise(args);
+}
 
 bool DepthwiseLanes::applies(const ConvShape& shape) noexcept {
   const Window& win = shape.window;
@@ -104,6 +131,13 @@ void DepthwiseLanes::fill(const float* planes, const Band& band, std::int64_t la
                      source_columns_, lanes);
 }
 
+void DepthwiseLanes::normalise(const NormalFactors& normal, const Band& band, std::int64_t block, float* pixels) const noexcept {
+  const std::int64_t rows = band.source_last - band.source_first;
+  if (pitch_ == source_columns_) return normal.run(pixels, rows * pitch_, block);
+  for (std::int64_t row = 0; row < rows; ++row)  // what lies between is padding
+    normal.run(pixels + (row * pitch_ + border_) * table_.pack, source_columns_, block);
+}
+
 void DepthwiseLanes::sum_row(const float* pixels, const float* weights, const Row& row, float* sums) const noexcept {
   if (by_rows_) {
     DepthwiseRowArgs args;
@@ -132,7 +166,7 @@ void DepthwiseLanes::sum_row(const float* pixels, const float* weights, const Ro
 }
 
 void DepthwiseLanes::run(const float* source, const float* weights, float* result, float* scratch, std::int64_t image,
-                         std::int64_t block, StopPoll& poll) const noexcept {
+                         std::int64_t block, const NormalFactors* normal, StopPoll& poll) const noexcept {
   const std::int64_t pack = table_.pack, taps = window_.taps(), first = block * pack, lanes = std::min(pack, channels_ - first);
   float *pixels = scratch, *sums = pixels + source_floats_, *spread = sums + result_floats_;
   // By the input, taps are in the reverse order.
@@ -142,6 +176,7 @@ void DepthwiseLanes::run(const float* source, const float* weights, float* resul
   float* out = result + (image * channels_ + first) * rows_ * columns_;
   for (const Band& band : bands_) {
     fill(planes, band, lanes, pixels);
+    if (normal != nullptr) normalise(*normal, band, block, pixels);
     for (std::int64_t y = band.first; y < band.last; ++y) {
       if (!poll.proceed(columns_ * taps)) return;
       sum_row(pixels - band.source_first * pitch_ * pack, spread, lines_of_[static_cast<std::size_t>(y)],

@@ -2,7 +2,7 @@
 // rows at a time, so that a vector is one pixel of `pack` channels; sums are transposed back. No vector is partly outside a row,
 // however narrow the planes are.
 #pragma once
-#include <span>
+#include <limits>
 #include <vector>
 
 #include "atomic/lane_rows.h"
@@ -10,6 +10,30 @@
 #include "core/stop.h"
 
 namespace walle {
+
+// Normalises the input of a depthwise convolution, and limits it to low and high, while it is in lanes.
+struct InputNormal {
+  double epsilon = 1e-5;
+  double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
+};
+
+// Factors of the channels of an input, those of whole blocks; the lanes beyond the last channel are 0.
+class NormalFactors {
+ public:
+  static std::int64_t floats(std::int64_t channels, std::int64_t pack) noexcept {
+    return 2 * ((channels + pack - 1) / pack * pack + 15) / 16 * 16;
+  }
+  // `operands`: moments, scale and bias; `memory` has floats().
+  NormalFactors(const InputNormal& normal, std::byte* const* operands, std::int64_t channels, const Table& table,
+                float* memory) noexcept;
+  // Normalise `count` pixels of a block in place.
+  void run(float* pixels, std::int64_t count, std::int64_t block) const noexcept;
+
+ private:
+  const Table& table_;
+  const float *a_, *b_;
+  float low_, high_;
+};
 
 // Depthwise sums: the result of a convolution with one channel a group or, `by_input`, the gradient of its input from that of its
 // result.
@@ -25,9 +49,10 @@ class DepthwiseLanes {
   std::int64_t blocks() const noexcept { return (channels_ + table_.pack - 1) / table_.pack; }
   // Pixels that are transposed to sources and from results, of a block of channels of an image.
   std::int64_t moved_pixels() const noexcept;
-  // Sum a block of channels of one image, with scratch that was cleared once. All pointers are to whole tensors.
+  // Sum a block of channels of one image, with scratch that was cleared once. All pointers are to whole tensors. `normal`: of the
+  // source; null: it is read as it is.
   void run(const float* source, const float* weights, float* result, float* scratch, std::int64_t image, std::int64_t block,
-           StopPoll& poll) const noexcept;
+           const NormalFactors* normal, StopPoll& poll) const noexcept;
 
  private:
   struct Row {
@@ -41,6 +66,7 @@ class DepthwiseLanes {
   std::int64_t source_row(std::int64_t y, std::int64_t ky) const noexcept;
   void add_row(std::int64_t y);
   void fill(const float* planes, const Band& band, std::int64_t lanes, float* pixels) const noexcept;
+  void normalise(const NormalFactors& normal, const Band& band, std::int64_t block, float* pixels) const noexcept;
   void sum_row(const float* pixels, const float* weights, const Row& row, float* sums) const noexcept;
 
   Window window_;

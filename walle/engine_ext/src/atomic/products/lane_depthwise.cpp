@@ -10,20 +10,25 @@ namespace {
 
 class LaneDepthwiseStep final : public SharedStep {
  public:
-  LaneDepthwiseStep(const ConvShape& shape, const Table& table, bool by_input, const EpilogueKernel& epilogue)
-      : shape_(shape), pack_(table.pack), lanes_(shape, table, by_input), epilogue_(epilogue) {
+  LaneDepthwiseStep(const ConvShape& shape, const Table& table, bool by_input, const EpilogueKernel& epilogue,
+                    const std::optional<InputNormal>& normal = {})
+      : shape_(shape), table_(table), lanes_(shape, table, by_input), epilogue_(epilogue), normal_(normal) {
     constexpr std::size_t kLine = Storage::kAlignment;  // every member's part is aligned
-    scratch_bytes_ = (lanes_.scratch_bytes() + kLine - 1) / kLine * kLine;
+    factors_at_ = (lanes_.scratch_bytes() + kLine - 1) / kLine * kLine;
+    scratch_bytes_ = factors_at_;
+    if (normal_) scratch_bytes_ += static_cast<std::size_t>(NormalFactors::floats(shape.groups, table.pack)) * sizeof(float);
   }
 
   bool scratch_each() const noexcept override { return true; }
-  std::string_view algorithm() const noexcept override { return kLaneDepthwise.name; }
+  std::string_view algorithm() const noexcept override { return normal_ ? "normalised lanes" : kLaneDepthwise.name; }
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const auto scratch_of = [&](int member) {
       return reinterpret_cast<float*>(scratch + static_cast<std::size_t>(member) * scratch_bytes_);
     };
     for (int member = 0; member < team.size(); ++member) lanes_.clear(scratch_of(member));
+    std::optional<NormalFactors> factors;  // the first member's, for all
+    if (normal_) factors.emplace(*normal_, inputs + 2, shape_.groups, table_, reinterpret_cast<float*>(scratch + factors_at_));
     const std::int64_t blocks = lanes_.blocks();
     const StopPoll start;
     team.each(
@@ -31,8 +36,9 @@ class LaneDepthwiseStep final : public SharedStep {
         [&](std::int64_t unit, int member) {
           StopPoll poll = start;
           lanes_.run(reinterpret_cast<const float*>(inputs[0]), reinterpret_cast<const float*>(inputs[1]),
-                     reinterpret_cast<float*>(output), scratch_of(member), unit / blocks, unit % blocks, poll);
-          if (!epilogue_.empty()) finish(inputs, output, unit / blocks, unit % blocks * pack_);
+                     reinterpret_cast<float*>(output), scratch_of(member), unit / blocks, unit % blocks,
+                     factors ? &*factors : nullptr, poll);
+          if (!epilogue_.empty()) finish(inputs, output, unit / blocks, unit % blocks * table_.pack);
         },
         2 * shape_.multiplications());
   }
@@ -40,16 +46,18 @@ class LaneDepthwiseStep final : public SharedStep {
  private:
   void finish(std::byte* const* inputs, std::byte* output, std::int64_t image, std::int64_t first) const noexcept {
     const std::int64_t plane = shape_.window.out_count();
-    for (std::int64_t channel = first; channel < std::min(first + pack_, shape_.groups); ++channel) {
+    for (std::int64_t channel = first; channel < std::min<std::int64_t>(first + table_.pack, shape_.groups); ++channel) {
       const std::int64_t at = (image * shape_.groups + channel) * plane;
       epilogue_.run_channel(output + at * kFloat, plane, inputs, channel, at);
     }
   }
 
   ConvShape shape_;
-  std::int64_t pack_;
+  const Table& table_;
   DepthwiseLanes lanes_;
   EpilogueKernel epilogue_;
+  std::optional<InputNormal> normal_;
+  std::size_t factors_at_ = 0;
 };
 
 Work lane_work(const ConvProblem& problem, std::int64_t) {
@@ -76,6 +84,10 @@ const ConvAlgorithm kLaneDepthwise{
 
 std::unique_ptr<HostStep> make_lane_input_gradient(const ConvShape& shape, const Table& table) {
   return DepthwiseLanes::applies(shape) ? std::make_unique<LaneDepthwiseStep>(shape, table, true, EpilogueKernel()) : nullptr;
+}
+
+std::unique_ptr<HostStep> make_normalised_depthwise(const ConvShape& shape, const Table& table, const InputNormal& normal) {
+  return std::make_unique<LaneDepthwiseStep>(shape, table, false, EpilogueKernel(), normal);
 }
 
 }  // namespace walle

@@ -30,7 +30,8 @@ std::vector<std::int64_t> cuts_of(const Window& window, std::size_t axis) {
 
 class LaneWeightStep final : public SharedStep {
  public:
-  LaneWeightStep(const ConvShape& shape, const Table& table) : shape_(shape), table_(table) {
+  LaneWeightStep(const ConvShape& shape, const Table& table, const std::optional<InputNormal>& normal = {})
+      : shape_(shape), table_(table), normal_(normal) {
     const Window& win = shape.window;
     const std::vector<std::int64_t> row_cuts = cuts_of(win, 1), column_cuts = cuts_of(win, 2);
     for (std::size_t i = 0; i + 1 < row_cuts.size(); ++i)
@@ -42,11 +43,12 @@ class LaneWeightStep final : public SharedStep {
       gradient_floats_ = std::max(gradient_floats_, rounded(band.rows * win.out[2]));
     }
     sum_floats_ = rounded(win.taps());
-    scratch_bytes_ = static_cast<std::size_t>((x_floats_ + gradient_floats_ + sum_floats_) * kFloat);
+    const std::int64_t factors = normal_ ? NormalFactors::floats(shape.groups, table.pack) : 0;
+    scratch_bytes_ = static_cast<std::size_t>((x_floats_ + gradient_floats_ + sum_floats_ + factors) * kFloat);
   }
 
   bool scratch_each() const noexcept override { return true; }
-  std::string_view algorithm() const noexcept override { return kLaneDepthwise.name; }
+  std::string_view algorithm() const noexcept override { return normal_ ? "normalised lanes" : kLaneDepthwise.name; }
 
   void run_by(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const std::int64_t pack = table_.pack, channels = shape_.groups, taps = shape_.window.taps();
@@ -56,6 +58,9 @@ class LaneWeightStep final : public SharedStep {
     // Lanes beyond the last channel are multiplied, too.
     for (int member = 0; member < team.size() && channels % pack != 0; ++member)
       std::fill_n(scratch_of(member), x_floats_ + gradient_floats_, 0.0f);
+    std::optional<NormalFactors> factors;  // the first member's, for all
+    if (normal_)
+      factors.emplace(*normal_, inputs + 2, channels, table_, scratch_of(0) + x_floats_ + gradient_floats_ + sum_floats_);
     const StopPoll start;
     team.each((channels + pack - 1) / pack,
               [&](std::int64_t block, int member) {
@@ -64,7 +69,7 @@ class LaneWeightStep final : public SharedStep {
                 const std::int64_t first = block * pack, lanes = std::min(pack, channels - first);
                 std::fill_n(sums, taps * pack, 0.0f);
                 for (std::int64_t image = 0; image < shape_.batch; ++image)
-                  if (!add(inputs, image * channels + first, lanes, scratch_of(member), sums, poll)) return;
+                  if (!add(inputs, image, block, lanes, scratch_of(member), sums, factors ? &*factors : nullptr, poll)) return;
                 table_.transpose(sums, pack, reinterpret_cast<float*>(output) + first * taps, taps, lanes, taps);
               },
               2 * shape_.multiplications());
@@ -105,17 +110,19 @@ class LaneWeightStep final : public SharedStep {
     return y + band.rows;
   }
 
-  // Adds the sums of `lanes` planes from `plane` on; returns false once a stop was requested.
-  bool add(std::byte* const* inputs, std::int64_t plane, std::int64_t lanes, float* scratch, float* sums,
-           StopPoll& poll) const noexcept {
+  // Adds the sums of `lanes` planes of a block of an image; returns false once a stop was requested.
+  bool add(std::byte* const* inputs, std::int64_t image, std::int64_t block, std::int64_t lanes, float* scratch, float* sums,
+           const NormalFactors* normal, StopPoll& poll) const noexcept {
     const Window& win = shape_.window;
-    const std::int64_t pack = table_.pack, in = win.in_count(), out = win.out_count();
+    const std::int64_t pack = table_.pack, in = win.in_count(), out = win.out_count(),
+                       plane = image * shape_.groups + block * pack;
     const float *x = reinterpret_cast<const float*>(inputs[0]) + plane * in,
                 *gradient = reinterpret_cast<const float*>(inputs[1]) + plane * out;
     float *x_lanes = scratch, *gradient_lanes = scratch + x_floats_;
     for (const Band& band : bands_) {
       if (!poll.proceed(band.rows * win.out[2] * win.taps())) return false;
       table_.transpose(x + band.source_first * win.in[2], in, x_lanes, pack, band.source_rows * win.in[2], lanes);
+      if (normal != nullptr) normal->run(x_lanes, band.source_rows * win.in[2], block);
       table_.transpose(gradient + band.first * win.out[2], out, gradient_lanes, pack, band.rows * win.out[2], lanes);
       for (std::size_t i = band.first_piece; i < band.first_piece + band.piece_count; ++i) {
         DepthwiseWeightArgs args;
@@ -137,6 +144,7 @@ class LaneWeightStep final : public SharedStep {
 
   ConvShape shape_;
   const Table& table_;
+  std::optional<InputNormal> normal_;
   std::vector<Band> bands_;
   std::vector<Piece> pieces_;
   std::vector<Tap> taps_;
@@ -147,6 +155,10 @@ class LaneWeightStep final : public SharedStep {
 
 std::unique_ptr<HostStep> make_lane_weight_gradient(const ConvShape& shape, const Table& table) {
   return DepthwiseLanes::applies(shape) ? std::make_unique<LaneWeightStep>(shape, table) : nullptr;
+}
+
+std::unique_ptr<HostStep> make_normalised_weight_gradient(const ConvShape& shape, const Table& table, const InputNormal& normal) {
+  return std::make_unique<LaneWeightStep>(shape, table, normal);
 }
 
 }  // namespace walle
