@@ -367,3 +367,37 @@ def test_labels_do_not_count_from_the_end_and_certain_probabilities_train() -> N
         np.asarray([1.0, 0.0, 0.0, 0.5])
     )
     assert np.isfinite(gradient).all()
+
+
+class _Inverted(nn.Module):
+    """Inverted residuals, whose depthwise convolutions read normalised and limited values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Conv2d(3, 20, 1, bias=False), nn.Conv2d(20, 4, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(20) for _ in range(3)])
+        self.steps = nn.ModuleList([nn.Conv2d(20, 20, 3, stride, 1, groups=20, bias=False) for stride in (1, 2)])
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu6(self.norms[0](self.wide(x)))
+        for norm, layer in zip(list(self.norms)[1:], self.steps, strict=True):
+            x = F.relu6(norm(layer(x)))
+        return self.narrow(x).mean((2, 3))
+
+
+@pytest.mark.parametrize("backend", ["auto", "scalar"])
+def test_depthwise_layers_learn_the_same_bits_with_any_number_of_threads(backend: str) -> None:
+    rng = np.random.default_rng(3)
+    x = np.asarray(rng.standard_normal((3, 3, 13, 10)), "float32")
+    y = np.asarray(rng.standard_normal((3, 4)), "float32")
+    found = []
+    for threads in (1, 2, 3):
+        nn.manual_seed(3)
+        model = _Inverted()
+        step = nn.TrainStep(model, F.mse_loss, optim.SGD(lr=0.1), threads=threads, backend=backend)
+        losses = [float(step(x, y)) for _ in range(4)]
+        found.append((losses, {name: value.tobytes() for name, value in model.state_dict().items()}))
+    assert found[1:] == found[:1] * 2
+    assert found[0][0][-1] < found[0][0][0]
+    assert [op.algorithm for op in step.plan().ops].count("normalised lanes") == 4
+    assert "Gate" not in {op.op for op in step.plan().ops}
