@@ -1,11 +1,15 @@
 """Training on the engine: CPU time of a step (forward, backward, SGD) of six networks, beside PyTorch's (§4.2).
 
 Each side is a process of its own with one thread; steps of both take turns, --rounds times --steps each, and the least
-and the median CPU time of a step count. PyTorch runs eagerly, images in the faster of its two memory formats. Its
-process may be another Python's (--peer PATH), where PyTorch is not installed beside Walle. "build" is the CPU time of
-the first step, with tracing and planning. A picture and a page are written to out/.
+and the median CPU time of a step count. PyTorch runs in its fastest mode: eagerly, images in either of its memory
+formats, or compiled (--compile, which takes minutes). Its process may be another Python's (--peer PATH), where PyTorch
+is not installed beside Walle. A picture and a page are written to out/.
 
-    walle figures training -- [--networks gru,din] [--rounds 5] [--steps 4] [--peer python] [--json]
+"build" is the CPU time of the first step above a later one: tracing and planning, imports apart. "peak" is the most
+resident memory in a later step above that before the model was made: parameters, gradients, states, activations and
+the batch. A tiny network has been trained before, so that libraries are loaded, and free memory is released.
+
+    walle figures training -- [--networks gru,din] [--rounds 5] [--steps 4] [--peer python] [--compile] [--json]
 """
 
 import argparse
@@ -67,11 +71,15 @@ def has_torch(python: str) -> bool:
     return subprocess.run(probe, check=False, capture_output=True).returncode == 0
 
 
-def measure(network: str, sides: dict[str, str], rounds: int, steps: int) -> dict[str, dict[str, float]]:
-    """Return for each side the milliseconds of a step, of the first one, the bytes at its peak, and the last loss."""
+def measure(
+    network: str, sides: dict[str, str], rounds: int, steps: int, *, compiles: bool
+) -> dict[str, dict[str, Any]]:
+    """Return for each side its mode, milliseconds of a step and of building it, bytes at its peak, and the loss."""
     running = {name: Side(python, name) for name, python in sides.items()}
     try:
-        found: dict[str, dict[str, float]] = {name: one.ask(network=network) for name, one in running.items()}
+        found: dict[str, dict[str, Any]] = {
+            name: one.ask(network=network, compile=compiles) for name, one in running.items()
+        }
         times: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(rounds):
             for name, one in running.items():
@@ -79,7 +87,10 @@ def measure(network: str, sides: dict[str, str], rounds: int, steps: int) -> dic
                 times[name] += answer.pop("ms")
                 found[name] |= answer
         for name, taken in times.items():
-            found[name] |= {"least_ms": min(taken), "median_ms": statistics.median(taken)}
+            median_ms = statistics.median(taken)
+            build_ms = max(found[name].pop("first_ms") - median_ms, 0.0)
+            found[name] |= {"least_ms": min(taken), "median_ms": median_ms, "build_ms": build_ms}
+            found[name] |= running[name].ask(peak=True)
         return found
     finally:
         for one in running.values():
@@ -108,14 +119,38 @@ def _picture(rows: dict[str, dict[str, dict[str, float]]], out: Path) -> None:
     figure.savefig(out / "training.png", dpi=150)
     plt.close(figure)
     rest = "".join(
-        f"<tr><td>{TITLES[network]}<td>{name}<td>{one['least_ms']:.1f}<td>{one['median_ms']:.1f}<td>{one['first_ms']:.0f}"
+        f"<tr><td>{TITLES[network]}<td>{name}, {one['mode']}<td>{one['least_ms']:.1f}<td>{one['median_ms']:.1f}"
+        f"<td>{one['build_ms']:.0f}<td>{one['peak_bytes'] / 1e6:.1f}"
         for network, sides in rows.items()
         for name, one in sides.items()
     )
     (out / "training.html").write_text(
         "<!doctype html><meta charset=utf-8><title>Training steps</title><img src=training.png alt='CPU ms of a step'>"
-        f"<table><tr><th>network<th>engine<th>least ms<th>median ms<th>first ms{rest}</table>\n"
+        f"<table><tr><th>network<th>engine<th>least ms<th>median ms<th>build ms<th>peak MB{rest}</table>\n"
     )
+
+
+def _print_table(rows: dict[str, dict[str, dict[str, Any]]]) -> None:
+    print(
+        f"{'CPU ms of a step, least (median)':34} {'walle':>15} {'PyTorch':>15} {'ratio':>5}  {'mode':13} "
+        f"{'build ms':>9} {'peak MB':>13} {'ratio':>5}"
+    )
+    for name, row in rows.items():
+        ours, peer = row["walle"], row.get("torch")
+        mine = f"{ours['least_ms']:.1f} ({ours['median_ms']:.1f})"
+        if peer is None:
+            print(
+                f"{TITLES[name]:34} {mine:>15} {'not installed':>15} {'':5}  {'':13} {ours['build_ms']:9.0f} "
+                f"{ours['peak_bytes'] / 1e6:13.1f}"
+            )
+            continue
+        theirs = f"{peer['least_ms']:.1f} ({peer['median_ms']:.1f})"
+        builds = f"{ours['build_ms']:.0f} / {peer['build_ms']:.0f}"
+        peaks = f"{ours['peak_bytes'] / 1e6:.1f} / {peer['peak_bytes'] / 1e6:.1f}"
+        print(
+            f"{TITLES[name]:34} {mine:>15} {theirs:>15} {ours['least_ms'] / peer['least_ms']:5.2f}  {peer['mode']:13} "
+            f"{builds:>9} {peaks:>13} {ours['peak_bytes'] / peer['peak_bytes']:5.2f}"
+        )
 
 
 def main() -> None:
@@ -125,6 +160,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="steps of each side in a round")
     parser.add_argument("--peer", default=sys.executable, metavar="PYTHON", help="a Python that has PyTorch")
     parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--compile", action="store_true", help="measure PyTorch's compiled mode too; it takes minutes")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     names = args.networks.split(",")
@@ -138,18 +174,12 @@ def main() -> None:
     for place, name in enumerate(names):
         if sys.stderr.isatty():
             print(f"\r\033[K{place + 1} of {len(names)}: {TITLES[name]}", end="", file=sys.stderr, flush=True)
-        rows[name] = measure(name, sides, args.rounds, args.steps)
+        rows[name] = measure(name, sides, args.rounds, args.steps, compiles=args.compile)
     _picture(rows, args.out)
     if args.json:
         print(json.dumps(rows))
     else:
-        print(f"{'CPU ms of a step, least (median)':36} {'walle':>16} {'PyTorch':>16} {'ratio':>6} {'build ms':>9}")
-        for name, row in rows.items():
-            ours, peer = row["walle"], row.get("torch")
-            shown = f"{peer['least_ms']:8.1f} ({peer['median_ms']:.1f})" if peer else "not installed"
-            ratio = f"{ours['least_ms'] / peer['least_ms']:6.2f}" if peer else ""
-            mine = f"{ours['least_ms']:8.1f} ({ours['median_ms']:.1f})"
-            print(f"{TITLES[name]:36} {mine:>16} {shown:>16} {ratio:>6} {ours['first_ms']:9.0f}")
+        _print_table(rows)
     for name in names[:2]:
         torch = rows[name].get("torch")
         print_headline(

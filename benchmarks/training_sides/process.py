@@ -1,23 +1,29 @@
 """One side of the figure `training`: a process that trains networks with walle.nn or with PyTorch, step by step.
 
-The networks are written once, in the names that both have. A line of JSON on standard input asks for a network or for
-steps, a line on standard output answers:
+The networks are written once, in the names that both have. A line of JSON on standard input asks for a network, for
+steps or for the memory of one, a line on standard output answers:
 
-    {"network": "gru"}             → {"first_ms": 30.1, "arena_bytes": 5000000}
-    {"steps": 3}                   → {"ms": [4.0, 4.1, 4.0], "loss": 2.29, "peak_bytes": 33000000}
+    {"network": "gru"}             → {"first_ms": 30.1, "mode": "plan", "arena_bytes": 5000000}
+    {"steps": 3}                   → {"ms": [4.0, 4.1, 4.0], "loss": 2.29}
+    {"peak": true}                 → {"peak_bytes": 13000000}
+
+Before the network a tiny one of all layers is trained, so that neither "first_ms" nor "peak_bytes" counts imports.
 
     python -m benchmarks.training_sides.process walle|torch
 """
 
+import gc
 import json
 import random
-import resource
 import sys
 import time
 from array import array
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.training_sides.resident_memory import release_free_memory, reset_peak, resident_bytes
+
+_TINY = "tiny"
 _PATTERN = 1 << 16  # random values in all; longer arrays repeat them
 
 
@@ -128,7 +134,26 @@ def networks(nn: Any, functional: Any, concatenate: Callable[[list[Any], int], A
         def forward(self, x: Any) -> Any:
             return self.classifier(self.block(x).mean(1))
 
+    class Tiny(nn.Module):
+        """Layers of every kind, whose training loads what a library loads on first use."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.images = nn.Sequential(
+                nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU6(), nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.PReLU(),
+                nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 8, 1), nn.ReLU(),
+            )  # fmt: skip
+            self.items = nn.Embedding(10, 8)
+            self.gru = nn.GRU(8, 8, batch_first=True)
+            self.block = nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation="gelu", batch_first=True)
+            self.classifier = nn.Linear(16, 4)
+
+        def forward(self, image: Any, items: Any) -> Any:
+            sequence = self.block(self.gru(self.items(items))[0]).mean(1)
+            return self.classifier(concatenate([self.images(image).mean((2, 3)), sequence], -1))
+
     return {
+        _TINY: Tiny,
         "mobilenet_v2": MobileNetV2,
         "gru": Gru,
         "din": lambda: Din(nn.ReLU),
@@ -140,6 +165,7 @@ def networks(nn: Any, functional: Any, concatenate: Callable[[list[Any], int], A
 
 # Inputs and target of a step: a type of array.array, a shape, and for integers the number of values.
 DATA: dict[str, list[tuple[str, tuple[int, ...], int]]] = {
+    _TINY: [("f", (2, 3, 16, 16), 0), ("q", (2, 4), 10), ("q", (2,), 4)],
     "mobilenet_v2": [("f", (8, 3, 96, 96), 0), ("q", (8,), 1000)],
     "gru": [("f", (32, 50, 64), 0), ("q", (32,), 10)],
     "din": [("q", (256, 50), 10_000), ("q", (256,), 10_000), ("f", (256,), 2)],
@@ -181,6 +207,8 @@ def loss_name(name: str) -> str:
 class WalleSide:
     """walle.nn: one plan a step."""
 
+    mode = "plan"
+
     def __init__(self, name: str) -> None:
         from walle import nn, np, optim
 
@@ -189,15 +217,18 @@ class WalleSide:
         self.step = nn.TrainStep(model, getattr(nn.functional, loss_name(name)), optim.SGD(lr=0.01))
         self.arrays = [np.asarray(numbers).reshape(shape) for numbers, shape in arrays(name)]
 
+    def choose_mode(self, *, compiles: bool) -> None:
+        """Keep the only mode."""
+
     def run(self) -> float:
         return float(self.step(*self.arrays))
 
-    def facts(self) -> dict[str, float]:
+    def facts(self) -> dict[str, Any]:
         return {"arena_bytes": self.step.plan().arena_bytes}
 
 
 class TorchSide:
-    """PyTorch, eagerly; images in its channels-last format where that is the faster one."""
+    """PyTorch in its fastest mode: eager, with images channels-last, and either of these compiled."""
 
     def __init__(self, name: str) -> None:
         import numpy as np
@@ -205,6 +236,7 @@ class TorchSide:
 
         torch.set_num_threads(1)
         torch.manual_seed(0)
+        self.mode = "eager"
         self.model = networks(torch.nn, torch.nn.functional, torch.cat)[name]()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.loss = getattr(torch.nn.functional, loss_name(name))
@@ -213,24 +245,46 @@ class TorchSide:
             torch.from_numpy(np.frombuffer(numbers, types[numbers.typecode]).reshape(shape).copy())
             for numbers, shape in arrays(name)
         ]
-        if self.arrays[0].ndim == 4:
-            self._choose_format(torch)
 
-    def _choose_format(self, torch: Any) -> None:
-        """Take the faster memory format of images."""
-        least = {}
-        for memory in (torch.contiguous_format, torch.channels_last):
-            self.model = self.model.to(memory_format=memory)
-            self.arrays[0] = self.arrays[0].contiguous(memory_format=memory)
-            times = []
-            for _ in range(4):
-                begin = time.thread_time()
-                self.run()
-                times.append(time.thread_time() - begin)
-            least[memory] = min(times)
-        best = min(least, key=lambda memory: least[memory])
-        self.model = self.model.to(memory_format=best)
-        self.arrays[0] = self.arrays[0].contiguous(memory_format=best)
+    def choose_mode(self, *, compiles: bool) -> None:
+        """Take the fastest mode: the memory format of images, and, where `compiles`, whether the model is compiled."""
+        import torch
+
+        if not compiles and self.arrays[0].ndim != 4:
+            return
+        eager_ms = self._least_ms()
+        if self.arrays[0].ndim == 4:
+            self._set_format(torch.channels_last)
+            last_ms = self._least_ms()
+            if last_ms < eager_ms:
+                eager_ms, self.mode = last_ms, "channels-last"
+            else:
+                self._set_format(torch.contiguous_format)
+        if compiles:
+            eager = self.model
+            self.model = torch.compile(eager)
+            try:
+                compiled_ms = self._least_ms()
+            except Exception as error:  # noqa: BLE001  # any error of the compiler, which needs one of C++
+                print(f"torch.compile failed: {type(error).__name__}", file=sys.stderr)
+                compiled_ms = eager_ms
+            if compiled_ms < eager_ms:
+                self.mode = "compiled" if self.mode == "eager" else f"compiled, {self.mode}"
+            else:
+                self.model = eager
+                torch._dynamo.reset()
+
+    def _set_format(self, memory: Any) -> None:
+        self.model = self.model.to(memory_format=memory)
+        self.arrays[0] = self.arrays[0].contiguous(memory_format=memory)
+
+    def _least_ms(self) -> float:
+        times = []
+        for _ in range(4):
+            begin = time.thread_time()
+            self.run()
+            times.append(time.thread_time() - begin)
+        return min(times) * 1e3
 
     def run(self) -> float:
         self.optimizer.zero_grad()
@@ -239,30 +293,49 @@ class TorchSide:
         self.optimizer.step()
         return float(loss.detach())
 
-    def facts(self) -> dict[str, float]:
+    def facts(self) -> dict[str, Any]:
         return {}
+
+
+def _build(side: str, name: str, compiles: bool) -> tuple[Any, float]:
+    """Return a side with its network, and the CPU milliseconds of its first step."""
+    made: Any = (WalleSide if side == "walle" else TorchSide)(name)
+    begin = time.thread_time()
+    made.run()
+    taken_ms = (time.thread_time() - begin) * 1e3
+    made.choose_mode(compiles=compiles)
+    return made, taken_ms
 
 
 def serve(side: str) -> None:
     """Answer the lines of standard input until it ends."""
     made: Any = None
-    kept = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    base_bytes = 0
     for line in sys.stdin:
         request = json.loads(line)
         answer: dict[str, Any]
         if "network" in request:
-            begin = time.thread_time()
-            made = (WalleSide if side == "walle" else TorchSide)(request["network"])
-            made.run()
-            answer = {"first_ms": (time.thread_time() - begin) * 1e3, **made.facts()}
-        else:
+            compiles = request.get("compile", False)
+            for _ in range(2):  # the second frees what only the first needed
+                _build(side, _TINY, compiles)
+                gc.collect()
+            release_free_memory()
+            base_bytes = resident_bytes()
+            made, first_ms = _build(side, request["network"], compiles)
+            answer = {"first_ms": first_ms, "mode": made.mode, **made.facts()}
+        elif "steps" in request:
             times, loss = [], 0.0
             for _ in range(request["steps"]):
                 begin = time.thread_time()
                 loss = made.run()
                 times.append((time.thread_time() - begin) * 1e3)
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            answer = {"ms": times, "loss": loss, "peak_bytes": peak * 1024, "base_bytes": kept * 1024}
+            answer = {"ms": times, "loss": loss}
+        else:
+            gc.collect()
+            release_free_memory()
+            reset_peak()
+            made.run()
+            answer = {"peak_bytes": resident_bytes(peak=True) - base_bytes}
         print(json.dumps(answer), flush=True)
 
 
