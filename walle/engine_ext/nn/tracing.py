@@ -146,6 +146,7 @@ class Trace:
 
     def __exit__(self, *error: object) -> None:
         _active.reset(self._token)
+        self._parameters.clear()  # a cycle with the trace: their arrays would live until the next garbage collection
 
     # Values.
 

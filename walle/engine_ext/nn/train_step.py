@@ -69,7 +69,7 @@ class TrainStep:
         """Take one step, and return the loss before it, an array without dimensions."""
         given = [_core.asarray(one) for one in arrays]
         plan = self._plan_for(given)
-        values = self._inputs_of(plan.inputs, given)
+        values = self._inputs_of(plan.inputs, given, exclusive=True)
         results = plan.session.run(values, deadline)
         loss = results["loss"]
         if not bool(results["is finite"]):
@@ -176,6 +176,7 @@ class TrainStep:
                 one.data.setflags(write=False)  # the plan has it as a constant: a write in place would not reach it
             plan = self._make_plan(given, trained)
             plan.frozen = {name: one.data for name, one in frozen.items()}  # kept: their ids are in the key
+            _core.free_cached_blocks()  # memory of the traced values: no step has arrays of their size
         self._plans[key] = plan
         while len(self._plans) > _PLANS:
             self._plans.popitem(last=False)
@@ -236,7 +237,8 @@ class TrainStep:
                     trace.output(f"state {name}/{key}", state)
             for path, value in assigned.items():
                 trace.output(f"buffer {path}", value)
-        session = _core.Session(trace.graph(), self._backend, self._threads)
+        updates = {name: name for name, _ in trace.outputs if name.startswith(("parameter ", "state "))}
+        session = _core.Session(trace.graph(), self._backend, self._threads, updates=updates, condition="is finite")
         return _Plan(session, [name for name, _, _ in trace.inputs])
 
     def _begin(self, trained: dict[str, Parameter]) -> None:
@@ -273,8 +275,11 @@ class TrainStep:
 
     # Running.
 
-    def _inputs_of(self, names: list[str], given: list[ndarray]) -> dict[str, Any]:
-        """Return the value of each input of a graph."""
+    def _inputs_of(self, names: list[str], given: list[ndarray], *, exclusive: bool = False) -> dict[str, Any]:
+        """Return the value of each input of a graph.
+
+        `exclusive` copies parameters and states that code outside holds: the step writes to those that it is given.
+        """
         parameters = dict(self.model.named_parameters())
         buffers = dict(self.model.named_buffers(remove_duplicate=False))
         values: dict[str, Any] = {
@@ -293,23 +298,23 @@ class TrainStep:
             elif kind == "buffer":
                 found[name] = buffers[rest]
             elif kind == "parameter":
-                found[name] = parameters[rest].data
+                owner = parameters[rest]
+                if exclusive:
+                    owner.data = _core.exclusive(owner.data, 1)
+                found[name] = owner.data
             else:
                 parameter, _, key = rest.rpartition("/")
-                found[name] = self.states[parameter][key]
+                states = self.states[parameter]
+                if exclusive:
+                    states[key] = _core.exclusive(states[key], 1)
+                found[name] = states[key]
         return found
 
     def _take(self, results: dict[str, ndarray]) -> None:
-        """Make the results the model's and the optimizer's state."""
-        parameters = dict(self.model.named_parameters())
+        """Make the results the model's buffers; parameters and states were updated in place."""
         for name, array in results.items():
             kind, _, rest = name.partition(" ")
-            if kind == "parameter":
-                parameters[rest].data = array
-            elif kind == "state":
-                parameter, _, key = rest.rpartition("/")
-                self.states[parameter][key] = array
-            elif kind == "buffer":
+            if kind == "buffer":
                 owner, _, last = rest.rpartition(".")
                 setattr(self.model.get_submodule(owner), last, array)
 

@@ -23,6 +23,8 @@ class ElementwiseGroupStep final : public SharedStep {
       strides[i] = operands[i].strides;
       items[i] = item_size(operands[i].dtype);
       offsets_[i] = operands[i].offset * static_cast<std::int64_t>(items[i]);
+      is_aligned_[i] =
+          operands[i].offset == 0 && operands[i].dtype == result.dtype && operands[i].strides == contiguous_strides(result.shape);
     }
     strides[kResult] = contiguous_strides(result.shape);
     items[kResult] = item_size(result.dtype);
@@ -42,6 +44,8 @@ class ElementwiseGroupStep final : public SharedStep {
   }
   bool scratch_each() const noexcept override { return true; }
   std::string_view algorithm() const noexcept override { return algorithm_; }
+  // Kernels read an element before they write it, and no element twice.
+  bool may_overwrite(std::size_t operand) const noexcept override { return is_aligned_[operand]; }
 
  private:
   // Elements of a block: a few values of it fit into the first-level cache, and calls of kernels take a small part of the time.
@@ -200,6 +204,7 @@ class ElementwiseGroupStep final : public SharedStep {
   Nest nest_;
   std::array<Read, kMostGroupOperands> reads_;
   std::array<std::int64_t, kMostGroupOperands> offsets_{};  // in bytes
+  std::array<bool, kMostGroupOperands> is_aligned_{};       // operands with the result's elements in their order
   std::vector<Stage> stages_;
 };
 

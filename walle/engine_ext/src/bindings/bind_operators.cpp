@@ -1,6 +1,7 @@
 // Bindings of operators as functions, which walle/engine_ext/np/ exposes under NumPy's names, and of the operator registry.
 #include <pybind11/stl.h>
 
+#include "bindings/array_object.h"
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
@@ -166,6 +167,19 @@ void bind_operators(py::module_& module) {
         return is_ndarray(value) && x.contiguous() ? py::reinterpret_borrow<py::object>(value) : py::cast(computed_contiguous(x));
       },
       py::arg("value"), "Return the array itself if its elements are in row-major order, else a copy.");
+  module.def(
+      "exclusive",
+      [](const py::object& array, Py_ssize_t holders) -> py::object {
+        const Tensor& x = tensor_of(array);
+        const auto& object = *reinterpret_cast<const ArrayObject*>(array.ptr());
+        const bool is_whole = x.storage()->is_owned() && x.storage()->writable() && x.contiguous() && object.base == nullptr &&
+                              x.storage()->size_bytes() == static_cast<std::size_t>(x.size()) * item_size(x.dtype());
+        constexpr Py_ssize_t kOfCall = 2;  // references of the caller's argument and of this function's
+        if (is_whole && x.storage().use_count() == 1 && Py_REFCNT(array.ptr()) <= holders + kOfCall) return array;
+        return py::cast(copy_of(x));
+      },
+      py::arg("array"), py::arg("holders"),
+      "Return the array itself if it is writable and nothing but that number of references uses its memory, else a copy.");
   module.def(
       "diagonal",
       [](py::handle x, std::int64_t offset, std::int64_t axis1, std::int64_t axis2) {

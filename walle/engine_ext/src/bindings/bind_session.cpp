@@ -105,6 +105,27 @@ void add_ops(py::list& ops, const Plan& plan) {
   for (const PlannedOp& op : plan.ops) ops.append(planned_op(op));
 }
 
+// Throws Error (model) for a name that the graph does not have, and where an output cannot replace the input.
+Updates updates_of(const Graph& graph, const std::map<std::string, std::string>& names, const std::string& condition) {
+  Updates updates;
+  updates.replaced.assign(graph.outputs.size(), -1);
+  const auto output_named = [&](const std::string& name) {
+    const auto found =
+        std::find_if(graph.outputs.begin(), graph.outputs.end(), [&](const Output& one) { return one.name == name; });
+    if (found == graph.outputs.end()) throw Error(ErrorKind::model, "the model has no output '" + name + "'");
+    return static_cast<int>(found - graph.outputs.begin());
+  };
+  for (const auto& [output, input] : names) {
+    const auto found = std::find_if(graph.inputs.begin(), graph.inputs.end(), [&, name = std::string_view(input)](int one) {
+      return graph.values[static_cast<std::size_t>(one)].name == name;
+    });
+    if (found == graph.inputs.end()) throw Error(ErrorKind::model, "the model has no input '" + input + "'");
+    updates.replaced[static_cast<std::size_t>(output_named(output))] = static_cast<int>(found - graph.inputs.begin());
+  }
+  if (!condition.empty()) updates.condition = output_named(condition);
+  return updates;
+}
+
 class BoundSession {
  public:
   BoundSession(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
@@ -326,14 +347,20 @@ inline constexpr bool exact_type_only<BoundModule> = true;
 
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
-      .def(py::init([](py::object model, const std::string& backend, int threads, bool merging, Forced algorithms) {
+      .def(py::init([](py::object model, const std::string& backend, int threads, bool merging, Forced algorithms,
+                       const std::map<std::string, std::string>& updates, const std::string& condition) {
              const Loading loading;
              Target target = find_target(backend, threads);
              target.forced = std::move(algorithms);
-             return std::make_unique<BoundSession>(load_model(model), target, merging);
+             const auto graph = load_model(model);
+             if (!updates.empty()) target.updates = updates_of(*graph, updates, condition);
+             return std::make_unique<BoundSession>(graph, target, merging);
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("merging") = true,
-           py::arg("algorithms") = Forced(), "`merging` and `algorithms` (by node: name, parameter) serve measurements.")
+           py::arg("algorithms") = Forced(), py::arg("updates") = std::map<std::string, std::string>(),
+           py::arg("condition") = std::string(),
+           "`merging` and `algorithms` (by node: name, parameter) serve measurements. `updates` has, by output, the input whose\n"
+           "memory a run writes it to, where the output `condition` is true.")
       .def("run", &BoundSession::run, py::arg("inputs"), py::arg("deadline") = py::none())
       .def("profile", &BoundSession::profile, py::arg("inputs"), py::arg("deadline") = py::none())
       .def("find_nonfinite", &BoundSession::find_nonfinite, py::arg("inputs"))

@@ -182,6 +182,8 @@ void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<BufferShape
 
 void bind_tensor(py::module_& module) {
   module.def("live_storage_bytes", &live_storage_bytes, "Bytes of engine memory that are allocated in this process.");
+  module.def("free_cached_blocks", &free_cached_blocks,
+             "Free the memory of former arrays that this thread keeps for new ones of their size, and return its bytes.");
 }
 
 }  // namespace walle

@@ -14,6 +14,9 @@ class Step {
   virtual std::string_view algorithm() const noexcept { return {}; }
   // Bytes of device memory beside the operands that the step needs in a queue of `threads` threads.
   virtual std::size_t scratch_bytes(int threads) const noexcept { return 0; }
+  // Whether the result may have the memory of that operand: the step reads each of its elements only for the same element of the
+  // result, and before it writes that.
+  virtual bool may_overwrite(std::size_t operand) const noexcept { return false; }
 };
 
 }  // namespace walle

@@ -38,6 +38,7 @@ class Storage {
   std::byte* data() const noexcept { return data_; }
   std::size_t size_bytes() const noexcept { return size_bytes_; }
   bool writable() const noexcept { return writable_; }
+  bool is_owned() const noexcept { return owned_.data != nullptr; }
 
  private:
   std::byte* data_ = nullptr;

@@ -1,5 +1,5 @@
-// Order of operators by memory. A training step is traced as all gradients and then all updates, so that every gradient would
-// stay in memory until the end; here each update runs as soon as its gradient exists, which is then in the caches, too.
+// Order of operators by memory. A training step is traced as all gradients and then what reads them: their sums, norms and
+// updates. Here each of these runs as soon as its gradient exists, which is then in the caches, too; updates in place stay last.
 #include <algorithm>
 
 #include "graph/index.h"
@@ -13,7 +13,7 @@ constexpr std::int64_t kSmall = 4096;  // bytes of memory that no order is chose
 
 class Advance {
  public:
-  explicit Advance(Program& program)
+  Advance(Program& program, const std::vector<bool>& last)
       : program_(program), ops_(program.ops.size()), root_(program.values.size()), readers_(program.values.size()) {
     for (std::size_t value = 0; value < root_.size(); ++value) root_[value] = static_cast<int>(value);
     producer_.assign(program.values.size(), -1);
@@ -27,6 +27,8 @@ class Advance {
         if (input >= 0) readers_[at(root_[at(input)])].push_back(i);
     }
     for (const int output : program.outputs) is_output_[at(root_[at(output)])] = true;
+    stays_.assign(program.values.size(), false);
+    for (std::size_t output = 0; output < last.size(); ++output) stays_[at(program.outputs[output])] = last[output];
   }
 
   void run() {
@@ -58,6 +60,7 @@ class Advance {
   // Moves the op to the earliest place at which its operands exist, if that takes no more memory.
   void advance(std::size_t i) {
     const ProgramOp& op = program_.ops[i];
+    if (stays_[at(op.output)]) return;
     std::size_t earliest = 0;
     for (const int input : op.inputs) {
       if (input < 0) continue;
@@ -109,10 +112,11 @@ class Advance {
   std::vector<std::vector<std::size_t>> readers_;  // by root: the ops that read it or a rename of it
   std::vector<int> producer_;                      // by value: the op that computes it; -1: none
   std::vector<bool> is_output_;                    // by root: its memory is an output's
+  std::vector<bool> stays_;                        // by value: the op that computes it does not move
 };
 
 }  // namespace
 
-void advance(Program& program) { Advance(program).run(); }
+void advance(Program& program, const std::vector<bool>& last) { Advance(program, last).run(); }
 
 }  // namespace walle

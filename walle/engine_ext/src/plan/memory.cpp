@@ -60,9 +60,11 @@ bool moves_whole(const Region& region, std::int64_t count) {
 // Where a raster gathers a whole value into a stretch of its result, the value's memory becomes that stretch: the op that
 // computes the value writes there. Not for values whose memory is already that of another value, an input, a constant or an
 // output. The result's memory is then in use from the first op that writes to it.
-void gather_in_place(const Program& program, const std::vector<int>& output_of, Aliases& aliases) {
+// Not an update's memory, which is an input's that other ops read until then.
+void gather_in_place(const Program& program, const std::vector<int>& output_of, const Updates& updates, Aliases& aliases) {
   for (const ProgramOp& op : program.ops) {
     if (!op.is_raster() || aliases.of(op.output).root != op.output) continue;
+    if (const int output = output_of[at(op.output)]; output >= 0 && updates.replaces(at(output))) continue;
     const std::size_t item = item_size(program.values[at(op.output)].dtype);
     for (const Region& region : op.regions) {
       const int source = op.inputs[at(region.source)];
@@ -122,7 +124,7 @@ std::int64_t lay_out(std::vector<Block>& blocks) {
 
 }  // namespace
 
-MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment) {
+MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment, const Updates& updates) {
   Aliases aliases(program);
   std::vector<int> output_of(program.values.size(), -1);  // by root: the output whose memory it has
   for (std::size_t i = 0; i < program.outputs.size(); ++i) {
@@ -147,7 +149,7 @@ MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment) {
     output_of.push_back(static_cast<int>(i));
     program.ops.push_back(std::move(copy));
   }
-  gather_in_place(program, output_of, aliases);
+  gather_in_place(program, output_of, updates, aliases);
   drop_needless_regions(program, aliases);
 
   MemoryPlan plan;
@@ -161,7 +163,8 @@ MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment) {
     if (value.input >= 0) {
       place = {MemoryPlan::input_buffer(value.input), 0};
     } else if (output_of[at(root)] >= 0) {
-      place = {MemoryPlan::input_buffer(inputs) + output_of[at(root)], 0};
+      const int output = output_of[at(root)];
+      place = {MemoryPlan::input_buffer(updates.replaces(at(output)) ? updates.replaced[at(output)] : inputs + output), 0};
     } else if (value.is_constant()) {
       if (place.buffer < 0) {
         place = {next_buffer++, 0};

@@ -4,6 +4,7 @@
 #pragma once
 #include "core/device.h"
 #include "plan/program.h"
+#include "plan/updates.h"
 
 namespace walle {
 
@@ -20,7 +21,8 @@ struct MemoryPlan {
 // Adds a copying raster for an output without its own memory (an input, a constant, part of another value), removes
 // regions whose elements are in place already, and assigns all addresses. A value's memory may be a stretch of another's,
 // directly followed by other elements: a kernel writes only the elements of its result. Buffers: the arena, `inputs` inputs, the
-// outputs, the constants. `alignment` is the device's.
-MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment);
+// outputs, the constants. `alignment` is the device's. Updates lie in the memory of the inputs that they replace; the program is
+// what separate_updates() made of it.
+MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment, const Updates& updates = {});
 
 }  // namespace walle

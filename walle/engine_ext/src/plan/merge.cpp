@@ -131,7 +131,7 @@ void merge(Program& program) {
 }
 
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op) {
-  if (!op.is_raster() || op.regions.size() != 1) return std::nullopt;
+  if (!op.is_raster() || op.is_copy || op.regions.size() != 1) return std::nullopt;
   const Region& region = op.regions[0];
   const bool dense = region.axes == 0 || (region.axes == 1 && region.src.stride[0] == 1 && region.dst.stride[0] == 1);
   if (!dense || region.dst.offset != 0 || region.count() != element_count(program.values[at(op.output)].shape))

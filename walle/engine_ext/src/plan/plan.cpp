@@ -79,10 +79,14 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
   kernels.apply(program, *chosen.selection, *graph.packed);
   if (merging) merge(program);
   if (merging && program.differentiated) {
-    advance(program);  // operators come near those that they may be joined with
+    std::vector<bool> last;
+    for (const int input : target.updates.replaced) last.push_back(input >= 0);
+    advance(program, last);  // operators come near those that they may be joined with
     kernels.join(program);
-    advance(program);
+    advance(program, last);
   }
+  const bool has_updates = !target.updates.empty();
+  const std::size_t first_update = has_updates ? separate_updates(program, target.updates) : program.ops.size();
   for (const ProgramOp& op : program.ops) {
     try {
       for (const int input : op.inputs)
@@ -92,7 +96,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     }
   }
   const auto inputs = static_cast<int>(graph.inputs.size());
-  const MemoryPlan memory = plan_memory(program, inputs, kernels.device().alignment());
+  const MemoryPlan memory = plan_memory(program, inputs, kernels.device().alignment(), target.updates);
 
   plan->inputs = std::move(types);
   plan->given = std::move(given);
@@ -134,20 +138,23 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     scratch = std::max(scratch, command.step->scratch_bytes(target.threads));
     planned.candidates = op.candidates;
     planned.predicted_us = op.is_raster() ? raster_us[i] : op.predicted_us;
-    plan->commands.max_inputs = std::max(plan->commands.max_inputs, command.inputs.size());
+    CommandList& list = i < first_update ? plan->commands : plan->updates;
+    list.max_inputs = std::max(list.max_inputs, command.inputs.size());
     const std::size_t result_bytes = size_bytes({result.dtype, result.shape});
     if (command.output.buffer == MemoryPlan::kArena && result_bytes > plan->largest_bytes) {
       plan->largest = plan->ops.size();
       plan->largest_bytes = result_bytes;
     }
-    plan->commands.commands.push_back(std::move(command));
+    list.commands.push_back(std::move(command));
     plan->ops.push_back(std::move(planned));
   }
   for (const int output : program.outputs) {
     const ProgramValue& value = program.values[static_cast<std::size_t>(output)];
     plan->outputs.push_back({value.dtype, value.shape});
   }
-  plan->commands.scratch = {MemoryPlan::kArena, static_cast<std::int64_t>(memory.arena_bytes)};
+  plan->commands.scratch = plan->updates.scratch = {MemoryPlan::kArena, static_cast<std::int64_t>(memory.arena_bytes)};
+  plan->replaced = target.updates.replaced;
+  plan->condition = target.updates.condition;
   plan->arena_bytes = memory.arena_bytes + scratch;
   plan->buffers.assign(static_cast<std::size_t>(MemoryPlan::input_buffer(inputs)) + program.outputs.size(), BufferHandle{});
   for (const int value : memory.constants) {

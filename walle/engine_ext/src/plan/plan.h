@@ -27,7 +27,10 @@ struct Plan {
   std::vector<TensorType> outputs;
   const KernelSet* kernels = nullptr;
   CommandList commands;
-  std::vector<PlannedOp> ops;                  // description of each command
+  CommandList updates;                         // run behind the commands, where the condition holds, and not stopped
+  std::vector<int> replaced;                   // by output: the input that has it; -1: memory of its own. Empty: no updates
+  int condition = -1;                          // output that tells whether the updates run; -1: always
+  std::vector<PlannedOp> ops;                  // description of each command, then of each update
   std::vector<Buffer> constants;               // kept alive; a device that copies has them once for each plan
   std::vector<BufferHandle> buffers;           // arena, inputs, outputs (each run has its own), constants
   std::size_t arena_bytes = 0;                 // memory of a run, scratch included

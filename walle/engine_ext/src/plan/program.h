@@ -44,6 +44,8 @@ struct ProgramOp {
   std::vector<AlgorithmCost> candidates;  // all that search weighed, the chosen one first
   double predicted_us = 0;                // by the kernels' rates (eq. 3)
 
+  bool is_copy = false;  // a raster that moves its elements, where others like it rename memory
+
   bool is_raster() const noexcept { return op == nullptr; }
   std::string title() const {  // for messages
     return "node '" + name + "' (" + (is_raster() ? "Raster" : std::string(op->name)) + ")";
@@ -92,8 +94,8 @@ void fuse_gates(Program& program);
 // Moves bias, residual, bounds and activations into the epilogue of the convolution or matrix product before them.
 void fuse(Program& program);
 // Moves operators, such as the updates of parameters, to the earliest place at which their operands exist, where that takes no
-// more memory.
-void advance(Program& program);
+// more memory. Those that write outputs of `last`, by output, stay in their order.
+void advance(Program& program, const std::vector<bool>& last = {});
 // Return, where the raster is a rename of a stretch of its source's memory, the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
 

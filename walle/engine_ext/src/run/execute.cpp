@@ -34,6 +34,12 @@ std::vector<Tensor> prepare(const Plan& plan, std::span<const Tensor> inputs, Wo
     ++number;
   }
   for (const TensorType& type : plan.outputs) {
+    const std::size_t place = outputs.size();
+    if (!plan.replaced.empty() && plan.replaced[place] >= 0) {
+      outputs.push_back(inputs[static_cast<std::size_t>(plan.replaced[place])]);
+      buffers[number++] = {};
+      continue;
+    }
     try {
       outputs.push_back(Tensor::empty(type.dtype, type.shape));
       const Tensor& output = outputs.back();
@@ -75,15 +81,38 @@ Odd odd_elements(const TensorType& type, const std::byte* data) {
 
 }  // namespace
 
+// Runs the updates of a plan whose other commands have run, where its condition holds. They are not stopped: a part of them would
+// be worse than none.
+void run_updates(const Plan& plan, std::span<const Tensor> inputs, std::span<const Tensor> outputs, Workspace& workspace,
+                 double* us) {
+  const Device& device = plan.kernels->device();
+  const auto first_output = static_cast<std::size_t>(MemoryPlan::input_buffer(static_cast<int>(inputs.size())));
+  if (plan.condition >= 0) {
+    const auto place = static_cast<std::size_t>(plan.condition);
+    if (!device.uses_host_memory()) device.read(workspace.transfer(first_output + place), 0, bytes_of(outputs[place]));
+    if (!*outputs[place].data<bool>()) return;
+  }
+  StopFlag never;
+  StopFlag* const before = exchange_stop(&never);
+  workspace.queue().run(plan.updates, workspace.buffers, us);
+  exchange_stop(before);
+}
+
 std::vector<Tensor> run_plan(const Plan& plan, std::span<const Tensor> inputs, Workspace& workspace, double* us) {
   std::vector<Tensor> outputs = prepare(plan, inputs, workspace);
   const auto fault = workspace.queue().run(plan.commands, workspace.buffers, us);
   throw_if_stopped();  // what the kernels gave may not be whole
   if (fault) throw Error(ErrorKind::shape, plan.ops[fault->command].title() + ": " + fault->what);
+  if (!plan.updates.commands.empty())
+    run_updates(plan, inputs, outputs, workspace, us == nullptr ? nullptr : us + plan.commands.commands.size());
   const Device& device = plan.kernels->device();
   const std::size_t first_output = MemoryPlan::input_buffer(static_cast<int>(inputs.size()));
   if (!device.uses_host_memory())
-    for (std::size_t i = 0; i < outputs.size(); ++i) device.read(workspace.transfer(first_output + i), 0, bytes_of(outputs[i]));
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const bool is_update = !plan.replaced.empty() && plan.replaced[i] >= 0;
+      const std::size_t number = is_update ? MemoryPlan::input_buffer(plan.replaced[i]) : first_output + i;
+      device.read(workspace.transfer(number), 0, bytes_of(outputs[i]));
+    }
   return outputs;
 }
 

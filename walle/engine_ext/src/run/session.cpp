@@ -128,6 +128,11 @@ void Session::check(std::span<const Tensor> inputs) const {
                 "the model takes " + std::to_string(graph_->inputs.size()) + " inputs, not " + std::to_string(inputs.size()));
   for (std::size_t i = 0; i < inputs.size(); ++i)
     check_input(graph_->values[static_cast<std::size_t>(graph_->inputs[i])], inputs[i]);
+  for (const int input : target_.updates.replaced)
+    if (input >= 0 && !inputs[static_cast<std::size_t>(input)].storage()->writable())
+      throw Error(ErrorKind::model,
+                  "input '" + graph_->values[static_cast<std::size_t>(graph_->inputs[static_cast<std::size_t>(input)])].name +
+                      "' is updated in place and is read-only; copy it");
 }
 
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs, const StopLimits& limits) {
@@ -149,8 +154,10 @@ std::string Session::find_nonfinite(std::span<const Tensor> inputs) {
   check(inputs);
   const WorkspacePool::Run active(workspaces_, {});
   const auto joined = plan_for(inputs);
+  Target target = target_;
+  target.updates = {};  // the inputs stay
   // Unmerged, so that each operator is a step of its own.
-  const auto plan = make_plan(*planned_, joined->inputs, joined->given, target_, false);
+  const auto plan = make_plan(*planned_, joined->inputs, joined->given, target, false);
   return walle::find_nonfinite(*planned_, *plan, inputs, active.workspace());
 }
 

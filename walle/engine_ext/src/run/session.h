@@ -11,6 +11,8 @@ namespace walle {
 // share its constants.
 class Session {
  public:
+  // With updates in the target, a run writes to the memory of the inputs that they replace, which nothing else may use, and
+  // returns these.
   // Plans at once where every input shape is known and no shape depends on an input's value. Throws Error, of kind unsupported
   // for a graph that only a module can run.
   Session(std::shared_ptr<const Graph> graph, const Target& target, bool merging = true);
