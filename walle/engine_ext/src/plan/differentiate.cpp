@@ -79,6 +79,36 @@ class Backward {
       if (found[i] != Emitter::kAbsent && needed[i]) add(op.inputs[i], found[i]);
   }
 
+  // Whether the region swaps the axes of a matrix of that shape.
+  static bool is_transposition(const Region& region, const Dims& shape) {
+    if (shape.size() != 2 || region.axes != 2 || region.src.offset != 0 || region.dst.offset != 0) return false;
+    const std::size_t rows = region.src.stride[0] == shape[1] && region.size[0] == shape[0] ? 0 : 1, columns = 1 - rows;
+    return region.size[rows] == shape[0] && region.size[columns] == shape[1] && region.src.stride[rows] == shape[1] &&
+           region.src.stride[columns] == 1 && region.dst.stride[rows] == 1 && region.dst.stride[columns] == shape[0];
+  }
+
+  // Return b' @ a' where a matrix is the product a @ b of small operands: weights that are stored transposed get their gradient
+  // without a raster of their size. kAbsent for other values.
+  Ref transposed_product(Ref matrix) const {
+    const Program& program = emitter_.program();
+    const Dims shape = program.values[at(matrix)].shape;
+    const ProgramOp* made = nullptr;
+    for (auto op = program.ops.rbegin(); op != program.ops.rend() && made == nullptr; ++op) {
+      if (op->output != matrix) continue;
+      if (rename_offset(program, *op) == std::int64_t{0} && program.values[at(op->inputs[0])].shape == shape)
+        matrix = op->inputs[0];
+      else
+        made = &*op;
+    }
+    if (made == nullptr || made->is_raster() || made->op->name != "MatMul" || made->inputs.size() != 2) return Emitter::kAbsent;
+    const Ref a = made->inputs[0], b = made->inputs[1];
+    const Dims a_shape = emitter_.operand(a).shape;
+    if (a_shape.size() != 2 || emitter_.operand(b).shape.size() != 2 || a_shape[1] >= a_shape[0]) return Emitter::kAbsent;
+    const auto transposed = [&](Ref x) { return emitter_.one("Transpose", {x}, {{"perm", Dims{1, 0}}}); };
+    const Ref left = transposed(b);
+    return emitter_.one("MatMul", {left, transposed(a)});
+  }
+
   // The gradient of a raster is a raster with its views swapped, or adds where an element of its source is read more than once.
   void move_back(const ProgramOp& op, Ref gradient) {
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
@@ -93,6 +123,11 @@ class Backward {
         own.push_back(region);
       }
       if (own.empty() || extent == 0) continue;
+      if (own.size() == 1 && is_transposition(own[0], shape))
+        if (const Ref product = transposed_product(gradient); product != Emitter::kAbsent) {
+          add(source, product);
+          continue;
+        }
       if (auto swapped = swap(own, extent, result_extent))
         add(source, emitter_.move(gradient, std::move(*swapped), shape));
       else

@@ -79,6 +79,37 @@ void gather_in_place(const Program& program, const std::vector<int>& output_of, 
   }
 }
 
+// Where an operand is read for the last time, and each element before its place is written, the result takes its memory.
+void overwrite_operands(const Program& program, const std::vector<int>& output_of, Aliases& aliases) {
+  std::vector<std::size_t> last(program.values.size(), 0);  // by root: the op that reads it last
+  for (std::size_t i = 0; i < program.ops.size(); ++i)
+    for (const int input : program.ops[i].inputs)
+      if (input >= 0) last[at(aliases.of(input).root)] = i;
+  const auto is_free = [&](int root) {
+    const ProgramValue& value = program.values[at(root)];
+    return value.input < 0 && !value.is_constant() && output_of[at(root)] < 0;
+  };
+  const auto byte_count = [&](int root) {
+    return element_count(program.values[at(root)].shape) * static_cast<std::int64_t>(item_size(program.values[at(root)].dtype));
+  };
+  for (std::size_t i = 0; i < program.ops.size(); ++i) {
+    const ProgramOp& op = program.ops[i];
+    if (op.step == nullptr || aliases.of(op.output).root != op.output || !is_free(op.output)) continue;
+    for (const int input : op.inputs) {
+      if (input < 0) continue;
+      const auto [root, offset] = aliases.of(input);
+      if (offset != 0 || !is_free(root) || last[at(root)] != i || byte_count(root) != byte_count(op.output)) continue;
+      bool may = true;
+      for (std::size_t k = 0; k < op.inputs.size(); ++k)
+        may = may && (op.inputs[k] < 0 || aliases.of(op.inputs[k]).root != root || op.step->may_overwrite(k));
+      if (!may) continue;
+      last[at(root)] = last[at(op.output)];
+      aliases.put(op.output, root, 0);
+      break;
+    }
+  }
+}
+
 // Removes the regions whose elements are in place already.
 void drop_needless_regions(Program& program, const Aliases& aliases) {
   for (ProgramOp& op : program.ops) {
@@ -151,6 +182,7 @@ MemoryPlan plan_memory(Program& program, int inputs, std::size_t alignment, cons
   }
   gather_in_place(program, output_of, updates, aliases);
   drop_needless_regions(program, aliases);
+  overwrite_operands(program, output_of, aliases);
 
   MemoryPlan plan;
   plan.places.resize(program.values.size());

@@ -26,17 +26,18 @@ std::vector<Ref> of_matmul(const GradientCall& call) {
   if (b_shape.size() == 1) g_matrix.push_back(1);
   const Ref g = reshape(emitter, call.gradient, g_matrix);
   std::vector<Ref> gradients = no_gradients(call);
-  if (needs(call, 0)) {
-    const Ref b = reshape(emitter, call.inputs[1], b_matrix);
-    gradients[0] =
-        reshape(emitter, summed_to(emitter, emitter.one("MatMul", {g, transposed_matrices(emitter, b)}), a_matrix), a_shape);
-  }
+  // That of b first, which is mostly a weight: the larger one of a then takes memory when a is not needed any more.
   if (needs(call, 1)) {
     Ref a = reshape(emitter, call.inputs[0], a_matrix), to = g;
     // One matrix for a whole batch: its gradient is one product over all rows, not a sum of products.
     if (b_matrix.size() == 2 && a_matrix.size() > 2) a = all_rows(emitter, a), to = all_rows(emitter, g);
     gradients[1] =
         reshape(emitter, summed_to(emitter, emitter.one("MatMul", {transposed_matrices(emitter, a), to}), b_matrix), b_shape);
+  }
+  if (needs(call, 0)) {
+    const Ref b = reshape(emitter, call.inputs[1], b_matrix);
+    gradients[0] =
+        reshape(emitter, summed_to(emitter, emitter.one("MatMul", {g, transposed_matrices(emitter, b)}), a_matrix), a_shape);
   }
   return gradients;
 }
