@@ -87,6 +87,36 @@ void mix(const std::vector<const std::int32_t*>& inputs, const std::vector<std::
   for (std::int64_t j = 0; j < count; ++j) out[j] = static_cast<std::int32_t>(sum * 7U + static_cast<std::uint32_t>(j));
 }
 
+// Stands for a step whose result may have the memory of the operands with as many elements.
+class ElementwiseStep final : public Step {
+ public:
+  explicit ElementwiseStep(std::vector<bool> aligned) : aligned_(std::move(aligned)) {}
+  bool may_overwrite(std::size_t operand) const noexcept override { return aligned_[operand]; }
+
+ private:
+  std::vector<bool> aligned_;
+};
+
+int add_elementwise(Program& program, std::vector<int> inputs) {
+  const std::int64_t count = count_of(program, inputs[0]);
+  std::vector<bool> aligned;
+  for (const int input : inputs) aligned.push_back(count_of(program, input) == count);
+  const int result = add_op(program, std::move(inputs), count);
+  program.ops.back().step = std::make_shared<ElementwiseStep>(aligned);
+  return result;
+}
+
+// Each element depends on one element of each input: of those with as many elements, the same one.
+void map(const std::vector<const std::int32_t*>& inputs, const std::vector<std::int64_t>& counts, std::int32_t* out,
+         std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j) {
+    std::uint32_t sum = 5;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      sum = sum * 31U + static_cast<std::uint32_t>(inputs[i][counts[i] == count ? j : (7 * j + 3) % counts[i]]);
+    out[j] = static_cast<std::int32_t>(sum);
+  }
+}
+
 // Returns the program's outputs; `address` returns a value's memory.
 template <class Address>
 std::vector<Values> run(const Program& program, const std::vector<bool>& skipped, const Address& address) {
@@ -105,7 +135,10 @@ std::vector<Values> run(const Program& program, const std::vector<bool>& skipped
       inputs.push_back(address(input));
       counts.push_back(count_of(program, input));
     }
-    mix(inputs, counts, static_cast<int>(op.output), address(op.output), count_of(program, op.output));
+    if (op.step != nullptr)
+      map(inputs, counts, address(op.output), count_of(program, op.output));
+    else
+      mix(inputs, counts, static_cast<int>(op.output), address(op.output), count_of(program, op.output));
   }
   std::vector<Values> outputs;
   for (const int output : program.outputs) outputs.emplace_back(address(output), address(output) + count_of(program, output));
@@ -162,9 +195,13 @@ std::int64_t regions_left(const Program& program) {
 }
 
 // Plans the program and compares the results; returns the number of regions that still run.
-std::int64_t compare(Program program, int inputs) {
+std::int64_t compare(Program program, int inputs, const Updates& updates = {}) {
   const auto expected = run_apart(program, inputs);
-  const MemoryPlan plan = plan_memory(program, inputs, Storage::kAlignment);
+  const std::size_t first_update = updates.empty() ? program.ops.size() : separate_updates(program, updates);
+  const MemoryPlan plan = plan_memory(program, inputs, Storage::kAlignment, updates);
+  for (std::size_t i = 0; i < first_update; ++i)
+    for (const int input : updates.replaced)
+      CHECK(plan.skipped[i] || input < 0 || plan.places[at(program.ops[i].output)].buffer != MemoryPlan::input_buffer(input));
   CHECK(run_planned(program, plan, inputs) == expected);
   for (std::size_t i = 0; i < program.ops.size(); ++i)
     CHECK(plan.skipped[i] == (program.ops[i].is_raster() && program.ops[i].regions.empty()));
@@ -174,7 +211,8 @@ std::int64_t compare(Program program, int inputs) {
 std::int64_t random_program(std::mt19937_64& random) {
   Program program;
   const int inputs = static_cast<int>(check::whole(random, 1, 2));
-  for (int i = 0; i < inputs; ++i) add_input(program, check::whole(random, 1, 9), i);
+  const std::int64_t size = check::whole(random, 1, 9);
+  for (int i = 0; i < inputs; ++i) add_input(program, check::whole(random, 0, 1) ? size : check::whole(random, 1, 9), i);
   add_constant(program, check::whole(random, 1, 9));
   const auto any = [&] {
     return static_cast<int>(check::whole(random, 0, static_cast<std::int64_t>(program.values.size()) - 1));
@@ -186,7 +224,8 @@ std::int64_t random_program(std::mt19937_64& random) {
   for (std::int64_t ops = check::whole(random, 1, 12); ops > 0; --ops) {
     std::vector<int> of{late()};
     while (check::whole(random, 0, 1) == 1 && of.size() < 4) of.push_back(check::whole(random, 0, 2) ? late() : any());
-    switch (check::whole(random, 0, 3)) {
+    switch (check::whole(random, 0, 4)) {
+      case 4: add_elementwise(program, of); break;
       case 0:
         if (count_of(program, of[0]) < 200) {
           add_concat(program, of);
@@ -204,7 +243,17 @@ std::int64_t random_program(std::mt19937_64& random) {
   }
   for (std::int64_t outputs = check::whole(random, 1, 3); outputs > 0; --outputs) program.outputs.push_back(late());
   const std::int64_t before = regions_left(program);
-  return before - compare(program, inputs);
+  const std::int64_t gone = before - compare(program, inputs);
+  Updates updates;
+  for (const int output : program.outputs) {
+    updates.replaced.push_back(-1);
+    for (int input = 0; input < inputs; ++input)
+      if (count_of(program, input) == count_of(program, output) &&
+          std::find(updates.replaced.begin(), updates.replaced.end(), input) == updates.replaced.end())
+        updates.replaced.back() = input;
+  }
+  compare(program, inputs, updates);
+  return gone;
 }
 
 }  // namespace
@@ -237,6 +286,21 @@ int main() {
     const int all = add_concat(program, {x, w, a, a, y, part});
     program.outputs = {y, add_op(program, {all}, 3)};
     CHECK(compare(program, 1) == 5);  // a once; the slice is a rename
+  }
+  {  // two inputs that change places, and one that takes its old value to another
+    Program program;
+    const int x = add_input(program, 5, 0), y = add_input(program, 5, 1);
+    program.outputs = {y, x, x, add_elementwise(program, {x, y})};
+    compare(program, 2, {{0, 1, -1, -1}, -1});
+    compare(program, 2, {{1, -1, -1, 0}, -1});
+  }
+  {  // a chain of elementwise ops takes the memory of one value
+    Program program;
+    int last = add_op(program, {add_input(program, 5, 0)}, 9000);
+    for (int i = 0; i < 5; ++i) last = add_elementwise(program, {last});
+    program.outputs = {add_op(program, {last}, 4)};
+    compare(program, 1);
+    CHECK(plan_memory(program, 1, Storage::kAlignment).arena_bytes < 2 * 9000 * sizeof(std::int32_t));
   }
   return check::failures != 0;
 }

@@ -21,7 +21,7 @@ def _values(count: int) -> dict[str, Any]:
 
 
 def _results(rule: Any, count: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the results of a rule of `count` arrays in memory of their own, those in place, and the inputs after."""
+    """Return the results of a rule of `count` arrays in separate memory, those in place, and the inputs after."""
     given = _values(count)
     with Trace("updates") as trace:
         for name, value in rule(*[trace.input(name, array) for name, array in given.items()]).items():
@@ -59,7 +59,7 @@ def _shape_only(a: Any, b: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rule", [_swap, _keep_old, _chain, _transpose, _same, _shape_only])
-def test_updates_in_place_equal_those_in_memory_of_their_own(rule: Any) -> None:
+def test_updates_in_place_equal_those_in_separate_memory(rule: Any) -> None:
     apart, in_place, given = _results(rule, 2)
     for name, array in apart.items():
         assert numpy.asarray(in_place[name]).tobytes() == numpy.asarray(array).tobytes(), name

@@ -84,6 +84,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     advance(program, last);  // operators come near those that they may be joined with
     kernels.join(program);
     advance(program, last);
+    recompute(program);
   }
   const bool has_updates = !target.updates.empty();
   const std::size_t first_update = has_updates ? separate_updates(program, target.updates) : program.ops.size();

@@ -96,6 +96,8 @@ void fuse(Program& program);
 // Moves operators, such as the updates of parameters, to the earliest place at which their operands exist, where that takes no
 // more memory. Those that write outputs of `last`, by output, stay in their order.
 void advance(Program& program, const std::vector<bool>& last = {});
+// Computes cheap values of the forward pass again for the backward pass, where that frees memory when most is in use.
+void recompute(Program& program);
 // Return, where the raster is a rename of a stretch of its source's memory, the element of the source at which it begins.
 std::optional<std::int64_t> rename_offset(const Program& program, const ProgramOp& op);
 
