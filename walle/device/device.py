@@ -145,7 +145,7 @@ class Device:
                 task_log=task_log,
                 exclusive=self._exclusive,
                 traces=lambda: self.agent.traces,
-                on_loss=lambda task, kind, count: self.stream.count_loss(task, kind, count),
+                on_loss=self._on_training_loss,
             )
             self.stream = StreamEngine(
                 self.store,
@@ -382,6 +382,9 @@ class Device:
         active = self._versions.active.get(task)
         if active is not None and count:
             self.agent.count_dropped(task, active.manifest.version, **{kind.value: count})
+
+    def _on_training_loss(self, task: str, kind: LossKind, count: int) -> None:
+        self.stream.count_loss(task, kind, count)
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)

@@ -95,7 +95,7 @@ class Recompute {
     const std::vector<std::size_t>& reads = reads_[at(result)];
     const auto next = std::lower_bound(reads.begin(), reads.end(), peak_);
     if (next == reads.end() || *next == peak_) return found;
-    for (auto read = next; read != reads.end(); ++read) {  // not through a rename that was made before
+    for (auto read = next; read != reads.end(); ++read) {  // renames that were made before do not count
       const std::vector<int>& inputs = program_.ops[*read].inputs;
       for (const int input : inputs)
         if (input >= 0 && input != result && root_[at(input)] == result && producer(input) < peak_) return found;
