@@ -26,7 +26,7 @@ demo: $(STAMP)  ## ship the IPV task to a fleet of devices on this machine and w
 	@$(BIN)/walle demo $(DEMO_ARGS)
 
 # The Python tests wait for part of their time: meanwhile the C++ tests are built, at a lower priority.
-test: $(STAMP)  ## pass the tests of every change, C++ ones under ASan and UBSan (README.md says how long that takes)
+test: $(STAMP)  ## pass the tests of every change, C++ ones under ASan and UBSan (at most twelve minutes on two idle cores)
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-python test-cpp
 
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
@@ -37,7 +37,7 @@ test-python: $(STAMP)  ## pass the Python tests of every change, or those of TES
 	@$(if $(TEST_ARGS),true,test -d tests/__pycache__ || $(PYTEST) --collect-only -q > /dev/null || true)
 	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not night" --cpu-limit=3 --second-run=3 --examples=0.3 $(TEST_ARGS)
 
-test-night: $(STAMP) test-cpp  ## pass the tests that take long: whole systems, kills, clusters, load, memory, all examples of properties (about 40 minutes)
+test-night: $(STAMP) test-cpp  ## pass the tests that take long: whole systems, kills, clusters, load, memory, all examples of properties (about 25 minutes)
 	@$(PYTEST) -o cache_dir=.pytest_cache/night -n 2 --dist loadfile -m "night or hypothesis" $(TEST_ARGS)
 	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 

@@ -102,7 +102,7 @@ async def test_a_kill_loses_one_step_at_most_and_the_weights_end_as_without(tmp_
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         begun = 0
-        last = rng.randint(2, 4)
+        last = rng.randint(2, 4)  # far fewer than STEPS in all: a training that rests begins no step
         while begun < last and await process.stdout.readline():
             begun += 1
         await asyncio.sleep(rng.uniform(0, 0.02))

@@ -14,7 +14,7 @@ from walle.device import Device, DeviceConfig
 from walle.device.task_versions import ActiveVersion
 from walle.task.run.run_result import TrainedStep
 
-STEPS = 40  # number after which the training rests
+STEPS = 100  # number after which the training rests
 TRAINING_CONFIG = """\
 [training]
 when = { charging = true }
