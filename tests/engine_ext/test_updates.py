@@ -93,6 +93,14 @@ def test_updates_that_cannot_be_are_refused() -> None:
     with pytest.raises(ShapeError, match="not those of the input that it replaces"):
         _core.Session(trace.graph(), "auto", updates={"sum": "w0"})
     with Trace("updates") as trace:
+        weight = trace.input("w0", given["w0"])
+        for name in ("one", "two"):
+            trace.output(name, weight * 2.0)
+    with pytest.raises(ModelError, match="two outputs replace the input 'w0'"):
+        _core.Session(trace.graph(), "auto", updates={"one": "w0", "two": "w0"})
+    with pytest.raises(ModelError, match="the output 'one' is the condition of updates, and cannot be one"):
+        _core.Session(trace.graph(), "auto", updates={"one": "w0"}, condition="one")
+    with Trace("updates") as trace:
         trace.output("w0", trace.input("w0", given["w0"]) * 2.0)
     given["w0"].setflags(write=False)
     with pytest.raises(ModelError, match="'w0' is updated in place and is read-only; copy it"):

@@ -12,6 +12,8 @@ _ATTRIBUTES = "/v1/attributes"
 _EXCLUSIVE = "/v1/exclusive"
 _CHUNK_BYTES = 1 << 20
 _BUILD_S = 900.0  # a table of attributes with millions of rows takes a while
+_CUT_S = 5.0  # time in which a cloud notices that an upload was cut
+_LOOK_S = 0.25  # interval between two looks at that
 _SYNC_S = 600.0  # the cloud syncs a large file to its disk before it answers
 
 
@@ -108,14 +110,21 @@ class FileClient(CloudClient):
         return True
 
     async def _offset(self, address: str) -> int:
-        """Return how many bytes of a file the cloud has of an upload that was cut."""
-        try:
-            answer = await self.send("HEAD", address, headers={"Tus-Resumable": "1.0.0"})
-        except CloudRefusedError as error:
-            if error.status != 423:
-                raise
-            what = "an upload of this file with this token is under way; try again when it ended"
-            raise CloudRefusedError(error.status, what) from error
+        """Return how many bytes of a file the cloud has of an upload that was cut.
+
+        The cloud may notice the cut after this: an upload that is under way is given _CUT_S to end.
+        """
+        for left in reversed(range(round(_CUT_S / _LOOK_S) + 1)):
+            try:
+                answer = await self.send("HEAD", address, headers={"Tus-Resumable": "1.0.0"})
+                break
+            except CloudRefusedError as error:
+                if error.status != 423:
+                    raise
+                if not left:
+                    what = "an upload of this file with this token is under way; try again when it ended"
+                    raise CloudRefusedError(error.status, what) from error
+            await asyncio.sleep(_LOOK_S)
         offset = answer.headers.get("Upload-Offset", "")
         if not offset.isascii() or not offset.isdigit():
             raise CloudRefusedError(200, f"{self.url} does not say how much of the file it has")

@@ -1,5 +1,6 @@
 """Large files of tasks, pushed and fetched by the real git-lfs client and by requests as its specification has them."""
 
+import asyncio
 import base64
 import contextlib
 import dataclasses
@@ -24,7 +25,8 @@ from tests.sim.tasks import CONFIG, FILES, tree
 from walle.access.access import Access, Role
 from walle.base.asgi import ASGIApp, Receive, Scope, Send
 from walle.base.clock import ManualClock
-from walle.client.cloud_client import CloudUnreachableError
+from walle.client import file_client
+from walle.client.cloud_client import CloudRefusedError, CloudUnreachableError
 from walle.client.file_client import FileClient
 from walle.deploy.git.git_http import git_app
 from walle.deploy.git.large_file_store import (
@@ -375,6 +377,24 @@ async def test_walles_client_continues_where_its_upload_was_cut(host: Host, tmp_
             assert not await client.put_large("shop", sha256, path, len(MODEL))
         assert proxy.sent_bytes[1] < 450_000
     assert sent[-1] == len(MODEL)
+    assert host.files.size_bytes(sha256) == len(MODEL)
+
+
+@pytest.mark.asyncio
+async def test_walles_client_waits_until_the_cloud_has_noticed_a_cut(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sha256 = tmp_path / "m.bin", hashlib.sha256(MODEL).hexdigest()
+    path.write_bytes(MODEL)
+    async with FileClient(host.url, host.tokens["write"]) as client:
+        with contextlib.ExitStack() as held:
+            held.enter_context(host.files.resuming(sha256, len(MODEL), "wim")).write(MODEL[:10])
+            with monkeypatch.context() as patched:
+                patched.setattr(file_client, "_CUT_S", 0.5)
+                with pytest.raises(CloudRefusedError, match="is under way; try again when it ended"):
+                    await client.put_large("shop", sha256, path, len(MODEL))
+            asyncio.get_running_loop().call_later(0.5, held.close)
+            assert await client.put_large("shop", sha256, path, len(MODEL))
     assert host.files.size_bytes(sha256) == len(MODEL)
 
 

@@ -120,9 +120,14 @@ Updates updates_of(const Graph& graph, const std::map<std::string, std::string>&
       return graph.values[static_cast<std::size_t>(one)].name == name;
     });
     if (found == graph.inputs.end()) throw Error(ErrorKind::model, "the model has no input '" + input + "'");
-    updates.replaced[static_cast<std::size_t>(output_named(output))] = static_cast<int>(found - graph.inputs.begin());
+    const int place = static_cast<int>(found - graph.inputs.begin());
+    if (std::find(updates.replaced.begin(), updates.replaced.end(), place) != updates.replaced.end())
+      throw Error(ErrorKind::model, "two outputs replace the input '" + input + "'");
+    updates.replaced[static_cast<std::size_t>(output_named(output))] = place;
   }
   if (!condition.empty()) updates.condition = output_named(condition);
+  if (updates.condition >= 0 && updates.replaced[static_cast<std::size_t>(updates.condition)] >= 0)
+    throw Error(ErrorKind::model, "the output '" + condition + "' is the condition of updates, and cannot be one");
   return updates;
 }
 
