@@ -111,7 +111,7 @@ def refuse_in_vm(name: str) -> None:
 
 
 def _new_graph(name: str) -> GraphBuilder:
-    from walle.engine_ext.model import GraphBuilder  # a VM has no such module
+    from walle.engine_ext.model import GraphBuilder  # imported here: a task's VM lacks the module
 
     return GraphBuilder(name)
 

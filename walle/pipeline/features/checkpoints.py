@@ -86,7 +86,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the checkpoint is not plain data, or is larger than the policy allows; nothing is stored.
-            OutboxFullError: there is no room for what the step uploads; nothing is stored.
+            OutboxFullError: the outbox has no room for the step's uploads; nothing is stored.
             StoreError: the store cannot be written now; a later transaction has it.
         """
         store, since_s = self._store, self._store.clock.time()

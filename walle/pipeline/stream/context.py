@@ -399,7 +399,7 @@ def migrate(old_version: int, state: dict[str, Any], run_id: int = 0) -> dict[st
     """Return {"state": what the task's `migrate` made of an older version's state, "log": [(level, text)]}.
 
     Raises:
-        TaskContextError: the task has no such function.
+        TaskContextError: `main` has no `migrate`.
     """
     open_log(run_id)
     function = _migration()
@@ -490,7 +490,7 @@ def train(task: str, device: Mapping[str, Any], run_id: int = 0) -> dict[str, An
     as "checkpoint", and what `ctx.metric` got as "metrics", if there is any.
 
     Raises:
-        TaskContextError: the task has no such function.
+        TaskContextError: `main` has no `train`.
     """
     begun_s, started_s = _cpu_s(), _clock_s()
     log = open_log(run_id)
