@@ -5,9 +5,10 @@ and the median CPU time of a step count. PyTorch runs in its fastest mode: eager
 formats, or compiled (--compile, which takes minutes). Its process may be another Python's (--peer PATH), where PyTorch
 is not installed beside Walle. A picture and a page are written to out/.
 
-"build" is the CPU time of the first step above a later one: tracing and planning, imports apart. "peak" is the most
-resident memory in a later step above that before the model was made: parameters, gradients, states, activations and
-the batch. A tiny network has been trained before, so that libraries are loaded, and free memory is released.
+"build" is the CPU time of the first step above a later one, the least of three networks: tracing and planning, imports
+apart. "peak" is the most resident memory in a later step above that before the model was made: parameters, gradients,
+states, activations and the batch. A tiny network has been trained before, so that libraries are loaded, and free
+memory is released.
 
     walle figures training -- [--networks gru,din] [--rounds 5] [--steps 4] [--peer python] [--compile] [--json]
 """
@@ -88,9 +89,9 @@ def measure(
                 found[name] |= answer
         for name, taken in times.items():
             median_ms = statistics.median(taken)
-            build_ms = max(found[name].pop("first_ms") - median_ms, 0.0)
-            found[name] |= {"least_ms": min(taken), "median_ms": median_ms, "build_ms": build_ms}
-            found[name] |= running[name].ask(peak=True)
+            found[name] |= {"least_ms": min(taken), "median_ms": median_ms, **running[name].ask(peak=True)}
+            first_ms = running[name].ask(build=network)["first_ms"]
+            found[name]["build_ms"] = max(first_ms - median_ms, 0.0)
         return found
     finally:
         for one in running.values():

@@ -3,11 +3,13 @@
 The networks are written once, in the names that both have. A line of JSON on standard input asks for a network, for
 steps or for the memory of one, a line on standard output answers:
 
-    {"network": "gru"}             → {"first_ms": 30.1, "mode": "plan", "arena_bytes": 5000000}
+    {"network": "gru"}             → {"mode": "plan", "arena_bytes": 5000000}
     {"steps": 3}                   → {"ms": [4.0, 4.1, 4.0], "loss": 2.29}
     {"peak": true}                 → {"peak_bytes": 13000000}
+    {"build": "gru"}               → {"first_ms": 30.1}
 
 Before the network a tiny one of all layers is trained, so that neither "first_ms" nor "peak_bytes" counts imports.
+"first_ms" is the least of the first steps of three networks; the process has none of them afterwards.
 
     python -m benchmarks.training_sides.process walle|torch
 """
@@ -24,6 +26,7 @@ from typing import Any
 from benchmarks.training_sides.resident_memory import release_free_memory, reset_peak, resident_bytes
 
 _TINY = "tiny"
+_BUILDS = 3  # networks of one process
 _PATTERN = 1 << 16  # random values in all; longer arrays repeat them
 
 
@@ -297,32 +300,33 @@ class TorchSide:
         return {}
 
 
-def _build(side: str, name: str, compiles: bool) -> tuple[Any, float]:
+def _build(side: str, name: str) -> tuple[Any, float]:
     """Return a side with its network, and the CPU milliseconds of its first step."""
+    gc.collect()
+    release_free_memory()
     made: Any = (WalleSide if side == "walle" else TorchSide)(name)
     begin = time.thread_time()
     made.run()
-    taken_ms = (time.thread_time() - begin) * 1e3
-    made.choose_mode(compiles=compiles)
-    return made, taken_ms
+    return made, (time.thread_time() - begin) * 1e3
 
 
 def serve(side: str) -> None:
     """Answer the lines of standard input until it ends."""
     made: Any = None
-    base_bytes = 0
+    base_bytes, first_ms = 0, 0.0
     for line in sys.stdin:
         request = json.loads(line)
         answer: dict[str, Any]
         if "network" in request:
             compiles = request.get("compile", False)
             for _ in range(2):  # the second frees what only the first needed
-                _build(side, _TINY, compiles)
-                gc.collect()
+                _build(side, _TINY)[0].choose_mode(compiles=compiles)
+            gc.collect()
             release_free_memory()
             base_bytes = resident_bytes()
-            made, first_ms = _build(side, request["network"], compiles)
-            answer = {"first_ms": first_ms, "mode": made.mode, **made.facts()}
+            made, first_ms = _build(side, request["network"])
+            made.choose_mode(compiles=compiles)
+            answer = {"mode": made.mode, **made.facts()}
         elif "steps" in request:
             times, loss = [], 0.0
             for _ in range(request["steps"]):
@@ -330,6 +334,11 @@ def serve(side: str) -> None:
                 loss = made.run()
                 times.append((time.thread_time() - begin) * 1e3)
             answer = {"ms": times, "loss": loss}
+        elif "build" in request:
+            made = None
+            # The host of a virtual machine gives memory that is new to it slowly: the least time counts.
+            first_ms = min(first_ms, *(_build(side, request["build"])[1] for _ in range(_BUILDS - 1)))
+            answer = {"first_ms": first_ms}
         else:
             gc.collect()
             release_free_memory()

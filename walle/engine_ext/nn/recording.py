@@ -1,7 +1,7 @@
 """Recording of walle.np's operations on traced values, as operators of the registry.
 
-`record` gets each operation of which an operand is a `Traced` or a `Parameter` (`_core.set_recorder`). It computes the
-operation on the arrays, so that shapes, dtypes and errors are walle.np's, and adds the operators that do the same.
+`record` gets each operation of which an operand is a `Traced` or a `Parameter` (`_core.set_recorder`). It adds the
+operators that do the same, in the dtypes that walle.np gives arrays of none or one element.
 """
 
 from __future__ import annotations
@@ -61,43 +61,37 @@ def _array(value: Any) -> Any:
     return type(value)(_array(one) for one in value) if isinstance(value, list | tuple) else value
 
 
-def _evaluate(trace: Trace, op: str, inputs: list[Any], attributes: dict[str, Any], outputs: int = 1) -> list[Traced]:
-    values = _core.evaluate(op, [_array(one) for one in inputs], attributes, outputs)
-    return trace.node(op, inputs, attributes, values)
-
-
 def _as(trace: Trace, x: Any, dtype: str) -> Any:
     """Return the operand in a dtype: a Python number and an array as an array, a traced value by a Cast."""
     if not isinstance(x, Traced):
         return _core.asarray(x, dtype)
-    return x if x.dtype == dtype else _evaluate(trace, "Cast", [x], {"to": str(dtype)})[0]
+    return x if x.dtype == dtype else trace.evaluate("Cast", [x], {"to": str(dtype)})[0]
+
+
+def _empty(x: Any) -> Any:
+    """Return an array without elements in the dtype of the operand; a Python number, whose dtype depends on others."""
+    if isinstance(x, list | tuple):
+        x = _core.asarray(x)
+    return _core.zeros((0,), x.dtype) if hasattr(x, "dtype") else x
 
 
 def _unary(trace: Trace, op: str, x: Any) -> Traced:
-    value = _core.unary(op, _array(x))
+    dtype = str(_core.unary(op, _empty(x)).dtype)
     if x.dtype == "bool":
         if op == "Abs":
             return x  # type: ignore[no-any-return]  # a bool is its own magnitude
         op = _OF_BOOLS.get(op, op)
-    computed = x.dtype if op in _TESTS else str(value.dtype)
-    return trace.node(op, [_as(trace, x, computed)], {}, [value])[0]
-
-
-def _common_dtype(a: Any, b: Any) -> str:
-    """Return the dtype in which two operands are compared: a Python number takes that of the other, where it fits."""
-    empty = [_core.zeros((0,), one.dtype) if hasattr(one, "dtype") else one for one in (a, b)]
-    if all(str(getattr(one, "dtype", "bool")) == "bool" for one in empty):
-        return "bool"
-    return str(_core.binary("Maximum", *empty).dtype)
+    return trace.evaluate(op, [_as(trace, x, x.dtype if op in _TESTS else dtype)], {})[0]
 
 
 def _binary(trace: Trace, op: str, a: Any, b: Any) -> Traced:
-    values = [_core.asarray(one) if isinstance(one, list | tuple) else _array(one) for one in (a, b)]
-    value = _core.binary(op, *values)
-    bools = all(isinstance(one, bool) or getattr(one, "dtype", None) == "bool" for one in values)
-    op = _OF_BOOLS.get(op, op) if bools else op
-    common = _common_dtype(*values) if op in _COMPARISONS else str(value.dtype)
-    return trace.node(op, [_as(trace, a, common), _as(trace, b, common)], {}, [value])[0]
+    empty = [_empty(one) for one in (a, b)]
+    dtype = str(_core.binary(op, *empty).dtype)
+    if all(str(getattr(one, "dtype", type(one).__name__)) == "bool" for one in empty):
+        op, dtype = _OF_BOOLS.get(op, op), "bool" if op in _COMPARISONS else dtype
+    elif op in _COMPARISONS:
+        dtype = str(_core.binary("Maximum", *empty).dtype)  # dtype of the comparison
+    return trace.evaluate(op, [_as(trace, a, dtype), _as(trace, b, dtype)], {})[0]
 
 
 def _axes(axis: Any, rank: int) -> list[int]:
@@ -107,12 +101,13 @@ def _axes(axis: Any, rank: int) -> list[int]:
 
 
 def _reduce(trace: Trace, op: str, x: Traced, axis: Any, keepdims: bool) -> Traced:
-    value = _core.reduce(op, x.value, axis, keepdims)
+    least = x.value[(slice(0, 1),) * x.ndim] if x.ndim else x.value  # at most one element: for dtype and errors
+    value = _core.reduce(op, least, axis, keepdims)
     attributes: dict[str, Any]
     if op in ("ArgMax", "ArgMin"):
         given = x if axis is not None else x.reshape(-1)
         attributes = {"axis": 0 if axis is None else int(axis), "keepdims": int(keepdims and axis is not None)}
-        result = trace.node(op, [given], attributes, [value if axis is not None else value.reshape(())])[0]
+        result = trace.evaluate(op, [given], attributes)[0]
         return result if axis is not None or not keepdims else result.reshape(value.shape)
     if axis is not None and not _axes(axis, x.ndim):
         return x
@@ -121,14 +116,12 @@ def _reduce(trace: Trace, op: str, x: Traced, axis: Any, keepdims: bool) -> Trac
     attributes = {"axes": _axes(axis, x.ndim), "keepdims": int(keepdims)}
     if x.ndim == 0:
         attributes = {"keepdims": 0}
-    return trace.node(op, [_as(trace, x, dtype)], attributes, [value])[0]
+    return trace.evaluate(op, [_as(trace, x, dtype)], attributes)[0]
 
 
 def _where(trace: Trace, condition: Any, a: Any, b: Any) -> Traced:
-    value = _core.where(_array(condition), _array(a), _array(b))
-    dtype = str(value.dtype)
-    operands = [_as(trace, condition, "bool"), _as(trace, a, dtype), _as(trace, b, dtype)]
-    return trace.node("Where", operands, {}, [value])[0]
+    dtype = str(_core.where(*(_empty(one) for one in (condition, a, b))).dtype)
+    return trace.evaluate("Where", [_as(trace, condition, "bool"), _as(trace, a, dtype), _as(trace, b, dtype)], {})[0]
 
 
 def _clip(trace: Trace, x: Any, low: Any, high: Any) -> Any:
@@ -136,7 +129,7 @@ def _clip(trace: Trace, x: Any, low: Any, high: Any) -> Any:
         return x
     if isinstance(low, int | float | None) and isinstance(high, int | float | None) and x.dtype in _FLOATS:
         bounds = [None if bound is None else _core.asarray(bound, x.dtype) for bound in (low, high)]
-        return _evaluate(trace, "Clip", [x, *bounds], {})[0]
+        return trace.evaluate("Clip", [x, *bounds], {})[0]
     result = x if low is None else _binary(trace, "Maximum", x, low)
     return result if high is None else _binary(trace, "Minimum", result, high)
 
@@ -147,25 +140,24 @@ def _broadcast_to(trace: Trace, x: Traced, shape: Any) -> Traced:
 
 
 def _concatenate(trace: Trace, parts: Any, axis: Any, dtype: Any) -> Traced:
-    value = _core.concatenate(_array(list(parts)), axis=axis)
-    if dtype is not None:
-        value = value.astype(dtype)
-    cast = [_as(trace, one, str(value.dtype)) for one in parts]
+    arrays = [one if isinstance(one, Traced) else _core.asarray(one) for one in parts]
+    common = str(_core.concatenate([_empty(one) for one in arrays], dtype=dtype).dtype)
+    cast = [_as(trace, one, common) for one in arrays]
     flat = [one.reshape(-1) for one in cast] if axis is None else cast
-    return trace.node("Concat", flat, {"axis": 0 if axis is None else int(axis)}, [value])[0]
+    return trace.evaluate("Concat", flat, {"axis": 0 if axis is None else int(axis)})[0]
 
 
 def _sorted(op: str) -> Callable[..., Traced]:
     def sort(trace: Trace, x: Traced, axis: Any) -> Traced:
         given = x.reshape(-1) if axis is None else x
         at = -1 if axis is None else int(axis)
-        return _evaluate(trace, op, [given], {"axis": at % given.ndim, "k": given.shape[at], "largest": 0})[0]
+        return trace.evaluate(op, [given], {"axis": at % given.ndim, "k": given.shape[at], "largest": 0})[0]
 
     return sort
 
 
 def _diagonal(trace: Trace, x: Traced, offset: int, axis1: int, axis2: int) -> Traced:
-    return _evaluate(trace, "Diagonal", [x], {"offset": offset, "axis1": axis1, "axis2": axis2})[0]
+    return trace.evaluate("Diagonal", [x], {"offset": offset, "axis1": axis1, "axis2": axis2})[0]
 
 
 def _unstack(trace: Trace, x: Traced) -> tuple[Any, ...]:
@@ -246,7 +238,7 @@ _RECORDED: dict[str, Callable[..., Any]] = {
     "clip": _clip,
     "concatenate": _concatenate,
     "diagonal": _diagonal,
-    "evaluate": _evaluate,
+    "evaluate": Trace.evaluate,
     "get_item": _get_item,
     "reduce": _reduce,
     "sort": _sorted("TopValues"),

@@ -1,8 +1,8 @@
 """Tracing: a function of arrays, run once with values, becomes the graph of its operators.
 
-While a `Trace` is active, walle.np computes operations on traced values as usual and records them. Shapes and dtypes
-are then those of the values, control flow is what it was in this run, and a value that code looks at (`if x > 0`,
-`float(x)`) is refused unless the trace is of one run only.
+While a `Trace` is active, walle.np records operations on traced values. Shapes and dtypes are then those of the values,
+control flow is what it was in this run. A value that code looks at (`if x > 0`, `float(x)`) is refused unless the trace
+is of one run only; without such values nothing is computed but what shapes are made of.
 """
 
 from __future__ import annotations
@@ -81,14 +81,15 @@ class Parameter(Operand):
 
 
 class Traced(Operand):
-    """A value of a trace: its number there, and the array that it had in the run that is traced."""
+    """A value of a trace: its number there, and its array, which only stands for dtype and shape unless it is known."""
 
-    __slots__ = ("number", "trace", "value")
+    __slots__ = ("is_known", "number", "trace", "value")
 
-    def __init__(self, trace: Trace, number: int, value: ndarray) -> None:
+    def __init__(self, trace: Trace, number: int, value: ndarray, is_known: bool) -> None:
         self.trace = trace
         self.number = number
         self.value = value
+        self.is_known = is_known
 
     def array(self) -> ndarray:
         if not self.trace.may_look:
@@ -160,7 +161,9 @@ class Trace:
         self.inputs.append((name, str(array.dtype), array.shape))
         if self.may_look:
             self._given.append(array)
-        return Traced(self, self._add("input", len(self.inputs) - 1), array)
+        else:
+            array = _stand_in(array)
+        return Traced(self, self._add("input", len(self.inputs) - 1), array, self.may_look)
 
     def constant(self, array: Any) -> int:
         """Return the number of an array that is not an input: the graph has it as it is now."""
@@ -175,7 +178,7 @@ class Trace:
     def fixed(self, name: str, array: ndarray) -> Traced:
         """Return a constant of the graph under a name; what is computed from it is recorded too."""
         self.constants.append((name, array))
-        return Traced(self, self._add("constant", len(self.constants) - 1), array)
+        return Traced(self, self._add("constant", len(self.constants) - 1), array, True)
 
     def bind(self, parameter: Parameter, value: Traced | ndarray) -> None:
         """Let the parameter stand for that value in this trace; another one for its array, as a constant."""
@@ -185,11 +188,24 @@ class Trace:
         found = self._parameters.get(id(parameter))
         return parameter.data if found is None else found[1]
 
+    def evaluate(self, op: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: int = 1) -> list[Traced]:
+        """Record an operator, and return its results: computed where the inputs are known; None: an input left out."""
+        arrays = [one.value if isinstance(one, Traced) else one for one in inputs]
+        if self.may_look:
+            return self.node(op, inputs, attributes, _core.evaluate(op, arrays, attributes, outputs))
+        known = [not isinstance(one, Traced) or one.is_known for one in inputs]
+        found = _core.forecast(op, arrays, known, attributes, outputs)
+        results = self.node(op, inputs, attributes, [array for array, _ in found])
+        for result, (_, is_known) in zip(results, found, strict=True):
+            result.is_known = is_known
+        return results
+
     def node(
         self, op: str, inputs: Sequence[Any], attributes: dict[str, Any], values: Sequence[ndarray]
     ) -> list[Traced]:
         """Record an operator, and return its results, of which `values` are the arrays; None: an input left out."""
         numbers = []
+        is_known = True
         for one in inputs:
             if one is None:
                 numbers.append(-1)
@@ -197,11 +213,12 @@ class Trace:
                 if one.trace is not self:
                     raise ModelError("an array that another trace recorded is used; pass it as an argument")
                 numbers.append(one.number)
+                is_known = is_known and one.is_known
             else:
                 numbers.append(self.constant(_core.asarray(one)))
         results = []
         for value in values:
-            results.append(Traced(self, self._add("result", self._result_count), value))
+            results.append(Traced(self, self._add("result", self._result_count), value, is_known))
             self._result_count += 1
         name = f"{self.path}.{op}" if self.path else op
         self.nodes.append((op, name, numbers, attributes, len(values)))
@@ -227,8 +244,10 @@ class Trace:
         """Return the gradients of `y`, summed over its elements, by each of `xs`. Their values are not known here."""
         if not isinstance(y, Traced):
             raise UnsupportedError("what is differentiated does not depend on any parameter or argument")
-        zeros = [_core.broadcast_to(_core.zeros((), x.dtype), x.shape) for x in xs]
-        return self.node("Gradient", [y, *xs], {}, zeros)
+        gradients = self.node("Gradient", [y, *xs], {}, [_stand_in(x.value) for x in xs])
+        for one in gradients:
+            one.is_known = False
+        return gradients
 
     def random_state(self) -> Traced:
         """Return key, stream and counter of fresh random numbers, int64 (3,), of the graph's input "random state"."""
@@ -236,7 +255,7 @@ class Trace:
             self._random = self.input("random state", _core.asarray([0, 0, 0]))
         self._random_states += 1
         other = _core.asarray([0, self._random_states, 0])
-        return self.node("Add", [self._random, other], {}, [self._random.value + other])[0]
+        return self.evaluate("Add", [self._random, other], {})[0]
 
     @property
     def is_random(self) -> bool:
@@ -255,7 +274,7 @@ class Trace:
             self.outputs = outputs
         results = session.run(dict(zip((name for name, _, _ in self.inputs), self._given, strict=True)))
         for place, one in enumerate(values):
-            one.value = results[str(place)]
+            one.value, one.is_known = results[str(place)], True
 
     def graph(self) -> _core.Graph:
         """Return the graph; later records are not in it."""
@@ -267,6 +286,11 @@ class Trace:
         ]
         outputs = [(name, places[number]) for name, number in self.outputs]
         return _core.Graph(self.name, self.inputs, self.constants, nodes, outputs)
+
+
+def _stand_in(array: ndarray) -> ndarray:
+    """Return an array of that dtype and shape without memory for its elements: one zero, repeated."""
+    return _core.broadcast_to(_core.zeros((), array.dtype), array.shape)
 
 
 def scope(path: str) -> _Scope:

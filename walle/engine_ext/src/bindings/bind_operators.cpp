@@ -9,6 +9,7 @@
 #include "bindings/released_gil.h"
 #include "geometry/span_fill.h"
 #include "operators/eager.h"
+#include "operators/forecast.h"
 #include "operators/gradient/gradient.h"
 #include "vm/array_loans.h"
 
@@ -18,15 +19,39 @@ namespace walle {
 
 namespace {
 
+// An operator with its inputs and attributes, of Python's objects.
+struct Call {
+  const OpDef& op;
+  std::vector<Tensor> inputs;
+  Attributes attributes;
+
+  static Call make(const std::string& name, const py::list& inputs, const py::dict& attributes) {
+    const OpDef* op = find_operator(name);
+    if (op == nullptr) throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
+    Call call{*op, {}, attributes_of(attributes)};
+    call.inputs.reserve(inputs.size());
+    for (const py::handle input : inputs) call.inputs.push_back(input.is_none() ? Tensor() : as_tensor(input));
+    for (const auto& item : call.attributes.items()) check_known(*op, item.first);
+    return call;
+  }
+};
+
 std::vector<Tensor> evaluate_named(const std::string& name, const py::list& inputs, const py::dict& attributes, int outputs) {
-  const OpDef* op = find_operator(name);
-  if (op == nullptr) throw Error(ErrorKind::unsupported, "unknown operator '" + name + "'");
-  std::vector<Tensor> tensors;
-  tensors.reserve(inputs.size());
-  for (const py::handle input : inputs) tensors.push_back(input.is_none() ? Tensor() : as_tensor(input));
-  const Attributes converted = attributes_of(attributes);
-  for (const auto& item : converted.items()) check_known(*op, item.first);
-  return computed_without_gil([&] { return evaluate(*op, tensors, converted, outputs, kernels()); });
+  const Call call = Call::make(name, inputs, attributes);
+  return computed_without_gil([&] { return evaluate(call.op, call.inputs, call.attributes, outputs, kernels()); });
+}
+
+// Returns an array and whether its elements are known, for each output.
+std::vector<std::pair<Tensor, bool>> forecast_named(const std::string& name, const py::list& inputs,
+                                                    const std::vector<bool>& known, const py::dict& attributes, int outputs) {
+  Call call = Call::make(name, inputs, attributes);
+  if (known.size() != call.inputs.size()) throw py::value_error("forecast: one flag is needed for each input");
+  std::vector<Forecast> given;
+  for (std::size_t i = 0; i < known.size(); ++i) given.push_back({std::move(call.inputs[i]), known[i]});
+  const auto found = computed_without_gil([&] { return forecast(call.op, given, call.attributes, outputs, kernels()); });
+  std::vector<std::pair<Tensor, bool>> results;
+  for (const auto& [tensor, is_known] : found) results.emplace_back(tensor, is_known);
+  return results;
 }
 
 Tensor full(py::handle shape, py::handle value, py::handle dtype) {
@@ -150,6 +175,10 @@ void bind_operators(py::module_& module) {
       },
       py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
       "Compute any operator of the registry and return its outputs.");
+  module.def(
+      "forecast", &forecast_named, py::arg("op"), py::arg("inputs"), py::arg("known"), py::arg("attributes"), py::arg("outputs"),
+      "Return what an operator will give, for each output an array and whether its elements are known: the others stand for "
+      "their dtype and shape. `known` says the same of the inputs.");
   module.def("full", &full, py::arg("shape"), py::arg("value"), py::arg("dtype"));
   module.def("arange", &arange, py::arg("start"), py::arg("step"), py::arg("count"), py::arg("dtype"));
   module.def(

@@ -120,6 +120,8 @@ std::vector<Tensor> run_decomposed(CompositeFn decompose, std::span<const Tensor
   return results;
 }
 
+}  // namespace
+
 void check_inputs(const OpDef& op, std::span<const Tensor> inputs) {
   const auto count = static_cast<int>(inputs.size());
   if (count < op.min_inputs || count > op.max_inputs)
@@ -130,8 +132,6 @@ void check_inputs(const OpDef& op, std::span<const Tensor> inputs) {
     if (!inputs[static_cast<std::size_t>(i)].storage())
       throw Error(ErrorKind::model, std::string(op.name) + ": input " + std::to_string(i) + " is missing");
 }
-
-}  // namespace
 
 std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, const Attributes& attributes, int outputs,
                              const Table& table) {

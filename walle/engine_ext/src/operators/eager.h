@@ -14,6 +14,8 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
                              const Table& table);
 // The same for an operator with one output, by a name that exists.
 Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes = {});
+// Throw Error (model) where inputs are too few or too many, or a required one is left out.
+void check_inputs(const OpDef& op, std::span<const Tensor> inputs);
 
 // Return the tensor itself where it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
