@@ -1,4 +1,4 @@
-"""What operators will give, without computing it: the same shapes and dtypes as their results."""
+"""Forecasts of operators: the same shapes and dtypes as their results, without computing them."""
 
 from __future__ import annotations
 
