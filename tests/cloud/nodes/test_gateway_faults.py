@@ -18,6 +18,7 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.shop_cloud import LIMIT_S
 from tests.sim.tunnel_rig import fill, running
 from walle.cloud import Cloud, CloudConfig
+from walle.pipeline.ingest.store.upload_store import IngestError
 from walle.pipeline.tunnel.client.client import TunnelClient, TunnelRefusedError
 
 _DEVICES = 4
@@ -71,13 +72,17 @@ async def _fleet(folder: Path, **options: Any) -> AsyncIterator[tuple[Cloud, Fle
 
 
 async def _health(http: httpx.AsyncClient, *, ok: bool) -> dict[str, Any]:
-    """Return the tunnel's part of /healthz once that is or is not ok."""
+    """Return the tunnel's part of /healthz once that is or is not ok.
+
+    The whole may be so at another time: the watch of stored uploads reads the file too.
+    """
     async with asyncio.timeout(LIMIT_S):
         while True:
             answer = await http.get("/healthz")
-            if answer.json()["ok"] == ok:
-                assert answer.status_code == (200 if ok else 503)
-                part: dict[str, Any] = answer.json()["tunnel"]
+            state = answer.json()
+            assert answer.status_code == (200 if state["ok"] else 503)
+            part: dict[str, Any] = state["tunnel"]
+            if part["ok"] == ok:
                 return part
             await asyncio.sleep(0.01)
 
@@ -181,6 +186,8 @@ async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_
     async with Cloud(CloudConfig(folder=tmp_path)) as cloud, _admin(cloud) as http:
         await _health(http, ok=True)
         await cloud.gateway._uploads.store.close()
+        with pytest.raises(IngestError, match="is not open"):
+            await cloud.gateway._uploads.watch.refresh()  # read by the cloud too, every few seconds
         fleet = Fleet(cloud)
         fleet.make(3)
         async with running(fleet.clients[0]):
