@@ -196,6 +196,32 @@ def test_a_checkpoint_needs_training(tmp_path: Path) -> None:
     assert finding.message.startswith("ctx.checkpoint needs [training] in task.toml")
 
 
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("ctx.state['n'] = 1", "train(ctx) has no ctx.state; keep it in ctx.checkpoint"),
+        ("ctx.recent.count()", "train(ctx) has no ctx.recent; no event triggers it"),
+        ("ctx.escalate(1)", "train(ctx) has no ctx.escalate; it runs on the device alone"),
+        ("ctx.features('v')", "train(ctx) has no ctx.features; it runs on the device alone"),
+        ("run = lambda: ctx.state", "train(ctx) has no ctx.state"),
+    ],
+)
+def test_what_ctx_does_not_have_in_train_is_found_with_its_line(tmp_path: Path, use: str, found: str) -> None:
+    sections = '[state]\nversion = 1\n[phases]\nexecute = "auto"\n[training]\nwhen = {}\n'
+    train = f"def train(ctx):\n    ctx.checkpoint = ctx.store.query()\n    {use}\n"
+    main = MAIN.replace("return", "ctx.state, ctx.recent, ctx.checkpoint, ctx.escalate\n    return", 1)
+    (finding,) = check(tmp_path, main + train, CONFIG + sections)
+    assert (finding.file, finding.line, finding.code) == ("main.py", (main + train).count("\n"), "phase-context")
+    assert finding.message.startswith(found)
+
+
+def test_a_checkpoint_that_another_phase_assigns_is_found(tmp_path: Path) -> None:
+    main = MAIN.replace("return", "ctx.checkpoint = 1\n    return", 1) + "def train(ctx): ...\n"
+    (finding,) = check(tmp_path, main, f"{CONFIG}[training]\nwhen = {{}}\n")
+    assert finding.code == "phase-context"
+    assert "cannot assign ctx.checkpoint; train(ctx) does" in finding.message
+
+
 def test_the_condition_is_compared_with_the_simulations_events(tmp_path: Path) -> None:
     line = '{{"event_id": "{}", "page_id": "item", "ts_ms": 1, "contents": {{}}}}\n'
     config = (

@@ -15,12 +15,14 @@ WITH_CONTEXT = (*PHASES, "execute_batch", "train")
 class ContextUse:
     """One path of attributes that begins at ctx: `ctx.store.put` is ("store", "put").
 
-    `node` is its last attribute, `call` the call of it, None if it is not called.
+    `node` is its last attribute, `call` the call of it, None if it is not called. `phase` is the name of the function
+    of the module that has it, where that is a phase's or `train`; else empty.
     """
 
     node: ast.Attribute
     path: tuple[str, ...]
     call: ast.Call | None
+    phase: str = ""
 
     def text(self, texts: Mapping[str, str], position: int, name: str) -> str | None:
         """Return a text argument of the call, None if it is absent or not known here; `texts` are the module's."""
@@ -63,7 +65,9 @@ def context_uses(tree: ast.Module) -> Iterator[ContextUse]:
             inner = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
             for node in ast.walk(function):
                 if isinstance(node, ast.Attribute) and id(node) not in inner and (path := _path(node, name)):
-                    found[id(node)] = ContextUse(node, path, calls.get(id(node)))
+                    phase = function.name if function in tree.body and function.name in WITH_CONTEXT else ""
+                    phase = phase or (found[id(node)].phase if id(node) in found else "")
+                    found[id(node)] = ContextUse(node, path, calls.get(id(node)), phase)
     yield from sorted(found.values(), key=lambda one: (one.node.lineno, one.node.col_offset))
 
 

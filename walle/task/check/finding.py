@@ -7,9 +7,9 @@ MAX_FINDINGS = 100  # findings of one task
 
 type Code = Literal[
     "attribute", "batch", "builtin", "bundle", "config", "ctx-attribute", "event-field", "event-id", "event-line",
-    "files", "import", "model", "no-migrate", "no-phase", "no-train", "phase-generator", "phase-name",
-    "phase-signature", "resource", "section", "simulation", "syntax", "task-name", "toml-syntax", "topic", "trigger",
-    "trigger-event", "unknown-key",
+    "files", "import", "model", "no-migrate", "no-phase", "no-train", "phase-context", "phase-generator",
+    "phase-name", "phase-signature", "resource", "section", "simulation", "syntax", "task-name",
+    "toml-syntax", "topic", "trigger", "trigger-event", "unknown-key",
 ]  # fmt: skip
 type Level = Literal["error", "warning"]
 
@@ -41,6 +41,8 @@ MEANINGS: dict[Code, str] = {
     "builtin": "a builtin that a task does not have (`open`), with what to use instead",
     "phase-name": "a function that nothing calls, with a name similar to a missing phase of main.py (`exectue`)",
     "phase-signature": "a phase that cannot be called with its arguments, or that is `async`",
+    "phase-context": "`ctx.state`, `ctx.recent`, `ctx.escalate` or `ctx.features` in `train`, or an assignment of "
+    "`ctx.checkpoint` in another phase",
     "phase-generator": "a phase that yields: its result is not plain data",
     "batch": "`execute_batch` without `execute`; a warning if it is never called, or if `max_batch` is set without it",
     "no-phase": "main.py has no phase",

@@ -7,13 +7,19 @@ from collections.abc import Collection, Iterator, Mapping
 from walle.protocol import StatePolicy
 from walle.task.check.context_use import ContextUse, context_uses, module_texts
 from walle.task.check.finding import Code, Finding, Level
-from walle.task.format.bundle import CONFIG_FILE, RESOURCES
+from walle.task.format.bundle import CONFIG_FILE, MAIN_FILE, RESOURCES
 from walle.task.format.config import TaskConfig
 
 _VERSION_OPTIONS = ("version", "on_upgrade", "features")  # options of [state] that are not of its entries
 _ENTRY_OPTIONS = tuple(key for key in StatePolicy.KEYS if key not in _VERSION_OPTIONS)
 _MAX_SHOWN = 5
 _ON_CLOUD = ("cloud", "auto")
+_NOT_IN_TRAIN = {  # what raises there, and what to do
+    "state": "keep it in ctx.checkpoint",
+    "recent": "no event triggers it: put what it learns from in another phase, and read that with ctx.store.query",
+    "escalate": "it runs on the device alone",
+    "features": "it runs on the device alone",
+}
 
 
 def check_requests(
@@ -37,6 +43,9 @@ def check_requests(
     for file, tree in trees.items():
         texts = module_texts(tree)
         for use in context_uses(tree):
+            if file == MAIN_FILE and (message := _not_in_phase(use)):
+                yield from _found(file, use, "phase-context", message)
+                continue
             name = use.text(texts, 0, "name")
             match use.path:
                 case ("session",) if name is not None:
@@ -59,6 +68,17 @@ def _found(file: str, use: ContextUse, code: Code, message: str, level: Level = 
     if message:
         line, column = use.node.lineno, use.node.col_offset + 1
         yield Finding(file=file, line=line, column=column, code=code, message=message, level=level)
+
+
+def _not_in_phase(use: ContextUse) -> str:
+    """Return why this use of ctx raises in its phase, empty if it does not."""
+    name = use.path[0]
+    if use.phase == "train" and name in _NOT_IN_TRAIN:
+        return f"train(ctx) has no ctx.{name}; {_NOT_IN_TRAIN[name]}"
+    is_assigned = use.path == ("checkpoint",) and isinstance(use.node.ctx, ast.Store)
+    if is_assigned and use.phase not in ("", "train"):
+        return f"{use.phase} cannot assign ctx.checkpoint; train(ctx) does"
+    return ""
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
