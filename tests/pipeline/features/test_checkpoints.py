@@ -104,5 +104,8 @@ async def test_a_checkpoint_that_cannot_be_stored_is_refused_by_name_with_its_st
         small = TrainingPolicy(when={}, max_bytes=1024)
         with pytest.raises(CheckpointError, match=r"more than 1024 of \[training\].*frozen=False.*up to 16777216"):
             await kept.put(TASK, small, [put], [bytes(2000)])
+        large = TrainingPolicy(when={}, max_bytes=TrainingPolicy.MAX_BYTES)
+        with pytest.raises(CheckpointError, match=r"has 3\d{5} values, more than 262144; put numbers into arrays"):
+            await kept.put(TASK, large, [put], [[[]] * 300_000])
         assert kept.read(TASK) == (0, None)
         assert await store.query("shop/count/loss", 0, 10, 0) == []

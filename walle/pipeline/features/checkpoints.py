@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from walle.base import plain
+from walle.engine_ext._core import packed_values
 from walle.errors import PipelineError
 from walle.pipeline.features.put import Put
 from walle.pipeline.features.store import FeatureStore
@@ -18,6 +19,7 @@ from walle.pipeline.features.task_states import TRAINING_PREFIX, TaskState
 from walle.protocol import TrainingPolicy
 
 _NO_POSITION = -1  # position of puts that no event has caused
+_MAX_VALUES = 1 << 18  # values in containers too: 16 MB of empty lists take more than 1 GB once decoded
 _VALUE, _RESTS = "checkpoint", "rests_since_s"
 
 
@@ -85,7 +87,8 @@ class Checkpoints:
         that is in the file, so that a kill loses the step under way alone.
 
         Raises:
-            CheckpointError: the checkpoint is not plain data, or is larger than the policy allows; nothing is stored.
+            CheckpointError: the checkpoint is not plain data, is larger than the policy allows, or has more than
+                262,144 values, those in lists and dicts too; an array is one. Nothing is stored.
             OutboxFullError: the outbox has no room for the step's uploads; nothing is stored.
             StoreError: the store cannot be written now; a later transaction has it.
         """
@@ -116,4 +119,6 @@ def _state_of(task: str, policy: TrainingPolicy, value: dict[str, Any]) -> TaskS
         raised = f", or raise max_bytes (up to {policy.MAX_BYTES})" if policy.max_bytes < policy.MAX_BYTES else ""
         what = f"has {len(data)} bytes, more than {policy.max_bytes} of [training] in task.toml; keep less in it, such"
         raise CheckpointError(task, f"{what} as step.state_dict(frozen=False){raised}")
+    if (values := packed_values(data)) > _MAX_VALUES:
+        raise CheckpointError(task, f"has {values} values, more than {_MAX_VALUES}; put numbers into arrays (walle.np)")
     return TaskState(task=TRAINING_PREFIX + task, version=policy.version, data=data)
