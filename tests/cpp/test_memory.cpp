@@ -197,7 +197,10 @@ std::int64_t regions_left(const Program& program) {
 // Plans the program and compares the results; returns the number of regions that still run.
 std::int64_t compare(Program program, int inputs, const Updates& updates = {}) {
   const auto expected = run_apart(program, inputs);
-  const std::size_t first_update = updates.empty() ? program.ops.size() : separate_updates(program, updates);
+  std::vector<TensorType> types(at(inputs));
+  for (const ProgramValue& value : program.values)
+    if (value.input >= 0) types[at(value.input)] = {value.dtype, value.shape};
+  const std::size_t first_update = updates.empty() ? program.ops.size() : separate_updates(program, updates, types);
   const MemoryPlan plan = plan_memory(program, inputs, Storage::kAlignment, updates);
   for (std::size_t i = 0; i < first_update; ++i)
     for (const int input : updates.replaced)

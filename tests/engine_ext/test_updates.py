@@ -10,6 +10,7 @@ import walle.np as np
 import walle.optim as optim
 from walle.engine_ext import _core
 from walle.engine_ext.errors import ModelError, NonFiniteError, ShapeError
+from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.nn.tracing import Trace
 
 _SIZE = 40
@@ -58,7 +59,12 @@ def _shape_only(a: Any, b: Any) -> dict[str, Any]:
     return {"w0": (a.reshape(-1) * 2.0 - b.reshape(-1)).reshape(_SIZE, _SIZE), "w1": np.zeros_like(b)}
 
 
-@pytest.mark.parametrize("rule", [_swap, _keep_old, _chain, _transpose, _same, _shape_only])
+def _old_and_new(a: Any, b: Any) -> dict[str, Any]:
+    new = a * 2.0 + b
+    return {"sum": new + a, "part": new[3:5], "w0": new, "w1": b + new * a, "flat": np.sum(b)}
+
+
+@pytest.mark.parametrize("rule", [_swap, _keep_old, _chain, _transpose, _same, _shape_only, _old_and_new])
 def test_updates_in_place_equal_those_in_separate_memory(rule: Any) -> None:
     apart, in_place, given = _results(rule, 2)
     for name, array in apart.items():
@@ -82,6 +88,63 @@ def test_updates_run_only_where_the_condition_holds() -> None:
     assert numpy.array_equal(numpy.asarray(given["w0"]), before * 2 + 1)
 
 
+def _conditional(rule: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a session of one weight that it updates, and its inputs; `rule` returns the new one and the condition."""
+    given = _values(1) | {"limit": np.asarray(0.0, "float32")}
+    with Trace("updates") as trace:
+        weight, limit = (cast("Any", trace.input(name, array)) for name, array in given.items())
+        new, condition = rule(weight, limit)
+        trace.output("w0", new)
+        trace.output("half", new * 0.5 + weight)
+        trace.output("may change", condition)
+    return _core.Session(trace.graph(), "auto", updates={"w0": "w0"}, condition="may change"), given
+
+
+def test_outputs_of_an_update_are_computed_where_the_condition_does_not_hold() -> None:
+    session, given = _conditional(lambda weight, limit: (weight * 2.0, np.sum(weight) < limit))
+    before = numpy.asarray(given["w0"]).copy()
+    for limit, after in ((-1e9, before), (1e9, before * 2)):
+        outputs = session.run(given | {"limit": np.asarray(limit, "float32")})
+        assert numpy.array_equal(numpy.asarray(outputs["half"]), before * 2)
+        assert numpy.array_equal(numpy.asarray(given["w0"]), after)
+
+
+def test_a_condition_may_depend_on_the_update() -> None:
+    session, given = _conditional(lambda weight, limit: (new := weight * 2.0, np.sum(new) < limit))
+    before = numpy.asarray(given["w0"]).copy()
+    for limit, after in ((-1e9, before), (1e9, before * 2)):
+        session.run(given | {"limit": np.asarray(limit, "float32")})
+        assert numpy.array_equal(numpy.asarray(given["w0"]), after)
+
+
+def test_an_array_of_an_update_and_of_another_input_is_refused() -> None:
+    given = _values(2)
+    with Trace("updates") as trace:
+        first, second = (cast("Any", trace.input(name, array)) for name, array in given.items())
+        trace.output("w0", first * 2.0)
+        trace.output("sum", second + 1.0)
+    session = _core.Session(trace.graph(), "auto", updates={"w0": "w0"})
+    both = np.asarray(numpy.zeros((2 * _SIZE, _SIZE), "float32"))
+    halves = {"w0": both[:_SIZE], "w1": both[_SIZE:]}
+    for one in (
+        {"w0": given["w0"], "w1": given["w0"]},
+        {"w0": both[:_SIZE], "w1": both[1 : _SIZE + 1]},
+        {"w0": both[1 : _SIZE + 1], "w1": both[:_SIZE]},
+    ):
+        with pytest.raises(ModelError, match="'w0' is updated in place and shares memory with the input 'w1'"):
+            session.run(one)
+    session.run(halves)
+
+
+def test_types_of_an_update_are_checked_where_shapes_depend_on_its_input() -> None:
+    graph = GraphBuilder("updates")
+    shape = graph.input("shape", (2,), "int64")
+    graph.output("new", graph.op("Expand", [graph.constant("one", [1], "int64"), shape]))
+    session = _core.Session(_core.Graph.open(graph.to_bytes()), "auto", updates={"new": "shape"})
+    with pytest.raises(ShapeError, match="not those of the input that it replaces"):
+        session.run({"shape": np.asarray([1, 3], "int64")})
+
+
 def test_updates_that_cannot_be_are_refused() -> None:
     given = _values(1)
     with Trace("updates") as trace:
@@ -96,6 +159,8 @@ def test_updates_that_cannot_be_are_refused() -> None:
         weight = trace.input("w0", given["w0"])
         for name in ("one", "two"):
             trace.output(name, weight * 2.0)
+    with pytest.raises(ShapeError, match=r"output 1 .* is the condition of updates, which is one bool"):
+        _core.Session(trace.graph(), "auto", updates={"one": "w0"}, condition="two")
     with pytest.raises(ModelError, match="two outputs replace the input 'w0'"):
         _core.Session(trace.graph(), "auto", updates={"one": "w0", "two": "w0"})
     with pytest.raises(ModelError, match="the output 'one' is the condition of updates, and cannot be one"):

@@ -87,7 +87,7 @@ std::shared_ptr<const Plan> make_plan(const Graph& graph, std::vector<TensorType
     recompute(program);
   }
   const bool has_updates = !target.updates.empty();
-  const std::size_t first_update = has_updates ? separate_updates(program, target.updates) : program.ops.size();
+  const std::size_t first_update = has_updates ? separate_updates(program, target.updates, types) : program.ops.size();
   for (const ProgramOp& op : program.ops) {
     try {
       for (const int input : op.inputs)

@@ -11,12 +11,15 @@ namespace {
 
 class UpdateOrder {
  public:
-  UpdateOrder(Program& program, const Updates& updates) : program_(program), updates_(updates) {}
+  UpdateOrder(Program& program, const Updates& updates, std::span<const TensorType> inputs)
+      : program_(program), updates_(updates), inputs_(inputs) {}
 
   std::size_t run() {
     check_types();
     read_program();
     copy_shared();
+    read_program();
+    copy_needed();
     read_program();
     const std::size_t first = move_last();
     read_program();
@@ -27,15 +30,18 @@ class UpdateOrder {
 
  private:
   void check_types() const {
-    for (std::size_t output = 0; output < updates_.replaced.size(); ++output)
-      for (const ProgramValue& value : program_.values) {
-        const ProgramValue& update = program_.values[at(program_.outputs[output])];
-        if (value.input >= 0 && value.input == updates_.replaced[output] &&
-            (value.dtype != update.dtype || value.shape != update.shape))
-          throw Error(ErrorKind::shape, "output " + std::to_string(output) + " has shape " + to_string(update.shape) +
-                                            " and dtype " + std::string(dtype_name(update.dtype)) +
-                                            ", which are not those of the input that it replaces");
+    for (std::size_t output = 0; output < updates_.replaced.size(); ++output) {
+      const ProgramValue& update = program_.values[at(program_.outputs[output])];
+      const std::string has = "output " + std::to_string(output) + " has shape " + to_string(update.shape) + " and dtype " +
+                              std::string(dtype_name(update.dtype));
+      if (updates_.replaces(output)) {
+        const TensorType& input = inputs_[at(updates_.replaced[output])];  // a program may have the input as a constant
+        if (input.dtype != update.dtype || input.shape != update.shape)
+          throw Error(ErrorKind::shape, has + ", which are not those of the input that it replaces");
       }
+      if (updates_.condition == static_cast<int>(output) && (update.dtype != DType::b8 || element_count(update.shape) != 1))
+        throw Error(ErrorKind::shape, has + "; it is the condition of updates, which is one bool");
+    }
   }
 
   void read_program() {
@@ -63,6 +69,20 @@ class UpdateOrder {
       append_copy(output);
       if (updates_.replaces(output)) append_copy(output);  // the first one runs before any input changes
     }
+  }
+
+  // Copies the updates that other outputs, the condition among them, are computed from: these are there in each run.
+  void copy_needed() {
+    std::vector<bool> is_needed(program_.values.size(), false);
+    for (std::size_t output = 0; output < program_.outputs.size(); ++output)
+      if (!updates_.replaces(output)) is_needed[at(program_.outputs[output])] = true;
+    for (std::size_t i = program_.ops.size(); i-- > 0;) {
+      const ProgramOp& op = program_.ops[i];
+      for (const int input : op.inputs)
+        if (input >= 0 && is_needed[at(op.output)]) is_needed[at(input)] = is_needed[at(root_[at(input)])] = true;
+    }
+    for (std::size_t output = 0; output < updates_.replaced.size(); ++output)
+      if (updates_.replaces(output) && is_needed[at(root_of(output))]) append_copy(output);
   }
 
   int root_of(std::size_t output) const { return root_[at(program_.outputs[output])]; }
@@ -116,12 +136,15 @@ class UpdateOrder {
 
   Program& program_;
   const Updates& updates_;
+  std::span<const TensorType> inputs_;
   std::vector<int> root_;      // by value: the value whose memory it renames, or itself
   std::vector<int> producer_;  // by value: the op that computes it; -1: none
 };
 
 }  // namespace
 
-std::size_t separate_updates(Program& program, const Updates& updates) { return UpdateOrder(program, updates).run(); }
+std::size_t separate_updates(Program& program, const Updates& updates, std::span<const TensorType> inputs) {
+  return UpdateOrder(program, updates, inputs).run();
+}
 
 }  // namespace walle

@@ -2,11 +2,13 @@
 // only where a condition holds, so that a run that is stopped, or finds a loss that is not finite, changes nothing.
 #pragma once
 #include <cstddef>
+#include <span>
 #include <vector>
 
 namespace walle {
 
 struct Program;
+struct TensorType;
 
 struct Updates {
   std::vector<int> replaced;  // by output: the input whose memory receives it; -1: memory of its own. Empty: no updates
@@ -17,8 +19,10 @@ struct Updates {
 };
 
 // Moves the ops that write updates, and those that read these, behind all others, and copies values that would otherwise change
-// too early: an output that is an input, an update whose op cannot write over the old value. Return the first op that runs only
-// where the condition holds. Throws Error (shape) where an output has another type than the input that it replaces.
-std::size_t separate_updates(Program& program, const Updates& updates);
+// too early: an output that is an input, an update whose op cannot write over the old value. An update that other outputs or the
+// condition are computed from is computed with these, and copied. Return the first op that runs only where the condition holds.
+// `inputs` are the types of the program's. Throws Error (shape) where an output has another type than the input that it replaces,
+// or the condition is not one bool.
+std::size_t separate_updates(Program& program, const Updates& updates, std::span<const TensorType> inputs);
 
 }  // namespace walle

@@ -133,6 +133,37 @@ void Session::check(std::span<const Tensor> inputs) const {
       throw Error(ErrorKind::model,
                   "input '" + graph_->values[static_cast<std::size_t>(graph_->inputs[static_cast<std::size_t>(input)])].name +
                       "' is updated in place and is read-only; copy it");
+  if (!target_.updates.empty()) check_apart(inputs);
+}
+
+void Session::check_apart(std::span<const Tensor> inputs) const {
+  struct Stretch {
+    const std::byte *first, *last;
+    std::size_t input;
+    bool is_updated;
+  };
+  std::vector<Stretch> stretches;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto bytes = static_cast<std::size_t>(inputs[i].size()) * item_size(inputs[i].dtype());
+    const auto& replaced = target_.updates.replaced;
+    const bool is_updated = std::find(replaced.begin(), replaced.end(), static_cast<int>(i)) != replaced.end();
+    if (bytes > 0) stretches.push_back({inputs[i].raw(), inputs[i].raw() + bytes, i, is_updated});
+  }
+  std::sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
+  const Stretch *any = nullptr, *updated = nullptr;  // those before that end last
+  for (const Stretch& one : stretches) {
+    const Stretch* const other = one.is_updated ? any : updated;
+    if (other != nullptr && other->last > one.first) {
+      const auto name = [&](const Stretch& of) {
+        return "'" + graph_->values[static_cast<std::size_t>(graph_->inputs[of.input])].name + "'";
+      };
+      const Stretch &changed = one.is_updated ? one : *other, &read = one.is_updated ? *other : one;
+      throw Error(ErrorKind::model, "input " + name(changed) + " is updated in place and shares memory with the input " +
+                                        name(read) + "; copy one of them");
+    }
+    if (any == nullptr || any->last < one.last) any = &one;
+    if (one.is_updated && (updated == nullptr || updated->last < one.last)) updated = &one;
+  }
 }
 
 std::vector<Tensor> Session::run(std::span<const Tensor> inputs, const StopLimits& limits) {

@@ -38,6 +38,8 @@ class Session {
 
  private:
   void check(std::span<const Tensor> inputs) const;
+  // Throws Error (model) where an input that is updated shares memory with another one.
+  void check_apart(std::span<const Tensor> inputs) const;
   std::shared_ptr<const Plan> plan_for(std::span<const Tensor> inputs);
 
   std::shared_ptr<const Graph> graph_, planned_;  // the file's graph; the one after rewriting
