@@ -401,3 +401,17 @@ def test_depthwise_layers_learn_the_same_bits_with_any_number_of_threads(backend
     assert found[0][0][-1] < found[0][0][0]
     assert [op.algorithm for op in step.plan().ops].count("normalised lanes") == 4
     assert "Gate" not in {op.op for op in step.plan().ops}
+
+
+def test_the_gate_of_a_normalisation_of_single_elements_is_that_of_its_result() -> None:
+    """Half of the results are exactly 0 by the two roundings of a row, and not by the one of a plane."""
+    random, channels = numpy.random.default_rng(1), 256
+    model = nn.Sequential(nn.BatchNorm1d(channels), nn.ReLU())
+    value = random.uniform(0.5, 2, channels).astype("float32")
+    x = numpy.stack([value, -value])
+    variance = (value.astype("float64") ** 2).astype("float32")
+    bias = -(1 / numpy.sqrt(variance.astype("float64") + 1e-5)).astype("float32") * value
+    model.load_state_dict({**model.state_dict(), "0.bias": np.asarray(bias)})
+    step = nn.TrainStep(model, lambda y, factors: (y * factors).sum(), optim.SGD(1.0))
+    assert float(step(np.asarray(x), np.ones((2, channels), "float32"))) == 0
+    assert numpy.array_equal(numpy.asarray(model.state_dict()["0.bias"]), bias)

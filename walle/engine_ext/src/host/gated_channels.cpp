@@ -51,6 +51,8 @@ class GateJoin {
     const ProgramOp* normal = normal_of(gate);
     if (normal == nullptr) return;
     const int x = normal->inputs[0];
+    const Dims& shape = program_.values[at(x)].shape;
+    if (element_count(shape) == shape[0] * shape[1]) return;  // rows of single elements are rounded otherwise, and faster apart
     const std::vector<std::size_t>& readers = readers_[at(gate.output)];
     const auto takes = [&](std::size_t reader) {
       if (reader >= program_.ops.size()) return false;
