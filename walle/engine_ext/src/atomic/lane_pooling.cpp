@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "atomic/lane_rows.h"
+#include "atomic/scratch.h"
 #include "core/stop.h"
 
 namespace walle {
@@ -15,11 +16,10 @@ class LanePoolStep final : public SharedStep {
   LanePoolStep(const Window& window, std::int64_t batch, std::int64_t channels, const Table& table)
       : window_(window), batch_(batch), channels_(channels), table_(table), rows_(window, table.pack) {
     for (std::size_t row = 0; row < rows_.rows().size();) row = add_band(row);
-    constexpr std::int64_t kLine = Storage::kAlignment / static_cast<std::int64_t>(sizeof(float));
-    const auto rounded = [&](std::int64_t pixels) { return (pixels * table.pack + kLine - 1) / kLine * kLine; };
+    const auto floats = [&](std::int64_t pixels) { return scratch_floats(pixels * table.pack); };
     for (const Band& band : bands_) {
-      source_floats_ = std::max(source_floats_, rounded((band.source_last - band.source_first) * window.in[2]));
-      result_floats_ = std::max(result_floats_, rounded((band.last - band.first) * window.out[2]));
+      source_floats_ = std::max(source_floats_, floats((band.source_last - band.source_first) * window.in[2]));
+      result_floats_ = std::max(result_floats_, floats((band.last - band.first) * window.out[2]));
     }
     scratch_bytes_ = static_cast<std::size_t>(source_floats_ + result_floats_) * sizeof(float);
   }
@@ -111,7 +111,9 @@ std::unique_ptr<HostStep> make_lane_pool_max(const Window& window, const Dims& x
       2 * x[1] < table.pack || window.in_count() == 0 || window.out_count() == 0 || window.in[2] > kWidest ||
       window.out[1] > kMostRows || window.taps() < 2 || window.taps() * window.out[1] > 16 * kMostRows)
     return nullptr;
-  return std::make_unique<LanePoolStep>(window, x[0], x[1], table);
+  auto step = std::make_unique<LanePoolStep>(window, x[0], x[1], table);
+  if (step->scratch_bytes(1) > kMostLaneBytes) return nullptr;
+  return step;
 }
 
 }  // namespace walle

@@ -9,6 +9,9 @@ namespace walle {
 // Pixels of a band of rows that is transposed to blocks of channels, about: what stays in the cache nearest to the core.
 inline constexpr std::int64_t kBandPixels = 1024;
 
+// Scratch of a member of a team, at most: a band has the rows that one row of results reads, which may be far apart.
+inline constexpr std::size_t kMostLaneBytes = 4 << 20;
+
 // Return the taps that lie inside the input, of all outputs.
 double taps_met(const Window& window) noexcept;
 

@@ -11,6 +11,7 @@
 #include "atomic/atomic.h"
 #include "atomic/element_work.h"
 #include "atomic/product_pieces.h"
+#include "atomic/scratch.h"
 
 namespace walle {
 
@@ -46,8 +47,8 @@ class RecurrentStep final : public HostStep {
     const std::size_t product =
         std::max(gemm_.scratch_bytes(batch_, gates_ * hidden_, hidden_), gemm_.scratch_bytes(batch_, hidden_, hidden_));
     is_long_ = batch_ * gates_ * hidden_ * hidden_ > StopPoll::kInterval;
-    gate_bytes_ = rounded(bytes(batch_ * gates_ * hidden_));
-    row_bytes_ = rounded(bytes(batch_ * hidden_));
+    gate_bytes_ = scratch_part(bytes(batch_ * gates_ * hidden_));
+    row_bytes_ = scratch_part(bytes(batch_ * hidden_));
     scratch_bytes_ = gate_bytes_ + 2 * row_bytes_ + product;
     if (item_ == sizeof(float))
       reinterpret_cast<float&>(one_) = 1.0f;
@@ -101,7 +102,6 @@ class RecurrentStep final : public HostStep {
   };
 
   std::size_t bytes(std::int64_t elements) const noexcept { return static_cast<std::size_t>(elements) * item_; }
-  static std::size_t rounded(std::size_t size) noexcept { return (size / Storage::kAlignment + 1) * Storage::kAlignment; }
 
   std::int64_t length(const std::byte* lens, std::int64_t row) const noexcept {
     if (wide_lens_) return reinterpret_cast<const std::int64_t*>(lens)[row];

@@ -13,6 +13,7 @@
 #include "atomic/atomic.h"
 #include "atomic/product_pieces.h"
 #include "atomic/recurrent.h"
+#include "atomic/scratch.h"
 
 namespace walle {
 
@@ -43,7 +44,7 @@ class RecurrentGradientStep final : public HostStep {
     tanh_ = request.table.unary[static_cast<std::size_t>(UnaryOp::Tanh)][type];
     gemm_ = request.table.gemm[type];
     state_ = batch_ * hidden_;
-    product_bytes_ = rounded(gemm_.scratch_bytes(batch_, hidden_, gates_ * hidden_));
+    product_bytes_ = scratch_part(gemm_.scratch_bytes(batch_, hidden_, gates_ * hidden_));
     // What a step's products pass back, a row of activated cells or what the reset gate's product passes back, the operand of a
     // GRU's product, and the cells of all steps.
     const std::int64_t numbers = 2 * state_ + gates_ * state_ + (gates_ == 4 ? (steps_ + 1) * state_ : 0);
@@ -108,8 +109,6 @@ class RecurrentGradientStep final : public HostStep {
     std::byte* product;
     T *back, *reset_back, *sums, *cells;
   };
-
-  static std::size_t rounded(std::size_t size) noexcept { return (size / Storage::kAlignment + 1) * Storage::kAlignment; }
 
   std::int64_t step_of(std::int64_t i) const noexcept { return backward_ ? steps_ - 1 - i : i; }
   bool is_active(std::byte* const* inputs, std::int64_t step, std::int64_t row) const noexcept {

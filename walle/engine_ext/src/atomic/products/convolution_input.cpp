@@ -8,6 +8,7 @@
 #include "atomic/product_pieces.h"
 #include "atomic/products/convolution.h"
 #include "atomic/products/lane_depthwise.h"
+#include "atomic/scratch.h"
 
 namespace walle {
 
@@ -22,8 +23,8 @@ class InputGradientStep final : public SharedStep {
     const std::int64_t plane = std::max<std::int64_t>(shape.window.out_count(), 1);
     images_ = std::clamp<std::int64_t>((kLongRow + plane - 1) / plane, 1, std::max<std::int64_t>(shape.batch, 1));
     step_ = images_ * shape.window.out_count();
-    columns_bytes_ = rounded(columns_ * step_);
-    rows_bytes_ = images_ > 1 ? rounded(shape.out_channels * step_) : 0;
+    columns_bytes_ = scratch_part(static_cast<std::size_t>(columns_ * step_) * sizeof(T));
+    rows_bytes_ = images_ > 1 ? scratch_part(static_cast<std::size_t>(shape.out_channels * step_) * sizeof(T)) : 0;
     const std::size_t product = gemm_.scratch_bytes(columns_, step_, shape.out_channels);
     scratch_bytes_ = columns_bytes_ + rows_bytes_ + (product / Storage::kAlignment + 1) * Storage::kAlignment;
   }
@@ -47,10 +48,6 @@ class InputGradientStep final : public SharedStep {
   }
 
  private:
-  static std::size_t rounded(std::int64_t elements) {
-    return (static_cast<std::size_t>(elements) * sizeof(T) / Storage::kAlignment + 1) * Storage::kAlignment;
-  }
-
   void run_images(const T* gradient, const T* weights, T* output, std::byte* scratch, std::int64_t group, std::int64_t first,
                   std::int64_t count, StopPoll& poll) const noexcept {
     const std::int64_t plane = shape_.window.out_count(), in = shape_.window.in_count(), out_channels = shape_.out_channels;

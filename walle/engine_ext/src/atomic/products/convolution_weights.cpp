@@ -8,6 +8,7 @@
 #include "atomic/conversion.h"
 #include "atomic/products/convolution.h"
 #include "atomic/products/lane_depthwise.h"
+#include "atomic/scratch.h"
 #include "core/stop.h"
 
 namespace walle {
@@ -25,10 +26,6 @@ Dims weight_shape(const Dims& x, const Dims& gradient, const Attributes& attribu
   shape.insert(shape.end(), kernel->begin(), kernel->end());
   element_count(shape);  // throws where it is too large
   return shape;
-}
-
-std::size_t rounded(std::int64_t elements, std::size_t item) {
-  return (static_cast<std::size_t>(elements) * item / Storage::kAlignment + 1) * Storage::kAlignment;
 }
 
 // Makes each image one row, where a window has one tap at every place.
@@ -57,10 +54,10 @@ class WeightProductStep final : public SharedStep {
         std::clamp<std::int64_t>(kPlaces / std::max<std::int64_t>(win.out[2], 1), 1, std::max<std::int64_t>(rows_, 1));
     const std::int64_t places = rows_at_once_ * std::min(win.out[2], kPlaces), left = std::min(left_, kLeft),
                        right = std::min(right_, kRight);
-    left_bytes_ = rounded(left * places, sizeof(T));
-    right_bytes_ = rounded(right * places, sizeof(T));
-    sum_bytes_ = rounded(left * right, sizeof(T));
-    product_bytes_ = rounded(static_cast<std::int64_t>(gemm_.scratch_bytes(left, right, places)), 1);
+    left_bytes_ = scratch_part(static_cast<std::size_t>(left * places) * sizeof(T));
+    right_bytes_ = scratch_part(static_cast<std::size_t>(right * places) * sizeof(T));
+    sum_bytes_ = scratch_part(static_cast<std::size_t>(left * right) * sizeof(T));
+    product_bytes_ = scratch_part(gemm_.scratch_bytes(left, right, places));
     scratch_bytes_ = left_bytes_ + right_bytes_ + 2 * sum_bytes_ + product_bytes_;
   }
 
@@ -266,10 +263,10 @@ class WeightSumStep final : public SharedStep {
       phases_ *= phase_count_[axis];
     }
     images_ = std::clamp<std::int64_t>(kPlaces / std::max<std::int64_t>(plane_, 1), 1, std::max<std::int64_t>(shape_.batch, 1));
-    x_bytes_ = rounded(phases_ * images_ * plane_, sizeof(T));
-    gradient_bytes_ = rounded(images_ * plane_, sizeof(T));
+    x_bytes_ = scratch_part(static_cast<std::size_t>(phases_ * images_ * plane_) * sizeof(T));
+    gradient_bytes_ = scratch_part(static_cast<std::size_t>(images_ * plane_) * sizeof(T));
     const std::int64_t product = static_cast<std::int64_t>(gemm_.scratch_bytes(1, 1, images_ * plane_));
-    scratch_bytes_ = x_bytes_ + gradient_bytes_ + rounded(product, 1);
+    scratch_bytes_ = x_bytes_ + gradient_bytes_ + scratch_part(static_cast<std::size_t>(product));
   }
 
   // Return whether the shifted planes of a channel are not much larger than the channel.

@@ -3,13 +3,23 @@
 #include <algorithm>
 
 #include "atomic/channel_gate.h"
+#include "atomic/scratch.h"
 #include "kernels/depthwise.h"
 
 namespace walle {
 
 namespace {
 
-std::int64_t rounded(std::int64_t floats) { return (floats + 15) / 16 * 16; }
+// Return whether a band of one row, and the list of taps of all rows, are small.
+bool is_small(const Window& win) noexcept {
+  constexpr double kMostPixels = kMostLaneBytes / (16 * sizeof(float)), kMostTaps = 1 << 16;
+  const auto of = [](std::int64_t number) { return static_cast<double>(number); };
+  const auto reach = [&](std::size_t axis) { return of(win.kernel[axis] - 1) * of(win.dilation[axis]); };
+  const auto most = [&](std::size_t axis) { return of(std::max(win.in[axis], win.out[axis])); };
+  const double rows = std::min(reach(1) + 1, most(1));
+  const double columns = most(2) + reach(2) + of(std::max<std::int64_t>(win.begin[2], 0) + std::max<std::int64_t>(win.end[2], 0));
+  return (rows + 1) * columns + of(win.taps()) <= kMostPixels && of(win.taps()) * most(1) <= kMostTaps;
+}
 
 }  // namespace
 
@@ -42,7 +52,7 @@ void NormalFactors::run(float* pixels, std::int64_t count, std::int64_t block) c
 bool DepthwiseLanes::applies(const ConvShape& shape) noexcept {
   const Window& win = shape.window;
   return shape.dtype == DType::f32 && shape.in_channels == 1 && shape.out_channels == 1 && win.in[0] == 1 && win.out[0] == 1 &&
-         win.kernel[0] == 1 && shape.batch > 0 && shape.groups > 0 && win.in_count() > 0 && win.out_count() > 0;
+         win.kernel[0] == 1 && shape.batch > 0 && shape.groups > 0 && win.in_count() > 0 && win.out_count() > 0 && is_small(win);
 }
 
 DepthwiseLanes::DepthwiseLanes(const ConvShape& shape, const Table& table, bool by_input)
@@ -59,8 +69,8 @@ DepthwiseLanes::DepthwiseLanes(const ConvShape& shape, const Table& table, bool 
   pitch_ = by_rows_ ? width : std::max(border_ + width, (columns_ - 1) * stride_ + reach + 1 - begin_ + border_);
   for (std::int64_t y = 0; y < rows_; ++y) add_row(y);
   for (const Band& band : bands_) {
-    source_floats_ = std::max(source_floats_, rounded((band.source_last - band.source_first) * pitch_ * table.pack));
-    result_floats_ = std::max(result_floats_, rounded((band.last - band.first) * columns_ * table.pack));
+    source_floats_ = std::max(source_floats_, scratch_floats((band.source_last - band.source_first) * pitch_ * table.pack));
+    result_floats_ = std::max(result_floats_, scratch_floats((band.last - band.first) * columns_ * table.pack));
   }
 }
 
@@ -108,7 +118,7 @@ void DepthwiseLanes::add_row(std::int64_t y) {
 }
 
 std::size_t DepthwiseLanes::scratch_bytes() const noexcept {
-  return static_cast<std::size_t>(source_floats_ + result_floats_ + rounded(window_.taps() * table_.pack)) * sizeof(float);
+  return static_cast<std::size_t>(source_floats_ + result_floats_ + scratch_floats(window_.taps() * table_.pack)) * sizeof(float);
 }
 
 void DepthwiseLanes::clear(float* scratch) const noexcept { std::fill_n(scratch, scratch_bytes() / sizeof(float), 0.0f); }

@@ -39,7 +39,8 @@ class NormalFactors {
 // result.
 class DepthwiseLanes {
  public:
-  // Return whether these sums exist for the convolution: one output channel for each input channel, in planes that are not empty.
+  // Return whether these sums exist for the convolution: one output channel for each input channel, in planes that are not empty,
+  // and scratch of a bounded size.
   static bool applies(const ConvShape& shape) noexcept;
   DepthwiseLanes(const ConvShape& shape, const Table& table, bool by_input);
 

@@ -5,6 +5,7 @@
 
 #include "atomic/products/depthwise_lanes.h"
 #include "atomic/products/lane_depthwise.h"
+#include "atomic/scratch.h"
 #include "kernels/depthwise.h"
 
 namespace walle {
@@ -36,13 +37,12 @@ class LaneWeightStep final : public SharedStep {
     const std::vector<std::int64_t> row_cuts = cuts_of(win, 1), column_cuts = cuts_of(win, 2);
     for (std::size_t i = 0; i + 1 < row_cuts.size(); ++i)
       for (std::int64_t y = row_cuts[i]; y < row_cuts[i + 1];) y = add_band(y, row_cuts[i + 1], column_cuts);
-    constexpr std::int64_t kLine = Storage::kAlignment / kFloat;
-    const auto rounded = [&](std::int64_t pixels) { return (pixels * table.pack + kLine - 1) / kLine * kLine; };
+    const auto floats = [&](std::int64_t pixels) { return scratch_floats(pixels * table.pack); };
     for (const Band& band : bands_) {
-      x_floats_ = std::max(x_floats_, rounded(band.source_rows * win.in[2]));
-      gradient_floats_ = std::max(gradient_floats_, rounded(band.rows * win.out[2]));
+      x_floats_ = std::max(x_floats_, floats(band.source_rows * win.in[2]));
+      gradient_floats_ = std::max(gradient_floats_, floats(band.rows * win.out[2]));
     }
-    sum_floats_ = rounded(win.taps());
+    sum_floats_ = floats(win.taps());
     const std::int64_t factors = normal_ ? NormalFactors::floats(shape.groups, table.pack) : 0;
     scratch_bytes_ = static_cast<std::size_t>((x_floats_ + gradient_floats_ + sum_floats_ + factors) * kFloat);
   }
