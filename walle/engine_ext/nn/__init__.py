@@ -60,22 +60,9 @@ _MODULES = {
     "tracing": "Parameter",
     "train_step": "TrainStep",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 _SUBMODULES = ("functional", "init")
 
+__getattr__, __dir__ = lazy.attributes(globals(), "walle.nn", _MODULES, _SUBMODULES)
+
 if not TYPE_CHECKING:  # a type checker takes the names from the imports above
-    __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULE_OF:
-        module = lazy.load(f"walle.engine_ext.nn.{_MODULE_OF[name]}")
-        found = globals()[name] = getattr(module, name)
-        return found
-    if name in _SUBMODULES:
-        return lazy.load(f"walle.engine_ext.nn.{name}")
-    raise AttributeError(f"walle.nn has no {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted((*_MODULE_OF, *_SUBMODULES))
+    __all__ = __dir__()  # noqa: PLE0605 -- a list, made from the table

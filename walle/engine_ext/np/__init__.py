@@ -103,23 +103,10 @@ _MODULES = {
         "nanpercentile nanquantile percentile quantile"
     ),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 _SUBMODULES = ("exceptions", "fft", "lib", "linalg", "random")
-_MODULES_OF_TYPES = ("printing", "ufuncs", "views")  # modules that the native types ndarray and ufunc call
+_MODULES_OF_TYPES = "printing ufuncs views"  # modules that the native types ndarray and ufunc call
+
+__getattr__, __dir__ = lazy.attributes(globals(), "walle.np", _MODULES, _SUBMODULES, hidden=_MODULES_OF_TYPES)
 
 if not TYPE_CHECKING:  # a type checker takes the names from the imports above
-    __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULE_OF:
-        module = lazy.load(f"walle.engine_ext.np.{_MODULE_OF[name]}")
-        found = globals()[name] = getattr(module, name)
-        return found
-    if name in _SUBMODULES or name in _MODULES_OF_TYPES:
-        return lazy.load(f"walle.engine_ext.np.{name}")
-    raise AttributeError(f"walle.np has no {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted((*_MODULE_OF, *_SUBMODULES))
+    __all__ = __dir__()  # noqa: PLE0605 -- a list, made from the table

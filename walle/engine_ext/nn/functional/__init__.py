@@ -41,19 +41,8 @@ _MODULES = {
     "resampling": "interpolate pad",
     "temporal_loss": "ctc_loss",
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__getattr__, __dir__ = lazy.attributes(globals(), "walle.nn.functional", _MODULES)
 
 if not TYPE_CHECKING:  # a type checker takes the names from the imports above
-    __all__ = sorted(_MODULE_OF)  # noqa: PLE0605 -- a list, made from the table
-
-
-def __getattr__(name: str) -> object:
-    if name in _MODULE_OF:
-        module = lazy.load(f"walle.engine_ext.nn.functional.{_MODULE_OF[name]}")
-        found = globals()[name] = getattr(module, name)
-        return found
-    raise AttributeError(f"walle.nn.functional has no {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(_MODULE_OF)
+    __all__ = __dir__()  # noqa: PLE0605 -- a list, made from the table
