@@ -72,18 +72,22 @@ def test_equal_seeds_give_equal_weights_to_the_bit(data: tuple[Any, Any], thread
     assert states[0] == states[1]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rows", [7, 44, 85, 256])
-def test_products_are_equal_to_the_bit_for_any_number_of_threads(rows: int) -> None:
+def test_products_are_equal_to_the_bit_for_any_number_of_threads(rows: int, dtype: str) -> None:
     """The last rows of a product, and its last columns, may be summed in another order than others."""
     states = []
     for threads in (1, 2, 3):
         nn.manual_seed(6)
         model = nn.Sequential(nn.Linear(96, 200), nn.ReLU(), nn.Linear(200, 40))
+        for parameter in model.parameters():
+            parameter.data = parameter.data.astype(dtype)
         random = np.random.default_rng(7)
-        x, y = (random.standard_normal((rows, size)).astype("float32") for size in (96, 40))
+        x, y = (random.standard_normal((rows, size)).astype(dtype) for size in (96, 40))
         step = nn.TrainStep(model, F.mse_loss, optim.SGD(lr=0.1), threads=threads)
         step(x, y)
         states.append({name: array.tobytes() for name, array in model.state_dict().items()})
+        assert {str(array.dtype) for array in model.state_dict().values()} == {dtype}
     assert states[0] == states[1] == states[2]
 
 
@@ -415,3 +419,51 @@ def test_the_gate_of_a_normalisation_of_single_elements_is_that_of_its_result() 
     step = nn.TrainStep(model, lambda y, factors: (y * factors).sum(), optim.SGD(1.0))
     assert float(step(np.asarray(x), np.ones((2, channels), "float32"))) == 0
     assert numpy.array_equal(numpy.asarray(model.state_dict()["0.bias"]), bias)
+
+
+_SCHEDULES: dict[str, Any] = {
+    "StepLR": lambda optimizer: optim.StepLR(optimizer, 2, 0.5),
+    "CosineLR": lambda optimizer: optim.CosineLR(optimizer, T_max=9),
+    "LinearWarmup": lambda optimizer: optim.LinearWarmup(optimizer, 5),
+    "warm-up and cosine": lambda optimizer: optim.SequentialLR(
+        optimizer, [optim.LinearWarmup(optimizer, 3), optim.CosineLR(optimizer, T_max=6)], [3]
+    ),
+}
+
+
+@pytest.mark.parametrize("resumes_first", [True, False])
+@pytest.mark.parametrize("name", _SCHEDULES)
+def test_a_schedule_continues_after_a_resume_as_without_it(tmp_path: Path, name: str, *, resumes_first: bool) -> None:
+    random = np.random.default_rng(8)
+    x, y = (random.standard_normal((4, 3)).astype("float32") for _ in range(2))
+
+    def begin() -> tuple[nn.TrainStep, Any]:
+        nn.manual_seed(8)
+        step = nn.TrainStep(Line(), F.mse_loss, optim.SGD(lr=0.3, momentum=0.9))
+        return step, _SCHEDULES[name](step.optimizer)
+
+    def train(step: nn.TrainStep, schedule: Any, count: int) -> list[float]:
+        rates = []
+        for _ in range(count):
+            step(x, y)
+            schedule.step()
+            rates.append(step.optimizer.lr)
+        return rates
+
+    whole, schedule = begin()
+    expected = train(whole, schedule, 8)
+    first, schedule = begin()
+    rates = train(first, schedule, 4)
+    nn.checkpoint(first, tmp_path / "training.walle", position=4)
+    kept = schedule.state_dict()
+    second, schedule = begin()
+    if resumes_first:
+        assert nn.resume(second, tmp_path / "training.walle") == 4
+        schedule.load_state_dict(kept)
+    else:
+        schedule.load_state_dict(kept)
+        assert nn.resume(second, tmp_path / "training.walle") == 4
+    assert rates + train(second, schedule, 4) == expected
+    assert len(set(expected)) > 2
+    for key, array in whole.model.state_dict().items():
+        assert second.model.state_dict()[key].tobytes() == array.tobytes(), key
