@@ -5,8 +5,15 @@ from typing import Any
 import numpy
 import pytest
 
+import walle.nn as nn
+import walle.np as np
+from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.nn.tracing import Trace
 from walle.engine_ext.session import Session
+from walle.engine_ext.session_info import plan_of
+
+F = nn.functional
 
 RNG = numpy.random.default_rng(35)
 
@@ -74,7 +81,8 @@ def test_bounds_are_part_of_the_normalisation_before_them(
         graph.output(name, value)
     session = Session(graph.to_bytes())
     assert "ChannelNormalize" in ops(session)
-    assert ("Gate" in ops(session)) == (bounds == {"max": 0.5})  # others are part of the normalisation's gradient
+    is_apart = bounds == {"max": 0.5} or len(shape) == 2  # others are part of the normalisation's gradient
+    assert ("Gate" in ops(session)) == is_apart
     assert not {"Relu", "Clip"} & set(ops(session))
     found = {
         name: numpy.asarray(value)
@@ -98,3 +106,28 @@ def test_inference_keeps_the_parts_of_clip() -> None:
     graph = GraphBuilder("inference")
     graph.output("y", graph.op("Clip", [graph.input("x", (4, 4))], min=0.0, max=6.0))
     assert set(ops(Session(graph.to_bytes()))) == {"Maximum", "Minimum"}
+
+
+@pytest.mark.parametrize("backend", ["auto", "scalar"])
+def test_a_gate_is_that_of_the_result_that_depthwise_lanes_normalise(backend: str) -> None:
+    """Results that are 0 but for their rounding are computed twice: for the convolution, and for the gates."""
+    channels = 64
+    value = numpy.random.default_rng(1).uniform(0.5, 2, channels).astype("float32")
+    x = numpy.tile(value[:, None, None] * numpy.tile([1, -1], 8).reshape(4, 4).astype("float32"), (2, 1, 1, 1))
+    variance = (value.astype("float64") ** 2).astype("float32")
+    bias = -(1 / numpy.sqrt(variance.astype("float64") + 1e-5)).astype("float32") * value
+    arrays = {"x": x, "scale": numpy.ones(channels), "bias": bias, "w": numpy.ones((channels, 1, 3, 3))}
+    given = {name: np.asarray(array, "float32") for name, array in arrays.items()}
+    with Trace("gates") as trace:
+        inputs: dict[str, Any] = {name: trace.input(name, array) for name, array in given.items()}
+        y = F.relu6(F.batch_norm(inputs["x"], None, None, inputs["scale"], inputs["bias"], training=True))
+        y = F.conv2d(y, inputs["w"], None, 1, 1, 1, channels)
+        gradients = trace.gradient(np.sum(y), [inputs[name] for name in ("bias", "w", "x")])
+        for name, result in zip(("y", "bias", "w", "x"), (y, *gradients), strict=True):
+            trace.output(name, result)
+    session = _core.Session(trace.graph(), backend)
+    results = {name: numpy.asarray(array) for name, array in session.run(given).items()}
+    plan = session.plan()
+    assert plan is not None
+    assert {"normalised lanes", "gated"} <= {op.algorithm for op in plan_of(plan).ops}
+    assert ((results["y"].max((0, 2, 3)) > 0) == (results["bias"] != 0)).all()

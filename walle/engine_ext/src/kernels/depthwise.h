@@ -11,7 +11,8 @@ constexpr bool has_depthwise_row(std::int64_t taps, std::int64_t stride) noexcep
 }
 
 // out[i, lane] = sum over lines and k < taps of in[offset + (i * stride + k) * pack + lane] * w[place + k * pack + lane] for
-// `count` pixels of one block of channels; i * stride + k outside [first, last) is left out.
+// `count` pixels of one block of channels; i * stride + k outside [first, last) is left out. `out` may be `in` where there is one
+// tap of offset 0 and the stride is 1.
 struct DepthwiseRowArgs {
   std::int64_t count = 0, taps = 1, stride = 1;
   const float* in = nullptr;

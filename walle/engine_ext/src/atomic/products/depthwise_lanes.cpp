@@ -36,17 +36,16 @@ NormalFactors::NormalFactors(const InputNormal& normal, std::byte* const* operan
 
 void NormalFactors::run(float* pixels, std::int64_t count, std::int64_t block) const noexcept {
   const Tap itself{0, 0};
-  LaneArgs args;
-  args.count = count;
+  DepthwiseRowArgs args;  // rounds a * x + b as often as channel_affine: a gate of the result is computed from x again
+  args.count = args.last = count;
   args.in = args.out = pixels;
-  args.in_step = table_.pack;
-  args.taps = &itself;
-  args.tap_count = 1;
+  args.lines = &itself;
+  args.line_count = 1;
   args.w = a_ + block * table_.pack;
   args.finish.bias = b_ + block * table_.pack;
   args.finish.low = low_;
   args.finish.high = high_;
-  table_.depthwise(args);
+  table_.depthwise_row(args);
 }
 
 bool DepthwiseLanes::applies(const ConvShape& shape) noexcept {
