@@ -215,6 +215,23 @@ def test_what_ctx_does_not_have_in_train_is_found_with_its_line(tmp_path: Path, 
     assert finding.message.startswith(found)
 
 
+def test_a_function_that_train_alone_calls_is_as_a_part_of_it(tmp_path: Path) -> None:
+    main = MAIN.replace("return 1", "return both(ctx)") + (
+        "def train(ctx):\n    return own(ctx)\n"
+        "def own(ctx):\n    return both(ctx), ctx.state\n"
+        "def both(ctx):\n    return ctx.recent\n"
+    )
+    (finding,) = check(tmp_path, main, CONFIG + "[state]\nversion = 1\n[training]\nwhen = {}\n")
+    assert (finding.line, finding.code) == (6, "phase-context")
+    assert finding.message.startswith("train(ctx) has no ctx.state")
+
+
+@pytest.mark.parametrize("section", ["", "[training]\nwhen = {}\n"])
+def test_a_train_that_another_phase_calls_may_use_its_state(tmp_path: Path, section: str) -> None:
+    main = MAIN.replace("return 1", "return train(ctx)") + "def train(ctx):\n    return ctx.state, ctx.recent\n"
+    assert check(tmp_path, main, f"{CONFIG}[state]\nversion = 1\n{section}") == []
+
+
 def test_a_checkpoint_that_another_phase_assigns_is_found(tmp_path: Path) -> None:
     main = MAIN.replace("return", "ctx.checkpoint = 1\n    return", 1) + "def train(ctx): ...\n"
     (finding,) = check(tmp_path, main, f"{CONFIG}[training]\nwhen = {{}}\n")

@@ -15,8 +15,8 @@ WITH_CONTEXT = (*PHASES, "execute_batch", "train")
 class ContextUse:
     """One path of attributes that begins at ctx: `ctx.store.put` is ("store", "put").
 
-    `node` is its last attribute, `call` the call of it, None if it is not called. `phase` is the name of the function
-    of the module that has it, where that is a phase's or `train`; else empty.
+    `node` is its last attribute, `call` the call of it, None if it is not called. `phase` is the only phase, or
+    `train`, that it runs in; empty where it runs in several, or that is not known.
     """
 
     node: ast.Attribute
@@ -59,16 +59,37 @@ def is_rebound(function: ast.FunctionDef, name: str) -> bool:
 def context_uses(tree: ast.Module) -> Iterator[ContextUse]:
     """Yield each use of ctx in the module's functions once, in the order of the code."""
     found: dict[int, ContextUse] = {}
+    phases = _phases_of(tree)
     for function in running(tree):
         if isinstance(function, ast.FunctionDef) and (name := context_name(function)):
             calls = {id(node.func): node for node in ast.walk(function) if isinstance(node, ast.Call)}
             inner = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
             for node in ast.walk(function):
                 if isinstance(node, ast.Attribute) and id(node) not in inner and (path := _path(node, name)):
-                    phase = function.name if function in tree.body and function.name in WITH_CONTEXT else ""
+                    phase = phases.get(function.name, "") if function in tree.body else ""
                     phase = phase or (found[id(node)].phase if id(node) in found else "")
                     found[id(node)] = ContextUse(node, path, calls.get(id(node)), phase)
     yield from sorted(found.values(), key=lambda one: (one.node.lineno, one.node.col_offset))
+
+
+def _phases_of(tree: ast.Module) -> dict[str, str]:
+    """Return the phase of each function of the module that runs in one phase alone, empty for one that runs in more."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    named = {
+        name: {one.id for one in ast.walk(function) if isinstance(one, ast.Name)} & functions.keys()
+        for name, function in functions.items()
+    }
+    phases: dict[str, str] = {}
+    for phase in functions.keys() & {*WITH_CONTEXT}:
+        waiting, reached = [phase], set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting += named[name]
+        for name in reached:
+            phases[name] = phase if phases.get(name, phase) == phase else ""
+    return phases
 
 
 def _path(node: ast.Attribute, name: str) -> tuple[str, ...]:

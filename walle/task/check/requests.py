@@ -43,7 +43,7 @@ def check_requests(
     for file, tree in trees.items():
         texts = module_texts(tree)
         for use in context_uses(tree):
-            if file == MAIN_FILE and (message := _not_in_phase(use)):
+            if file == MAIN_FILE and (message := _not_in_phase(use, config)):
                 yield from _found(file, use, "phase-context", message)
                 continue
             name = use.text(texts, 0, "name")
@@ -70,9 +70,11 @@ def _found(file: str, use: ContextUse, code: Code, message: str, level: Level = 
         yield Finding(file=file, line=line, column=column, code=code, message=message, level=level)
 
 
-def _not_in_phase(use: ContextUse) -> str:
+def _not_in_phase(use: ContextUse, config: TaskConfig) -> str:
     """Return why this use of ctx raises in its phase, empty if it does not."""
     name = use.path[0]
+    if config.training is None:
+        return ""  # `train` is a function as others
     if use.phase == "train" and name in _NOT_IN_TRAIN:
         return f"train(ctx) has no ctx.{name}; {_NOT_IN_TRAIN[name]}"
     is_assigned = use.path == ("checkpoint",) and isinstance(use.node.ctx, ast.Store)
