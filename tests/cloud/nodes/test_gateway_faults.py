@@ -182,16 +182,28 @@ async def test_a_damaged_file_is_opened_again_once_it_is_restored(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_that_connects(tmp_path: Path) -> None:
+async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_that_connects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Cloud(CloudConfig(folder=tmp_path)) as cloud, _admin(cloud) as http:
         await _health(http, ok=True)
-        await cloud.gateway._uploads.store.close()
+        is_seen = asyncio.Event()
+        store = cloud.gateway._uploads.store
+        reopen = store.reopen
+
+        async def reopen_once_seen() -> None:
+            await is_seen.wait()
+            await reopen()
+
+        monkeypatch.setattr(store, "reopen", reopen_once_seen)
+        await store.close()
         with pytest.raises(IngestError, match="is not open"):
             await cloud.gateway._uploads.watch.refresh()  # read by the cloud too, every few seconds
         fleet = Fleet(cloud)
         fleet.make(3)
         async with running(fleet.clients[0]):
             assert "is not open" in (await _health(http, ok=False))["error"]
+            is_seen.set()
             await _health(http, ok=True)
             refusal = fleet.clients[0].last_error
             assert isinstance(refusal, TunnelRefusedError)
