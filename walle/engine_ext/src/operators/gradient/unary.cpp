@@ -9,7 +9,7 @@ namespace walle::gradient {
 // A rule: an expression for the gradient, of the operand x, the result y, the result's gradient g and a Formula f.
 #define WALLE_UNARY_RULE(name, expression)                                             \
   std::vector<Ref> of_##name(const GradientCall& call) {                               \
-    const Formula f = formula_of(call);                                                \
+    [[maybe_unused]] const Formula f = formula_of(call);                               \
     [[maybe_unused]] const Ref x = call.inputs[0], y = call.result, g = call.gradient; \
     return {expression};                                                               \
   }
