@@ -68,15 +68,16 @@ class TrainStep:
     def __call__(self, *arrays: Any, deadline: float | None = None) -> ndarray:
         """Take one step, and return the loss before it, an array without dimensions."""
         given = [_core.asarray(one) for one in arrays]
-        plan = self._plan_for(given)
-        values = self._inputs_of(plan.inputs, given, exclusive=True)
+        parts = _Parts(self.model)
+        plan = self._plan_for(given, parts)
+        values = self._inputs_of(plan.inputs, given, parts, exclusive=True)
         results = plan.session.run(values, deadline)
         loss = results["loss"]
         if not bool(results["is finite"]):
             raise NonFiniteError(
                 f"step {self.count + 1}: {plan.session.find_nonfinite(values) or 'the loss is not finite'}"
             )
-        self._take(results)
+        parts.assign(results)
         self.count += 1
         for name in plan.frozen:
             self.missed[name] = self.missed.get(name, 0) + 1
@@ -85,14 +86,15 @@ class TrainStep:
     def gradients(self, *arrays: Any) -> dict[str, ndarray]:
         """Return the gradient of each trained parameter, by name, and change nothing."""
         given = [_core.asarray(one) for one in arrays]
-        trained = self._trained()
+        parts = _Parts(self.model)
+        trained = self._trained(parts)
         with Trace(f"gradients of {type(self.model).__name__}") as trace:
             values, _ = self._trace_loss(trace, given, trained)
             names = list(trained)
             for name, one in zip(names, trace.gradient(values[0], [values[1][name] for name in names]), strict=True):
                 trace.output(f"parameter {name}", one)
         session = _core.Session(trace.graph(), self._backend, self._threads)
-        found = session.run(self._inputs_of([name for name, _, _ in trace.inputs], given))
+        found = session.run(self._inputs_of([name for name, _, _ in trace.inputs], given, parts))
         return {name.removeprefix("parameter "): one for name, one in found.items()}
 
     def plan(self) -> Any:
@@ -154,22 +156,21 @@ class TrainStep:
 
     # Planning.
 
-    def _trained(self) -> dict[str, Parameter]:
-        trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+    def _trained(self, parts: _Parts) -> dict[str, Parameter]:
+        trained = {name: one for name, one in parts.parameters.items() if one.requires_grad}
         if not trained:
             raise ModelError(f"{type(self.model).__name__} has no parameter with requires_grad")
         return trained
 
-    def _plan_for(self, given: list[ndarray]) -> _Plan:
-        trained = self._trained()
+    def _plan_for(self, given: list[ndarray], parts: _Parts) -> _Plan:
+        trained = self._trained(parts)
         self._begin(trained)
-        modes = tuple(module.training for module in self.model.modules())
-        frozen = {name: one for name, one in self.model.named_parameters() if not one.requires_grad}
+        frozen = {name: one for name, one in parts.parameters.items() if not one.requires_grad}
         fixed = tuple(id(one.data) for one in frozen.values())
         settings = {name: value for name, value in vars(self.optimizer).items() if name not in ("lr", "initial_lr")}
         rule = (repr(settings), id(self.optimizer), id(self.loss), self.clip_grad_norm)
         types = tuple((one.shape, str(one.dtype)) for one in given)
-        key = (types, tuple(trained), self._counted_as(trained), modes, fixed, rule)
+        key = (types, tuple(trained), self._counted_as(trained), tuple(parts.modes), fixed, rule)
         plan = self._plans.pop(key, None)
         if plan is None:
             for one in frozen.values():
@@ -275,13 +276,13 @@ class TrainStep:
 
     # Running.
 
-    def _inputs_of(self, names: list[str], given: list[ndarray], *, exclusive: bool = False) -> dict[str, Any]:
+    def _inputs_of(
+        self, names: list[str], given: list[ndarray], parts: _Parts, *, exclusive: bool = False
+    ) -> dict[str, Any]:
         """Return the value of each input of a graph.
 
         `exclusive` copies parameters and states that code outside holds: the step writes to those that it is given.
         """
-        parameters = dict(self.model.named_parameters())
-        buffers = dict(self.model.named_buffers(remove_duplicate=False))
         values: dict[str, Any] = {
             _RANDOM: _core.asarray([self.seed, self.count << 20, 0], "int64"),
             _LR: _core.asarray(self.optimizer.lr, "float64"),
@@ -296,9 +297,10 @@ class TrainStep:
             elif kind == _COUNT:
                 found[name] = _core.asarray(float(self.count + 1 - self.missed.get(rest, 0)), "float64")
             elif kind == "buffer":
-                found[name] = buffers[rest]
+                table, last = parts.buffers[rest]
+                found[name] = table[last]
             elif kind == "parameter":
-                owner = parameters[rest]
+                owner = parts.parameters[rest]
                 if exclusive:
                     owner.data = _core.exclusive(owner.data, 1)
                 found[name] = owner.data
@@ -310,13 +312,40 @@ class TrainStep:
                 found[name] = states[key]
         return found
 
-    def _take(self, results: dict[str, ndarray]) -> None:
+
+class _Parts:
+    """Parameters, buffers and modes of a model, of one walk over its modules, which takes a tenth of a small step."""
+
+    def __init__(self, model: Module) -> None:
+        self.parameters: dict[str, Parameter] = {}  # as model.named_parameters()
+        self.buffers: dict[str, tuple[dict[str, Any], str]] = {}  # by each path: the table that has it, and its name
+        self.modes: list[bool] = []
+        self._walk(model, "", set())
+
+    def _walk(self, module: Module, start: str, seen: set[int]) -> None:
+        own = module.__dict__
+        if id(module) not in seen:
+            seen.add(id(module))
+            self.modes.append(own["training"])
+            for name, parameter in own["_parameters"].items():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    self.parameters[start + name] = parameter
+        table = own["_buffers"]
+        for name, array in table.items():
+            if array is not None:
+                self.buffers[start + name] = table, name
+        for name, part in own["_modules"].items():
+            if part is not None:
+                self._walk(part, f"{start}{name}.", seen)
+
+    def assign(self, results: dict[str, ndarray]) -> None:
         """Make the results the model's buffers; parameters and states were updated in place."""
         for name, array in results.items():
             kind, _, rest = name.partition(" ")
             if kind == "buffer":
-                owner, _, last = rest.rpartition(".")
-                setattr(self.model.get_submodule(owner), last, array)
+                table, last = self.buffers[rest]
+                table[last] = array
 
 
 class _Plan:
