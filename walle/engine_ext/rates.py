@@ -69,6 +69,15 @@ def read(path: Path) -> Rates:
     return next((entry["rates"] for entry in _entries(path) if _mine(entry)), {})
 
 
+def read_every(path: Path) -> dict[str, Rates]:
+    """Return the file's rates by CPU, of whatever engine version; an empty dict if there is no file.
+
+    Raises:
+        ValueError: the file cannot be read, or is not in the format that `save` writes.
+    """
+    return {entry["cpu"]: entry["rates"] for entry in _entries(path)}
+
+
 def read_models(path: Path) -> Models:
     """Return the file's performance models for this CPU and engine version; an empty dict if there is none.
 

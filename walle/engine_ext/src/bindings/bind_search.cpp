@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "bindings/bind.h"
@@ -9,6 +10,7 @@
 #include "bindings/operations.h"
 #include "bindings/released_gil.h"
 #include "kernels/table.h"
+#include "search/goal_order.h"
 #include "search/model_registry.h"
 #include "search/pbqp.h"
 
@@ -106,12 +108,57 @@ void bind_performance_models(py::module_& module) {
       py::arg("backend"), py::arg("model"));
 }
 
+// Returns the budgets of goals, an array of shape (n, constraints), or (constraints) for one. Throws Error (shape).
+Tensor budgets(py::handle array, int ndim) {
+  const Tensor given = cost_array(array);
+  if (given.ndim() != ndim || given.shape().back() < 1)
+    throw Error(ErrorKind::shape, "budgets have shape " + to_string(given.shape()) +
+                                      (ndim == 2 ? "; give (goals, constraints), with at least one constraint"
+                                                 : "; a goal has one number for each constraint"));
+  const double* numbers = given.data<double>();
+  if (std::any_of(numbers, numbers + given.size(), [](double number) { return std::isnan(number); }))
+    throw Error(ErrorKind::shape, "a budget is not a number");
+  return given;
+}
+
+void bind_goal_order(py::module_& module) {
+  using search::GoalOrder;
+  const auto row = [](const GoalOrder& order, py::handle goal) {
+    const Tensor given = budgets(goal, 1);
+    if (static_cast<std::size_t>(given.size()) != order.constraints())
+      throw Error(ErrorKind::shape, "a goal of " + std::to_string(given.size()) + " constraints; the others have " +
+                                        std::to_string(order.constraints()));
+    return given;
+  };
+  py::class_<GoalOrder>(module, "GoalOrder")
+      .def(py::init([](py::handle goals) {
+             const Tensor given = budgets(goals, 2);
+             return GoalOrder({given.data<double>(), static_cast<std::size_t>(given.size())},
+                              static_cast<std::size_t>(given.shape()[1]));
+           }),
+           py::arg("goals"))
+      .def("__len__", &GoalOrder::size)
+      .def("parent",
+           [](const GoalOrder& order, std::size_t index) {
+             if (index >= order.size()) throw py::index_error("no goal " + std::to_string(index));
+             return order.parent(index);
+           })
+      .def("insert",
+           [row](GoalOrder& order, py::handle goal) {
+             const Tensor given = row(order, goal);
+             return order.insert({given.data<double>(), order.constraints()});
+           })
+      .def("paths", &GoalOrder::paths)
+      .def("chains", &GoalOrder::chains);
+}
+
 }  // namespace
 
 void bind_search(py::module_& module) {
   module.def("solve_pbqp", &solved_pbqp, py::arg("node_costs"), py::arg("edges"), py::arg("max_steps"),
              "Return (choices, cost, is_exact) of a PBQP problem; edges are (u, v, matrix).");
   bind_performance_models(module);
+  bind_goal_order(module);
 }
 
 }  // namespace walle

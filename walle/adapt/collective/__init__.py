@@ -1,0 +1,1 @@
+"""Collective adaptation: many goals in few passes (§4.3)."""

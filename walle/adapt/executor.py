@@ -1,0 +1,116 @@
+"""The abstraction of an adaptation algorithm (§4.2): load settings, measure a model, adjust the way to a goal."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from walle import nn, np
+from walle.adapt.costs.formula import CostFormula, Costs
+from walle.adapt.costs.hardware import Hardware
+from walle.adapt.dataset import Dataset
+from walle.adapt.goals.config import Training
+from walle.adapt.goals.goal import Goal
+from walle.adapt.masked.evaluation import Evaluation, accuracy
+from walle.adapt.structure.cut import Widths
+from walle.adapt.structure.network import Structure, find_structure
+from walle.errors import ConfigError
+
+__all__ = ["AdaptationExecutor", "Settings"]
+
+_TRACED_SAMPLES = 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an algorithm is given: the model with its structure, data, hardware, and its own options."""
+
+    model: nn.Module
+    train: Dataset
+    test: Dataset
+    hardware: Hardware | None = None
+    training: Training = field(default_factory=Training)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def structure(self) -> Structure:
+        """What can be removed from the model; found at each access."""
+        return find_structure(self.model, [one[:_TRACED_SAMPLES] for one in self.train.inputs])
+
+
+class AdaptationExecutor(abc.ABC):
+    """One algorithm. The loop calls `init` once, then `adjust`, `iterate` and `measure` until a goal is met.
+
+    A subclass defines `iterate`, `channels`, `state` and `restore`; the loop keeps states as checkpoints, so that a
+    path of goals can go on from any goal.
+    """
+
+    options: ClassVar[Mapping[str, float]] = {}  # names of options with their defaults
+
+    def init(self, settings: Settings) -> None:
+        """Load the settings, and find what can be removed from the model.
+
+        Raises:
+            ConfigError: nothing can be removed, or an option is not known.
+        """
+        self.settings = settings
+        self.structure = settings.structure
+        if not self.structure.groups:
+            reasons = sorted({f"{name}: {why}" for (name, _), why in self.structure.kept.items()})
+            raise ConfigError(f"nothing can be removed from {type(settings.model).__name__}: {'; '.join(reasons[:3])}")
+        unknown = sorted(set(settings.options) - set(self.options))
+        if unknown:
+            raise ConfigError(
+                f"{type(self).__name__} has no option {unknown[0]!r}; it takes {', '.join(self.options) or 'none'}"
+            )
+        self.option = {**self.options, **settings.options}
+        self.formula = CostFormula(self.structure, settings.hardware)
+
+    def measure(self, model: nn.Module) -> Costs:
+        """Return the costs of a model by §4.1, and its accuracy on the test data."""
+        structure = find_structure(model, [one[:_TRACED_SAMPLES] for one in self.settings.test.inputs])
+        costs = CostFormula(structure, self.settings.hardware).whole()
+        logits = Evaluation(model)(*self.settings.test.inputs)
+        return costs | {"accuracy": accuracy(logits, self.settings.test.labels)}
+
+    @abc.abstractmethod
+    def adjust(self, costs: Costs, goal: Goal, weights: Mapping[str, float]) -> None:
+        """Turn the algorithm towards a goal: `weights` say how much each constraint counts, together 1 (§4.3)."""
+
+    @abc.abstractmethod
+    def iterate(self) -> int:
+        """Take one iteration, and return its steps of training."""
+
+    @abc.abstractmethod
+    def channels(self) -> Widths:
+        """Return the channels of each group that stay now."""
+
+    @abc.abstractmethod
+    def fitted(self, goal: Goal, steps: int) -> nn.Module:
+        """Return a model of its own that meets the goal's budgets, its weights trained by so many steps more."""
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return arrays from which `restore` goes on."""
+
+    @abc.abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+
+    def costs(self) -> Costs:
+        """Return the costs of the channels that stay now, by §4.1."""
+        return self.formula.of([len(one) for one in self.channels()])
+
+
+def labels_of(dataset: Dataset) -> Any:
+    """Return the labels as the losses of walle.nn take them."""
+    return dataset.labels.astype("int64") if str(dataset.labels.dtype).startswith(("int", "uint")) else dataset.labels
+
+
+def batches(count: int, size: int, generator: Any) -> Sequence[Any]:
+    """Return places of samples in an order of its own, in batches of that size."""
+    order = generator.permutation(count)
+    return [order[first : first + size] for first in range(0, max(count - size, 0) + 1, size)] or [np.asarray(order)]

@@ -1,0 +1,50 @@
+"""Outputs of a network in the mode of inference, by one plan for all weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from walle import nn, np
+from walle.engine_ext import _core
+from walle.engine_ext.nn.traced_buffers import TracedBuffers
+from walle.engine_ext.nn.tracing import Trace
+
+
+class Evaluation:
+    """The first output of a model for one shape of inputs; weights and buffers are read at each call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._sessions: dict[Any, Any] = {}
+
+    def __call__(self, *inputs: Any) -> Any:
+        given = [np.asarray(one) for one in inputs]
+        key = tuple((one.shape, str(one.dtype)) for one in given)
+        if key not in self._sessions:
+            self._sessions[key] = self._planned(given)
+        values = {f"input {at}": one for at, one in enumerate(given)}
+        values |= {f"parameter {name}": one.data for name, one in self._model.named_parameters()}
+        values |= {f"buffer {name}": one for name, one in self._model.named_buffers(remove_duplicate=False)}
+        session, names = self._sessions[key]
+        return session.run({name: values[name] for name in names})["output"]
+
+    def _planned(self, given: list[Any]) -> tuple[Any, list[str]]:
+        modes = [(module, module.training) for module in self._model.modules()]
+        self._model.eval()
+        try:
+            with Trace(type(self._model).__name__) as trace:
+                inputs = [trace.input(f"input {at}", one) for at, one in enumerate(given)]
+                for name, parameter in self._model.named_parameters():
+                    trace.bind(parameter, trace.input(f"parameter {name}", parameter.data))
+                with TracedBuffers(self._model, lambda path, array: trace.input(f"buffer {path}", array)):
+                    results = self._model(*inputs)
+                trace.output("output", results[0] if isinstance(results, tuple | list) else results)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return _core.Session(trace.graph(), "auto"), [name for name, _, _ in trace.inputs]
+
+
+def accuracy(logits: Any, labels: Any) -> float:
+    """Return the share of rows whose largest number is at the label."""
+    return float(np.mean((np.argmax(logits, axis=1) == labels).astype("float32")))

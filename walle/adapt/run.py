@@ -1,0 +1,238 @@
+"""Adaptation of one model to many goals: passes over the goals, checkpoints, and what came of each (§4)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from walle import nn
+from walle.adapt.algorithms import find_algorithm
+from walle.adapt.arrays import read_arrays, write_arrays
+from walle.adapt.collective.checks import problems_of
+from walle.adapt.collective.plan import Stop, plan_stops
+from walle.adapt.collective.schedule import LossSchedule
+from walle.adapt.costs.formula import Costs
+from walle.adapt.dataset import load_data
+from walle.adapt.executor import AdaptationExecutor, Settings
+from walle.adapt.goals.config import Adaptation, read_config
+from walle.adapt.goals.goal import Goal
+from walle.adapt.masked.evaluation import Evaluation, accuracy
+from walle.adapt.source import load_model
+from walle.base.durable_file import write_file
+from walle.errors import ConfigError
+
+__all__ = ["Fitted", "Outcome", "Progress", "adapt", "run"]
+
+_MAX_ITERATIONS = 500  # for one goal
+_LEAST_STEPS = 10  # of training for a goal that goes on from a model of nearly its costs
+_RECORD = "adaptation.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The model of one goal: its file, its costs with accuracy, and whether it meets the goal."""
+
+    goal: str
+    file: str
+    costs: Costs
+    meets_budgets: bool
+    meets_accuracy: bool
+    steps: int  # of training, with those of a pass since its goal before
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All fitted models of an adaptation, and the costs of the model that was given."""
+
+    whole: Costs
+    fitted: tuple[Fitted, ...]
+    passes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Goals that are done, of how many; the goal at hand with its costs, and the seconds so far."""
+
+    done: int
+    goals: int
+    goal: str
+    costs: Mapping[str, float]
+    seconds: float
+
+
+def run(
+    config: Path | str | Adaptation,
+    out: Path | str = "adapted",
+    *,
+    method: str = "chains",
+    on_progress: Callable[[Progress], None] = lambda _progress: None,
+    resume: bool = False,
+) -> list[Outcome]:
+    """Adapt the model of each adaptation of a file to its goals, and write one `.walle` file for each goal.
+
+    Files are in `out`, in a folder for each adaptation where there are several. `resume` goes on from the last goal of
+    an interrupted run of the same goals.
+
+    Raises:
+        ConfigError: the file is wrong, or goals cannot be met; nothing is adapted then.
+    """
+    jobs = [config] if isinstance(config, Adaptation) else read_config(Path(config))
+    folder = Path(out)
+    return [
+        adapt(
+            job,
+            folder / str(at + 1) if len(jobs) > 1 else folder,
+            method=method,
+            on_progress=on_progress,
+            resume=resume,
+        )
+        for at, job in enumerate(jobs)
+    ]
+
+
+def adapt(
+    job: Adaptation,
+    out: Path,
+    *,
+    method: str = "chains",
+    on_progress: Callable[[Progress], None] = lambda _progress: None,
+    resume: bool = False,
+) -> Outcome:
+    """Adapt one model to its goals; see `run`."""
+    settings = Settings(
+        load_model(job.model, job.folder), load_data(job.train, job.folder), load_data(job.test, job.folder),
+        job.hardware, job.training, job.settings, job.seed,
+    )  # fmt: skip
+    executor = find_algorithm(job.algorithm, job.folder)
+    executor.init(settings)
+    whole = executor.formula.whole()
+    own = accuracy(Evaluation(settings.model)(*settings.test.inputs), settings.test.labels)
+    if problems := problems_of(job.goals, executor.formula.least(), own):
+        raise ConfigError("; ".join(problems))
+    passes = plan_stops(job.goals, whole, method)
+    out.mkdir(parents=True, exist_ok=True)
+    record = _Record(out, job, resume=resume)
+    work = _Work(executor, job, whole, passes, record, on_progress)
+    fitted = work.run()
+    outcome = Outcome(
+        whole | {"accuracy": own}, tuple(fitted[goal.name] for goal in job.goals), len(passes), work.seconds
+    )
+    write_file(out / "report.json", json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
+    return outcome
+
+
+class _Work:
+    """The passes of one adaptation."""
+
+    def __init__(self, executor: AdaptationExecutor, job: Adaptation, whole: Costs, passes: list[list[Stop]],
+                 record: _Record, on_progress: Callable[[Progress], None]) -> None:  # fmt: skip
+        self._executor, self._job, self._whole, self._passes = executor, job, whole, passes
+        self._record, self._on_progress = record, on_progress
+        self._begin_s = time.monotonic()
+        starts = {stops[0].before for stops in passes}
+        self._kept = {goal for goal in starts if goal is not None}  # goals that a later pass begins at
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of this run and of those that it goes on from."""
+        return self._record.seconds + time.monotonic() - self._begin_s
+
+    def run(self) -> dict[str, Fitted]:
+        """Return the fitted models by goal."""
+        executor, record, goals = self._executor, self._record, self._job.goals
+        first = executor.state()
+        at: int | None = None  # goal whose state the executor has, None for the given model's
+        for stops in self._passes:
+            for stop in stops:
+                if goals[stop.goal].name in record.fitted:
+                    continue
+                if stop.before != at:
+                    executor.restore(first if stop.before is None else record.state(stop.before))
+                self._adapt(goals[stop.goal], stop)
+                at = stop.goal
+                record.keep(stop.goal, executor.state(), is_start=stop.goal in self._kept, seconds=self.seconds)
+        return record.fitted
+
+    def _adapt(self, goal: Goal, stop: Stop) -> None:
+        executor = self._executor
+        begin_s = time.monotonic()
+        before = executor.costs() if stop.before is not None else self._whole
+        costs = executor.costs()
+        schedule = LossSchedule(goal, costs)
+        steps = 0
+        for _ in range(_MAX_ITERATIONS):
+            self._on_progress(Progress(len(self._record.fitted), len(self._job.goals), goal.name, costs, self.seconds))
+            if goal.is_met_by(costs):
+                break
+            executor.adjust(costs, goal, schedule.update(costs, steps))
+            steps += executor.iterate()
+            costs = executor.costs()
+        training = self._training_steps(goal, before)
+        model = executor.fitted(goal, training)
+        costs = executor.measure(model)
+        file = f"{goal.name}.walle"
+        nn.to_walle(model, self._record.folder / file, *(one[:1] for one in self._job_inputs()))
+        self._record.fitted[goal.name] = Fitted(
+            goal.name, file, costs, goal.is_met_by(costs), goal.accuracy is None or costs["accuracy"] >= goal.accuracy,
+            steps + training, time.monotonic() - begin_s,
+        )  # fmt: skip
+
+    def _job_inputs(self) -> tuple[Any, ...]:
+        return self._executor.settings.test.inputs
+
+    def _training_steps(self, goal: Goal, before: Mapping[str, float]) -> int:
+        """Return the steps of training after the channels are chosen: as many as the part of the costs that went."""
+        gone = max(1 - budget / max(before[name], budget) for name, budget in goal.budgets.items())
+        return max(_LEAST_STEPS, round(self._job.training.steps * gone))
+
+
+class _Record:
+    """What is done, in files of the folder: it is found again after an interruption."""
+
+    def __init__(self, folder: Path, job: Adaptation, *, resume: bool) -> None:
+        self.folder = folder
+        self.fitted: dict[str, Fitted] = {}
+        self.seconds = 0.0
+        self._identity = json.dumps(asdict(job), default=str, sort_keys=True)
+        self._states: dict[int, Mapping[str, Any]] = {}
+        if resume:
+            self._load()
+
+    def state(self, goal: int) -> Mapping[str, Any]:
+        """Return the executor's state after a goal."""
+        if goal not in self._states:
+            self._states[goal] = read_arrays(self._path(goal))
+        return self._states[goal]
+
+    def keep(self, goal: int, state: Mapping[str, Any], *, is_start: bool, seconds: float) -> None:
+        """Write the state after a goal, and that the goal is done."""
+        write_arrays(self._path(goal), state)
+        if is_start:
+            self._states[goal] = state
+        document = {
+            "adaptation": self._identity, "seconds": seconds, "fitted": [asdict(one) for one in self.fitted.values()],
+        }  # fmt: skip
+        write_file(self.folder / _RECORD, json.dumps(document) + "\n", mode=0o644)
+
+    def _path(self, goal: int) -> Path:
+        return self.folder / f"state-{goal}.npz"
+
+    def _load(self) -> None:
+        path = self.folder / _RECORD
+        if not path.exists():
+            return
+        try:
+            document = json.loads(path.read_text())
+            fitted = [Fitted(**one) for one in document["fitted"]]
+            identity, self.seconds = document["adaptation"], float(document["seconds"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} cannot be read ({error}); begin again in another folder") from error
+        if identity != self._identity:
+            raise ConfigError(f"{path} is of other goals or settings; begin again in another folder")
+        self.fitted = {one.goal: one for one in fitted if (self.folder / one.file).exists()}
