@@ -3,8 +3,8 @@
 `run(config)` adapts the model of a file of goals; `GoalTree` orders goals; an `AdaptationExecutor` is an algorithm.
 """
 
+from walle.adapt.adaptation import Fitted, Outcome, Progress, run
 from walle.adapt.executor import AdaptationExecutor, Settings
 from walle.adapt.goals.tree import GoalTree
-from walle.adapt.run import Fitted, Outcome, Progress, run
 
 __all__ = ["AdaptationExecutor", "Fitted", "GoalTree", "Outcome", "Progress", "Settings", "run"]

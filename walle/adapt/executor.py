@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walle import nn, np
+from walle import nn
 from walle.adapt.costs.formula import CostFormula, Costs
 from walle.adapt.costs.hardware import Hardware
 from walle.adapt.dataset import Dataset
@@ -59,7 +59,7 @@ class AdaptationExecutor(abc.ABC):
         self.settings = settings
         self.structure = settings.structure
         if not self.structure.groups:
-            reasons = sorted({f"{name}: {why}" for (name, _), why in self.structure.kept.items()})
+            reasons = [f"axis {axis} of {name}: {why}" for (name, axis), why in sorted(self.structure.kept.items())]
             raise ConfigError(f"nothing can be removed from {type(settings.model).__name__}: {'; '.join(reasons[:3])}")
         unknown = sorted(set(settings.options) - set(self.options))
         if unknown:
@@ -108,9 +108,3 @@ class AdaptationExecutor(abc.ABC):
 def labels_of(dataset: Dataset) -> Any:
     """Return the labels as the losses of walle.nn take them."""
     return dataset.labels.astype("int64") if str(dataset.labels.dtype).startswith(("int", "uint")) else dataset.labels
-
-
-def batches(count: int, size: int, generator: Any) -> Sequence[Any]:
-    """Return places of samples in an order of its own, in batches of that size."""
-    order = generator.permutation(count)
-    return [order[first : first + size] for first in range(0, max(count - size, 0) + 1, size)] or [np.asarray(order)]

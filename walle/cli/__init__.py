@@ -54,7 +54,7 @@ def walle(
 _COMMANDS = (
     "demo", "task", "release", "access.sign", "access.trust", "cloud", "access.login",
     "access.token", "access.group", "device", "release.attributes", "release.device_file", "cloud.storage",
-    "features", "model", "access.audit", "figures",
+    "features", "model", "adapt", "access.audit", "figures",
 )  # fmt: skip
 for _name in _COMMANDS:
     importlib.import_module(f"walle.cli.{_name}").register(app)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from walle import nn, np, optim
-from walle.adapt.executor import Settings, batches, labels_of
+from walle.adapt.executor import Settings, labels_of
 from walle.adapt.masked.evaluation import Evaluation, accuracy
 from walle.adapt.masked.network import MaskedNetwork
 from walle.adapt.structure.cut import Widths, cut
@@ -23,7 +23,6 @@ class MaskedTrainer:
     def __init__(self, settings: Settings, structure: Structure) -> None:
         self.settings = settings
         self.network = MaskedNetwork(copy.deepcopy(settings.model), structure)
-        self.rng = np.random.default_rng(settings.seed)
         loss = getattr(nn.functional, settings.training.loss, None)
         if loss is None:
             raise ConfigError(f"walle.nn.functional has no loss {settings.training.loss!r}")
@@ -34,8 +33,8 @@ class MaskedTrainer:
         )
         self._evaluate = Evaluation(self.network)
         self._labels = labels_of(settings.train)
-        self._order: list[Any] = []
-        self.steps = 0  # of all training so far
+        self._epoch: tuple[int, list[Any]] = (-1, [])
+        self.steps = 0  # of all training so far; with the seed they give all random numbers
 
     def train(self, steps: int, *, noisy: bool) -> float:
         """Take steps on random batches, with logistic noise in the gates or none; return the mean loss."""
@@ -43,18 +42,30 @@ class MaskedTrainer:
         network, data = self.network, self.settings.train
         still = np.zeros(network.mask.shape, "float32")
         for _ in range(steps):
-            if not self._order:
-                self._order = list(batches(len(data), self.settings.training.batch, self.rng))
-            places = self._order.pop()
+            places = self._places()
             if noisy:
-                u = self.rng.uniform(1e-6, 1 - 1e-6, network.mask.shape).astype("float32")
+                u = self._random().uniform(1e-6, 1 - 1e-6, network.mask.shape).astype("float32")
                 network.noise = np.log(u) - np.log(1.0 - u)
             else:
                 network.noise = still
             total += float(self.step(*(one[places] for one in data.inputs), self._labels[places]))
-        self.steps += steps
+            self.steps += 1
         network.noise = still
         return total / max(steps, 1)
+
+    def _random(self) -> Any:
+        """Return the random numbers of the step at hand."""
+        return np.random.default_rng((self.settings.seed << 32) + self.steps)
+
+    def _places(self) -> Any:
+        """Return the samples of the step at hand: each once in a pass over the data, in an order of its own."""
+        count, batch = len(self.settings.train), self.settings.training.batch
+        size = min(batch, count)
+        epoch, at = divmod(self.steps, count // size)
+        if self._epoch[0] != epoch:
+            order = np.random.default_rng((self.settings.seed << 32) + (1 << 31) + epoch).permutation(count)
+            self._epoch = epoch, [order[first : first + size] for first in range(0, count - size + 1, size)]
+        return self._epoch[1][at]
 
     def accuracy(self, samples: int | None = None) -> float:
         """Return the accuracy on the test data, or on its first samples, with the gates at their chances."""
@@ -92,9 +103,14 @@ class MaskedTrainer:
 
     def state(self) -> dict[str, Any]:
         """Return arrays from which `restore` goes on."""
-        return {f"step/{name}": array for name, array in self.step.state_dict().items()}
+        return {f"step/{name}": array for name, array in self.step.state_dict().items()} | {
+            "steps": np.asarray(self.steps)
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.steps = int(state["steps"])
+        start = "step/"
         self.step.load_state_dict(
-            {name.removeprefix("step/"): one for name, one in state.items() if name.startswith("step/")}
+            {name.removeprefix(start): one for name, one in state.items() if name.startswith(start)}
         )

@@ -9,6 +9,7 @@ from typing import Any
 from walle import nn, np
 from walle.adapt.structure.network import AxisName, Structure
 from walle.engine_ext.errors import ModelError
+from walle.engine_ext.nn.onnx_model import FileModel
 
 type Widths = Sequence[Sequence[int]]  # by group: the channels that stay, ascending
 
@@ -35,6 +36,8 @@ def cut(model: nn.Module, structure: Structure, kept: Widths) -> nn.Module:
         resize = _RESIZE.get(type(module))
         if resize is not None:
             resize(module)
+        if isinstance(module, FileModel):
+            _resize_nodes(module, structure, [len(one) for one in kept])
     return smaller
 
 
@@ -67,6 +70,14 @@ def _taken(array: Any, name: str, places: dict[AxisName, list[int]]) -> Any:
         if stay is not None:
             array = np.take(array, stay, axis=at)
     return array
+
+
+def _resize_nodes(model: FileModel, structure: Structure, widths: list[int]) -> None:
+    """Change the sizes that a file's nodes have written down: groups of channels, and shapes."""
+    model.set_groups()
+    for node, lengths in structure.reshaped.items():
+        if any(lengths):
+            model.set_shape(node, [None if length is None else length.of(widths) for length in lengths])
 
 
 def _resize_convolution(layer: Any) -> None:

@@ -68,13 +68,15 @@ class Structure:
     """What can be removed from a network, and what it costs at each width.
 
     `operations` are the multiply-adds of one sample, a term for each product; `parameters` has a term for each array.
-    `kept` says why the other axes stay whole.
+    `kept` says why the other axes stay whole. `reshaped` has, by name of the node, the lengths that a reshape gives
+    axes of channels; None for its other axes.
     """
 
     groups: tuple[Group, ...]
     operations: tuple[Term, ...]
     parameters: tuple[Term, ...]
     kept: dict[AxisName, str]
+    reshaped: dict[str, tuple[Length | None, ...]]
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -97,6 +99,7 @@ class _Search:
         self._consumed: set[int] = set()
         self._products: list[Product] = []
         self._axes: dict[int, list[Axis]] = {}  # by number of a traced value
+        self._reshaped: dict[str, list[Axis]] = {}  # by name of the node
         self._of_input: set[int] = set()  # numbers of values that depend on an input
         with _Recording(type(model).__name__) as trace:
             self._trace(trace, model, inputs)
@@ -129,6 +132,10 @@ class _Search:
                 for name, shape in self._shapes.items()
             ),
             kept,
+            {
+                node: tuple(None if axis is None else self._lengths((axis,), of_set, made)[0] for axis in axes)
+                for node, axes in self._reshaped.items()
+            },
         )
 
     def _group(self, sets: list[list[tuple[Any, int]]]) -> Group:
@@ -196,6 +203,12 @@ class _Search:
                     [one.shape for one in operator.results])  # fmt: skip
         for traced, axes in zip(operator.results, carry(call), strict=True):
             self._axes[traced.number] = axes
+        if operator.op == "Reshape" and operator.is_named:  # of a file, whose shapes are written down
+            axes = self._axes[operator.results[0].number]
+            if operator.node in self._reshaped:
+                for axis in [*axes, *self._reshaped[operator.node]]:
+                    self._positions.fix(axis, f"two reshapes are named {operator.node}")
+            self._reshaped[operator.node] = axes
         if any(one.of_input for one in operands):
             self._of_input |= {one.number for one in operator.results}
         self._consumed |= call.consumed
@@ -219,6 +232,7 @@ class _Operator:
     inputs: list[Any]
     attributes: dict[str, Any]
     results: list[Traced]
+    is_named: bool
 
 
 class _Recording(Trace):
@@ -230,5 +244,5 @@ class _Recording(Trace):
 
     def node(self, op: str, inputs: Sequence[Any], attributes: dict[str, Any], values: Sequence[Any]) -> list[Traced]:
         results = super().node(op, inputs, attributes, values)
-        self.operators.append(_Operator(op, self.path or op, list(inputs), attributes, results))
+        self.operators.append(_Operator(op, self.path or op, list(inputs), attributes, results, bool(self.path)))
         return results

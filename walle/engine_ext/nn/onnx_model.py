@@ -51,6 +51,34 @@ class FileModel(Module):
         parameter = module._parameters[last] = Parameter(array, requires_grad=False)
         return parameter
 
+    def set_groups(self) -> None:
+        """Make each convolution of single channels one of as many groups as its weights have channels now."""
+        for place, (op, name, operands, attributes, results, graphs) in enumerate(self._nodes):
+            if op == "Conv" and attributes.get("group", 1) > 1:
+                weight = self._held.get(operands[1])
+                if weight is not None and weight.shape[1] == 1:
+                    changed = {**attributes, "group": weight.shape[0]}
+                    self._nodes[place] = (op, name, operands, changed, results, graphs)
+
+    def set_shape(self, name: str, lengths: Sequence[int | None]) -> None:
+        """Make the reshape of that name give these lengths; None keeps what it says of an axis.
+
+        Raises:
+            ModelError: there is no such node, or its shape is not written in the file.
+        """
+        for place, (op, own, operands, attributes, results, graphs) in enumerate(self._nodes):
+            if op == "Reshape" and own == name:
+                given = attributes.get("shape")
+                if len(operands) > 1 and operands[1] in self._held:
+                    given = self._held[operands[1]].tolist()
+                if given is None or len(given) != len(lengths):
+                    raise ModelError(f"node {name!r} (Reshape) has no shape of {len(lengths)} axes in the file")
+                # 0 and -1 stay: they are the input's length, and what is left.
+                shape = [old if new is None or old < 1 else new for old, new in zip(given, lengths, strict=True)]
+                self._nodes[place] = (op, own, operands[:1], {**attributes, "shape": shape}, results, graphs)
+                return
+        raise ModelError(f"there is no reshape {name!r}")
+
     def forward(self, *inputs: Any) -> Any:
         if len(inputs) != len(self._inputs):
             names = [self._values[number][0] for number in self._inputs]

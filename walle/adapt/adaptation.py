@@ -25,11 +25,12 @@ from walle.adapt.source import load_model
 from walle.base.durable_file import write_file
 from walle.errors import ConfigError
 
-__all__ = ["Fitted", "Outcome", "Progress", "adapt", "run"]
+__all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # for one goal
 _LEAST_STEPS = 10  # of training for a goal that goes on from a model of nearly its costs
 _RECORD = "adaptation.json"
+_REPORT = "report.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,27 @@ def run(
     ]
 
 
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Return what a run has made in a folder.
+
+    Raises:
+        ConfigError: the folder has no report, or one that cannot be read.
+    """
+    paths = [folder / _REPORT] if (folder / _REPORT).exists() else sorted(folder.glob(f"*/{_REPORT}"))
+    if not paths:
+        raise ConfigError(f"{folder} has no {_REPORT}: walle adapt run writes it when all goals are done")
+    return [_read_outcome(path) for path in paths]
+
+
+def _read_outcome(path: Path) -> Outcome:
+    try:
+        document = json.loads(path.read_text())
+        fitted = tuple(Fitted(**one) for one in document.pop("fitted"))
+        return Outcome(fitted=fitted, **document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
 def adapt(
     job: Adaptation,
     out: Path,
@@ -123,7 +145,7 @@ def adapt(
     outcome = Outcome(
         whole | {"accuracy": own}, tuple(fitted[goal.name] for goal in job.goals), len(passes), work.seconds
     )
-    write_file(out / "report.json", json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
+    write_file(out / _REPORT, json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
     return outcome
 
 

@@ -1,0 +1,161 @@
+"""A model adapted to goals: files, budgets, checkpoints, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from walle import adapt
+from walle.adapt.adaptation import Progress, read_outcomes
+from walle.adapt.arrays import read_arrays, write_arrays
+from walle.adapt.dataset import load_data
+from walle.adapt.source import load_model
+from walle.engine_ext.session import load
+from walle.errors import ConfigError
+
+NET = """
+from tests.adapt.networks import Residual
+from walle import nn, np
+
+def make():
+    nn.manual_seed(1)
+    return Residual()
+
+def data(seed=0):
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 4, 64)
+    images = random.normal(size=(64, 1, 8, 8)).astype("float32")
+    images[:, 0, 0, 0] = labels.astype("float32") * 3.0
+    return images, labels
+"""
+GOALS = """
+model = "net.py:make"
+data = {train = "net.py:data", test = "net.py:data"}
+training = {steps = 8, batch = 16, learning_rate = 0.01}
+[algorithm]
+name = "morphnet"
+iteration_steps = 4
+init_reg_strength = 4.0
+[goals]
+half = {operations = "45k"}
+small = {operations = "20k", parameters = "900"}
+narrow = {parameters = "500"}
+"""
+
+
+@pytest.fixture
+def goals(tmp_path: Path) -> Path:
+    (tmp_path / "net.py").write_text(NET)
+    path = tmp_path / "goals.toml"
+    path.write_text(GOALS)
+    return path
+
+
+@pytest.mark.parametrize("method", ["chains", "tree", "alone"])
+def test_each_goal_gets_a_smaller_model(goals: Path, tmp_path: Path, method: str) -> None:
+    seen: list[Progress] = []
+    (outcome,) = adapt.run(goals, tmp_path / "out", method=method, on_progress=seen.append)
+    budgets = {
+        "half": {"operations": 45e3},
+        "small": {"operations": 20e3, "parameters": 900},
+        "narrow": {"parameters": 500},
+    }
+    assert [one.goal for one in outcome.fitted] == list(budgets)
+    for one in outcome.fitted:
+        assert one.meets_budgets
+        assert all(one.costs[name] <= budget for name, budget in budgets[one.goal].items())
+        session: Any = load((tmp_path / "out" / one.file).read_bytes())
+        (output,) = session.run({session.inputs[0].name: numpy.ones((3, 1, 8, 8), "float32")}).values()
+        assert output.shape == (3, 4)
+    assert seen[-1].goals == 3
+    assert read_outcomes(tmp_path / "out") == [outcome]
+
+
+def test_an_interrupted_run_goes_on(goals: Path, tmp_path: Path) -> None:
+    (whole,) = adapt.run(goals, tmp_path / "whole")
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapt.run(goals, tmp_path / "part", on_progress=stop)
+    with pytest.raises(ConfigError, match=r"has no report\.json"):
+        read_outcomes(tmp_path / "part")
+    (resumed,) = adapt.run(goals, tmp_path / "part", resume=True)
+    assert [(one.goal, one.costs) for one in resumed.fitted] == [(one.goal, one.costs) for one in whole.fitted]
+    goals.write_text(GOALS.replace("45k", "44k"))
+    with pytest.raises(ConfigError, match="is of other goals or settings"):
+        adapt.run(goals, tmp_path / "part", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("45k", "1", "goal 'half': operations 1 is below"),
+        ("net.py:make", "net.py:missing", "has no function 'missing'"),
+        ("net.py:make", "net.py:data", "returns tuple; it takes a walle.nn.Module"),
+        ("net.py:make", "net.onnx", "is no file"),
+        ("net.py:make", "net", r"give FILE.py:FUNCTION, a .onnx or a .walle file"),
+        ('"morphnet"', '"other"', "no algorithm 'other'; there are morphnet"),
+        ("iteration_steps", "iterations", "MorphNet has no option 'iterations'; it takes threshold"),
+        ("steps = 8,", 'steps = 8, loss = "nothing",', "walle.nn.functional has no loss 'nothing'"),
+    ],
+)
+def test_what_is_wrong_is_named_before_training(goals: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
+    goals.write_text(GOALS.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        adapt.run(goals, tmp_path / "out", on_progress=lambda _: pytest.fail("it trains"))
+
+
+def test_a_model_without_channels_is_refused(goals: Path, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        NET.replace("return Residual()", "return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))")
+    )
+    with pytest.raises(
+        ConfigError, match=r"nothing can be removed from Sequential: axis 0 of 1\.bias: an output of the network"
+    ):
+        adapt.run(goals, tmp_path / "out")
+
+
+def test_files_of_arrays_are_numpys(tmp_path: Path) -> None:
+    arrays = {
+        "x": numpy.arange(6, dtype="float32").reshape(2, 3), "y": numpy.array([1, 0]), "z/w": numpy.array(2.5),
+        "mask": numpy.array([True, False]), "empty": numpy.zeros((0, 3), "uint8"),
+    }  # fmt: skip
+    write_arrays(tmp_path / "own.npz", arrays)
+    with numpy.load(tmp_path / "own.npz") as found:
+        assert {name: found[name].tolist() for name in arrays} == {name: one.tolist() for name, one in arrays.items()}
+    numpy.savez(tmp_path / "numpy.npz", x=arrays["x"], y=arrays["y"])
+    assert read_arrays(tmp_path / "numpy.npz")["x"].tolist() == arrays["x"].tolist()
+    data = load_data("numpy.npz", tmp_path)
+    assert (len(data), data.labels.tolist()) == (2, [1, 0])
+    numpy.savez(tmp_path / "objects.npz", x=numpy.array([{}], dtype=object), y=arrays["y"])
+    with pytest.raises(ConfigError, match=r"objects\.npz, x\.npy"):
+        read_arrays(tmp_path / "objects.npz")
+    (tmp_path / "none.npz").write_text("no")
+    with pytest.raises(ConfigError, match=r"none\.npz"):
+        read_arrays(tmp_path / "none.npz")
+
+
+def test_a_model_of_a_file_is_adapted(goals: Path, tmp_path: Path) -> None:
+    from tests.adapt.networks import images, network
+    from walle import nn
+
+    made, _ = network("residual")
+    nn.to_walle(made, str(tmp_path / "net.walle"), images(1))
+    model = load_model("net.walle", tmp_path)
+    assert numpy.allclose(model(images()), made(images()), rtol=1e-4, atol=1e-5)
+    goals.write_text(GOALS.replace("net.py:make", "net.walle"))
+    (outcome,) = adapt.run(goals, tmp_path / "out")
+    assert all(one.meets_budgets for one in outcome.fitted)
+
+
+def test_a_report_that_is_broken_is_named(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(json.dumps({"fitted": [{}]}))
+    with pytest.raises(ConfigError, match=r"report\.json cannot be read"):
+        read_outcomes(tmp_path)

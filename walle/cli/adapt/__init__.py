@@ -1,0 +1,5 @@
+"""Commands of `walle adapt`."""
+
+from walle.cli.adapt.commands import register
+
+__all__ = ["register"]
