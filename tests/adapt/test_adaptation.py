@@ -59,7 +59,7 @@ def goals(tmp_path: Path) -> Path:
 def test_each_goal_gets_a_smaller_model(goals: Path, tmp_path: Path, method: str) -> None:
     seen: list[Progress] = []
     (outcome,) = adapt.run(goals, tmp_path / "out", method=method, on_progress=seen.append)
-    budgets = {
+    budgets: dict[str, dict[str, float]] = {
         "half": {"operations": 45e3},
         "small": {"operations": 20e3, "parameters": 900},
         "narrow": {"parameters": 500},
@@ -140,6 +140,23 @@ def test_files_of_arrays_are_numpys(tmp_path: Path) -> None:
     (tmp_path / "none.npz").write_text("no")
     with pytest.raises(ConfigError, match=r"none\.npz"):
         read_arrays(tmp_path / "none.npz")
+
+
+def test_folders_of_images_are_data(tmp_path: Path) -> None:
+    from walle import cv
+
+    for name, shade in (("cat", 10), ("dog", 200)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        _, encoded = cv.imencode(".png", numpy.full((4, 6, 3), shade, "uint8"))
+        (tmp_path / "images" / name / "1.png").write_bytes(bytes(encoded))
+    data = load_data("images", tmp_path)
+    assert (data.inputs[0].shape, data.labels.tolist()) == ((2, 3, 4, 6), [0, 1])
+    assert float(data.inputs[0][1, 0, 0, 0]) == pytest.approx(200 / 255)
+    (tmp_path / "images" / "cat" / "2.png").write_bytes(b"none")
+    with pytest.raises(ConfigError, match=r"2\.png is no image that can be read"):
+        load_data("images", tmp_path)
+    with pytest.raises(ConfigError, match=r"has no folder of images"):
+        load_data(".", tmp_path / "images" / "dog")
 
 
 def test_a_model_of_a_file_is_adapted(goals: Path, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def call_function(path: Path, name: str, source: str) -> Any:
 
 
 def _images(folder: Path) -> list[Any]:
-    """Return images (samples, channels, height, width), 0 to 1, and the places of their classes by name."""
+    """Return images (samples, 3 of blue, green and red, height, width) from 0 to 1, and the places of their classes."""
     from walle import cv
 
     classes = sorted(one.name for one in folder.iterdir() if one.is_dir())
@@ -79,7 +79,9 @@ def _images(folder: Path) -> list[Any]:
     for label, name in enumerate(classes):
         for path in sorted((folder / name).iterdir()):
             if path.suffix.lower() in _IMAGES:
-                image = cv.imread(str(path))
+                image = cv.imdecode(path.read_bytes())
+                if image is None:
+                    raise ConfigError(f"{path} is no image that can be read")
                 if images and image.shape != images[0].shape:
                     raise ConfigError(f"{path} has shape {image.shape}; the others have {images[0].shape}")
                 images.append(image)
@@ -87,4 +89,4 @@ def _images(folder: Path) -> list[Any]:
     if not images:
         raise ConfigError(f"{folder} has no folder of images ({', '.join(_IMAGES)})")
     stacked = np.stack(images).astype("float32") / 255.0
-    return [np.moveaxis(stacked, -1, 1) if stacked.ndim == 4 else stacked[:, None], np.asarray(labels, "int64")]
+    return [np.moveaxis(stacked, -1, 1), np.asarray(labels, "int64")]
