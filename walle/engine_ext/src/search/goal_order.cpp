@@ -90,16 +90,17 @@ GoalOrder::GoalOrder(std::span<const double> goals, std::size_t constraints)
   order_.resize(count);
   std::iota(order_.begin(), order_.end(), std::size_t{0});
   std::sort(order_.begin(), order_.end(), [this](std::size_t one, std::size_t other) { return before(one, other); });
+  for (const std::size_t index : order_) rows_.insert(rows_.end(), goal(index).begin(), goal(index).end());
   parents_.resize(count);
   for (std::size_t place = 0; place < count; ++place) parents_[order_[place]] = find_parent(place);
 }
 
-bool GoalOrder::looser(std::size_t one, std::size_t other) const noexcept {
-  const double* a = goals_.data() + one * constraints_;
-  const double* b = goals_.data() + other * constraints_;
+bool GoalOrder::looser_row(std::size_t one, std::size_t other) const noexcept {
+  const double* a = rows_.data() + one * constraints_;
+  const double* b = rows_.data() + other * constraints_;
   for (std::size_t i = 0; i < constraints_; ++i)
     if (!(a[i] > b[i])) return false;
-  return constraints_ > 0;
+  return true;
 }
 
 bool GoalOrder::before(std::size_t one, std::size_t other) const noexcept {
@@ -111,7 +112,7 @@ bool GoalOrder::before(std::size_t one, std::size_t other) const noexcept {
 
 int GoalOrder::find_parent(std::size_t place) const noexcept {
   for (std::size_t at = place + 1; at < order_.size(); ++at)
-    if (looser(order_[at], order_[place])) return static_cast<int>(order_[at]);
+    if (looser_row(at, place)) return static_cast<int>(order_[at]);
   return -1;
 }
 
@@ -124,12 +125,13 @@ std::size_t GoalOrder::insert(std::span<const double> goal) {
                                    [this](std::size_t one, std::size_t other) { return before(one, other); });
   const auto place = static_cast<std::size_t>(at - order_.begin());
   order_.insert(at, index);
+  rows_.insert(rows_.begin() + static_cast<std::ptrdiff_t>(place * constraints_), goal.begin(), goal.end());
   parents_[index] = find_parent(place);
   for (std::size_t i = 0; i < place; ++i) {
+    if (!looser_row(place, i)) continue;
     const std::size_t tighter = order_[i];
     const int parent = parents_[tighter];
-    if (looser(index, tighter) && (parent < 0 || before(index, static_cast<std::size_t>(parent))))
-      parents_[tighter] = static_cast<int>(index);
+    if (parent < 0 || before(index, static_cast<std::size_t>(parent))) parents_[tighter] = static_cast<int>(index);
   }
   return index;
 }
@@ -153,7 +155,7 @@ std::vector<std::vector<int>> GoalOrder::chains() const {
   std::vector<std::vector<int>> looser_goals(size());
   for (std::size_t place = 0; place < order_.size(); ++place)
     for (std::size_t at = place + 1; at < order_.size(); ++at)
-      if (looser(order_[at], order_[place])) looser_goals[order_[place]].push_back(static_cast<int>(order_[at]));
+      if (looser_row(at, place)) looser_goals[order_[place]].push_back(static_cast<int>(order_[at]));
   const std::vector<int> next = Matching(looser_goals).largest();
   std::vector<bool> has_tighter(size(), false);
   for (const int one : next)

@@ -27,16 +27,18 @@ class GoalOrder {
   std::vector<std::vector<int>> chains() const;
 
  private:
-  bool looser(std::size_t one, std::size_t other) const noexcept;
   // Whether a goal comes before another in an order in which each goal comes before all looser ones.
   bool before(std::size_t one, std::size_t other) const noexcept;
   int find_parent(std::size_t place) const noexcept;
+  // Places of `rows_` in order_: whether one is looser than another.
+  bool looser_row(std::size_t one, std::size_t other) const noexcept;
 
   std::size_t constraints_;
   std::vector<double> goals_;  // by index
   std::vector<double> sums_;
   std::vector<int> parents_;
   std::vector<std::size_t> order_;  // indices, each goal before all looser ones
+  std::vector<double> rows_;        // goals in that order, read from one end to the other
 };
 
 }  // namespace walle::search
