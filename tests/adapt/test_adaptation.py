@@ -13,6 +13,7 @@ from walle import adapt
 from walle.adapt.adaptation import Progress, read_outcomes
 from walle.adapt.arrays import read_arrays, write_arrays
 from walle.adapt.dataset import load_data
+from walle.adapt.report import front
 from walle.adapt.source import load_model
 from walle.engine_ext.session import load
 from walle.errors import ConfigError
@@ -72,6 +73,10 @@ def test_each_goal_gets_a_smaller_model(goals: Path, tmp_path: Path, method: str
         (output,) = session.run({session.inputs[0].name: numpy.ones((3, 1, 8, 8), "float32")}).values()
         assert output.shape == (3, 4)
     assert seen[-1].goals == 3
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<svg") == 2
+    assert all(f"<td>{goal}<" in page for goal in budgets)
+    assert set(front(outcome, "operations")) <= set(budgets)
     assert read_outcomes(tmp_path / "out") == [outcome]
 
 

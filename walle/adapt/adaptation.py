@@ -21,6 +21,7 @@ from walle.adapt.executor import AdaptationExecutor, Settings
 from walle.adapt.goals.config import Adaptation, read_config
 from walle.adapt.goals.goal import Goal
 from walle.adapt.masked.evaluation import Evaluation, accuracy
+from walle.adapt.report import write_report
 from walle.adapt.source import load_model
 from walle.base.durable_file import write_file
 from walle.errors import ConfigError
@@ -145,6 +146,7 @@ def adapt(
     outcome = Outcome(
         whole | {"accuracy": own}, tuple(fitted[goal.name] for goal in job.goals), len(passes), work.seconds
     )
+    write_report(outcome, out)
     write_file(out / _REPORT, json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
     return outcome
 
