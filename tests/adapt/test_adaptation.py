@@ -80,7 +80,7 @@ def test_each_goal_gets_a_smaller_model(goals: Path, tmp_path: Path, method: str
     assert read_outcomes(tmp_path / "out") == [outcome]
 
 
-def test_an_interrupted_run_goes_on(goals: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_continues(goals: Path, tmp_path: Path) -> None:
     (whole,) = adapt.run(goals, tmp_path / "whole")
 
     def stop(progress: Progress) -> None:
@@ -104,7 +104,7 @@ def test_an_interrupted_run_goes_on(goals: Path, tmp_path: Path) -> None:
         ("45k", "1", "goal 'half': operations 1 is below"),
         ("net.py:make", "net.py:missing", "has no function 'missing'"),
         ("net.py:make", "net.py:data", "returns tuple; it takes a walle.nn.Module"),
-        ("net.py:make", "net.onnx", "is no file"),
+        ("net.py:make", "net.onnx", "does not exist"),
         ("net.py:make", "net", r"give FILE.py:FUNCTION, a .onnx or a .walle file"),
         ('"morphnet"', '"other"', "no algorithm 'other'; there are morphnet"),
         ("iteration_steps", "iterations", "MorphNet has no option 'iterations'; it takes threshold"),
@@ -158,7 +158,7 @@ def test_folders_of_images_are_data(tmp_path: Path) -> None:
     assert (data.inputs[0].shape, data.labels.tolist()) == ((2, 3, 4, 6), [0, 1])
     assert float(data.inputs[0][1, 0, 0, 0]) == pytest.approx(200 / 255)
     (tmp_path / "images" / "cat" / "2.png").write_bytes(b"none")
-    with pytest.raises(ConfigError, match=r"2\.png is no image that can be read"):
+    with pytest.raises(ConfigError, match=r"2\.png cannot be read as an image"):
         load_data("images", tmp_path)
     with pytest.raises(ConfigError, match=r"has no folder of images"):
         load_data(".", tmp_path / "images" / "dog")

@@ -23,6 +23,7 @@ from tests.docs.blocks import Block, blocks
 from tests.pipeline.ingest.upload_samples import received
 from tests.sim.shop_cloud import shop_cloud
 from walle import cv
+from walle.adapt.goals.config import parse_config
 from walle.base import plain
 from walle.cli import app
 from walle.cli.cloud.config import read_config, up_parameters
@@ -117,6 +118,9 @@ def test_a_table_of_task_toml_is_read(block: Block, tmp_path: Path) -> None:
         return
     if "attributes" in sections:  # the cloud's file of attributes
         assert parse_schema(block.text, block.place)
+        return
+    if "goals" in sections:  # goals of an adaptation
+        assert parse_config(block.text, tmp_path, block.place, is_json=False)
         return
     if "models" in sections:  # a manifest of models
         assert ModelManifest.parse(block.text.encode(), block.place).chosen(())

@@ -28,8 +28,8 @@ from walle.errors import ConfigError
 
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
-_MAX_ITERATIONS = 500  # for one goal
-_LEAST_STEPS = 10  # of training for a goal that goes on from a model of nearly its costs
+_MAX_ITERATIONS = 500  # limit for one goal
+_LEAST_STEPS = 10  # training of a goal that is close to the goal before it
 _RECORD = "adaptation.json"
 _REPORT = "report.json"
 
@@ -43,7 +43,7 @@ class Fitted:
     costs: Costs
     meets_budgets: bool
     meets_accuracy: bool
-    steps: int  # of training, with those of a pass since its goal before
+    steps: int  # training steps, with those of the pass since the goal before
     seconds: float
 
 
@@ -217,7 +217,7 @@ class _Work:
 
 
 class _Record:
-    """What is done, in files of the folder: it is found again after an interruption."""
+    """The goals that are done, in files of the folder that a later run reads."""
 
     def __init__(self, folder: Path, job: Adaptation, *, resume: bool) -> None:
         self.folder = folder

@@ -16,7 +16,7 @@ from walle.base.durable_file import write_file
 from walle.errors import ConfigError
 
 _MAGIC = b"\x93NUMPY"
-_MAX_BYTES = 4 << 30  # of one array
+_MAX_BYTES = 4 << 30  # limit of one array
 _KINDS = {"f": "float", "i": "int", "u": "uint", "b": "bool"}
 
 
@@ -24,7 +24,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a file by name, in its order.
 
     Raises:
-        ConfigError: there is no such file, or it has something else.
+        ConfigError: the file does not exist, or has something else.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -34,7 +34,7 @@ def load_data(source: str, folder: Path) -> Dataset:
     class, or of "data.py:function", which returns inputs and labels.
 
     Raises:
-        ConfigError: there is no such data, or arrays do not have a row for each sample.
+        ConfigError: the data does not exist, or arrays do not have a row for each sample.
     """
     path, _, function = source.partition(":")
     place = folder / path
@@ -57,7 +57,7 @@ def call_function(path: Path, name: str, source: str) -> Any:
     """Return what a function of a Python file gives.
 
     Raises:
-        ConfigError: there is no such file or function.
+        ConfigError: the file or the function does not exist.
     """
     try:
         names = runpy.run_path(str(path))
@@ -81,7 +81,7 @@ def _images(folder: Path) -> list[Any]:
             if path.suffix.lower() in _IMAGES:
                 image = cv.imdecode(path.read_bytes())
                 if image is None:
-                    raise ConfigError(f"{path} is no image that can be read")
+                    raise ConfigError(f"{path} cannot be read as an image")
                 if images and image.shape != images[0].shape:
                     raise ConfigError(f"{path} has shape {image.shape}; the others have {images[0].shape}")
                 images.append(image)

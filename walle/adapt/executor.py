@@ -25,7 +25,7 @@ _TRACED_SAMPLES = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """What an algorithm is given: the model with its structure, data, hardware, and its own options."""
+    """Arguments of an algorithm: the model with its structure, data, hardware, and its own options."""
 
     model: nn.Module
     train: Dataset
@@ -37,7 +37,7 @@ class Settings:
 
     @property
     def structure(self) -> Structure:
-        """What can be removed from the model; found at each access."""
+        """Channels that can be removed from the model; found at each access."""
         return find_structure(self.model, [one[:_TRACED_SAMPLES] for one in self.train.inputs])
 
 
@@ -90,7 +90,7 @@ class AdaptationExecutor(abc.ABC):
 
     @abc.abstractmethod
     def fitted(self, goal: Goal, steps: int) -> nn.Module:
-        """Return a model of its own that meets the goal's budgets, its weights trained by so many steps more."""
+        """Return a model of its own that meets the goal's budgets, its weights trained by `steps` more."""
 
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ def load_model(source: str, folder: Path) -> nn.Module:
     """Return the model: what a function of a Python file returns, or a file's, of which all weights are trained.
 
     Raises:
-        ConfigError: there is no such file or function, or it gives no model.
+        ConfigError: the file or function does not exist, or gives no model.
         EngineError: a model's file is broken.
     """
     path, _, function = source.partition(":")
@@ -27,7 +27,7 @@ def load_model(source: str, folder: Path) -> nn.Module:
     if not path.endswith((".onnx", ".walle")):
         raise ConfigError(f"model {source!r}: give FILE.py:FUNCTION, a .onnx or a .walle file")
     if not (folder / path).is_file():
-        raise ConfigError(f"model {source!r}: {folder / path} is no file")
+        raise ConfigError(f"model {source!r}: {folder / path} does not exist")
     return nn.from_onnx(str(folder / path), trainable=["*"])
 
 
@@ -35,7 +35,7 @@ def read_name(source: str, folder: Path, what: str) -> Any:
     """Return what a Python file has under a name, "file.py:name".
 
     Raises:
-        ConfigError: there is no such file or name; `what` begins the message.
+        ConfigError: the file or name does not exist; `what` begins the message.
     """
     path, _, name = source.partition(":")
     if not name:

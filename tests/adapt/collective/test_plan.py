@@ -20,7 +20,7 @@ def goals_of(rows: list[tuple[int, int]]) -> list[Goal]:
 
 
 @given(rows=ROWS, method=st.sampled_from(METHODS))
-def test_each_goal_comes_once_after_the_goal_that_it_goes_on_from(rows: list[tuple[int, int]], method: str) -> None:
+def test_each_goal_comes_once_after_the_goal_that_it_continues(rows: list[tuple[int, int]], method: str) -> None:
     goals = goals_of(rows)
     done: set[int] = set()
     for stops in plan_stops(goals, WHOLE, method):
@@ -35,7 +35,7 @@ def test_each_goal_comes_once_after_the_goal_that_it_goes_on_from(rows: list[tup
 
 
 @given(rows=ROWS)
-def test_chains_need_no_more_passes_than_the_tree(rows: list[tuple[int, int]]) -> None:
+def test_chains_take_at_most_the_passes_of_the_tree(rows: list[tuple[int, int]]) -> None:
     goals = goals_of(rows)
     assert len(plan_stops(goals, WHOLE, "chains")) <= len(plan_stops(goals, WHOLE, "tree")) <= len(goals)
 

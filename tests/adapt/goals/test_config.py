@@ -75,7 +75,7 @@ def test_the_papers_configuration_is_read_as_it_stands(tmp_path: Path) -> None:
     assert (goal.name, goal.accuracy) == ("1", 0.8)
     assert goal.budgets == {"operations": 5e9, "parameters": 20e6, "latency": 0.03}
     assert first.hardware == Hardware(6e9, 8.5e9)
-    assert [one.name for one in second.goals] == ["9", "10"]  # of one model and algorithm: adapted together
+    assert [one.name for one in second.goals] == ["9", "10"]
     assert second.folder == tmp_path
 
 

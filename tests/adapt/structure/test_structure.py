@@ -96,7 +96,7 @@ def test_a_group_keeps_a_channel() -> None:
         cut(model, structure, [[0]])
 
 
-def test_the_model_itself_stays_as_it_is() -> None:
+def test_the_model_itself_is_unchanged() -> None:
     model, inputs = network("residual")
     before = model(*inputs)
     structure = find_structure(model, inputs)

@@ -24,5 +24,5 @@ def find_algorithm(name: str, folder: Path) -> AdaptationExecutor:
 
         found = read_name(name, folder, f"algorithm {name!r}; there are {', '.join(ALGORITHMS)} and FILE.py:CLASS")
     if not (isinstance(found, type) and issubclass(found, AdaptationExecutor)):
-        raise ConfigError(f"algorithm {name!r} is no AdaptationExecutor")
+        raise ConfigError(f"algorithm {name!r} is not an AdaptationExecutor")
     return found()

@@ -12,7 +12,7 @@ from walle.adapt.goals.goal import Goal
 from walle.adapt.masked.trainer import MaskedTrainer
 from walle.adapt.structure.cut import Widths
 
-_GROWTH = 1.25  # of the penalty from one iteration to the next, while the goal is not met
+_GROWTH = 1.25  # growth of the penalty from one iteration to the next, while the goal is not met
 
 
 class MorphNet(AdaptationExecutor):

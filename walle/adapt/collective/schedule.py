@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from walle.adapt.goals.goal import Goal
 
-PERIOD_STEPS = 200  # between two changes of the weights (§4.3, k)
+PERIOD_STEPS = 200  # steps between two changes of the weights (§4.3, k)
 
 
 class LossSchedule:

@@ -1,1 +1,1 @@
-"""What fitted models must meet: goals, the file that has them, and their order (§4.1, §4.3)."""
+"""Requirements of fitted models: goals, the file that has them, and their order (§4.1, §4.3)."""

@@ -23,7 +23,7 @@ _MAX_GOALS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How weights are trained: the loss of walle.nn.functional, steps for each goal, batch, and learning rate."""
+    """Training of weights: the loss of walle.nn.functional, steps for each goal, batch, and learning rate."""
 
     loss: str = "cross_entropy"
     steps: int = 400
@@ -44,7 +44,7 @@ class Adaptation:
     hardware: Hardware | None
     training: Training = field(default_factory=Training)
     seed: int = 0
-    folder: Path = Path()  # that paths are relative to
+    folder: Path = Path()  # base of relative paths
 
 
 def read_config(path: Path) -> list[Adaptation]:

@@ -16,7 +16,7 @@ from walle.engine_ext.nn.tracing import active_trace
 
 _PENALISED = ("operations", "parameters")
 _SCALE = 40.0  # optimizers move a gate's number so much faster than a weight
-_SHARPNESS = 3.0  # of the choice between 0 and 1
+_SHARPNESS = 3.0  # slope of the choice between 0 and 1
 
 
 class MaskedNetwork(nn.Module):

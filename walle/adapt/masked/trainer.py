@@ -34,7 +34,7 @@ class MaskedTrainer:
         self._evaluate = Evaluation(self.network)
         self._labels = labels_of(settings.train)
         self._epoch: tuple[int, list[Any]] = (-1, [])
-        self.steps = 0  # of all training so far; with the seed they give all random numbers
+        self.steps = 0  # count of all training; with the seed it gives all random numbers
 
     def train(self, steps: int, *, noisy: bool) -> float:
         """Take steps on random batches, with logistic noise in the gates or none; return the mean loss."""

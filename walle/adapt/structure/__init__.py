@@ -1,1 +1,1 @@
-"""Which channels of a network can be removed, what it costs at each width, and the removal (§4.1, §4.2)."""
+"""Channels of a network that can be removed, its costs at each width, and the removal (§4.1, §4.2)."""

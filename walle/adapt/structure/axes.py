@@ -20,7 +20,7 @@ class Positions:
         self._reasons: dict[int, str] = {}  # by root of a fixed set
 
     def make(self, count: int) -> tuple[int, ...]:
-        """Return numbers of so many new positions."""
+        """Return numbers of `count` new positions."""
         first = len(self._parent)
         self._parent.extend(range(first, first + count))
         return tuple(range(first, first + count))

@@ -11,7 +11,7 @@ from walle.adapt.structure.network import AxisName, Structure
 from walle.engine_ext.errors import ModelError
 from walle.engine_ext.nn.onnx_model import FileModel
 
-type Widths = Sequence[Sequence[int]]  # by group: the channels that stay, ascending
+type Widths = Sequence[Sequence[int]]  # channels that stay in each group, ascending
 
 
 def cut(model: nn.Module, structure: Structure, kept: Widths) -> nn.Module:

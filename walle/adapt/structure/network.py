@@ -65,7 +65,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What can be removed from a network, and what it costs at each width.
+    """Channels that can be removed from a network, and its costs at each width.
 
     `operations` are the multiply-adds of one sample, a term for each product; `parameters` has a term for each array.
     `kept` says why the other axes stay whole. `reshaped` has, by name of the node, the lengths that a reshape gives
@@ -95,7 +95,7 @@ class _Search:
     def __init__(self, model: nn.Module, inputs: Sequence[Any]) -> None:
         self._positions = Positions()
         self._own: dict[AxisName, tuple[int, ...]] = {}  # axes of parameters and buffers
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of parameters
+        self._shapes: dict[str, tuple[int, ...]] = {}  # shapes of parameters
         self._consumed: set[int] = set()
         self._products: list[Product] = []
         self._axes: dict[int, list[Axis]] = {}  # by number of a traced value
@@ -203,7 +203,7 @@ class _Search:
                     [one.shape for one in operator.results])  # fmt: skip
         for traced, axes in zip(operator.results, carry(call), strict=True):
             self._axes[traced.number] = axes
-        if operator.op == "Reshape" and operator.is_named:  # of a file, whose shapes are written down
+        if operator.op == "Reshape" and operator.is_named:  # node of a file, which has the shape written down
             axes = self._axes[operator.results[0].number]
             if operator.node in self._reshaped:
                 for axis in [*axes, *self._reshaped[operator.node]]:

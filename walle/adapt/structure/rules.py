@@ -1,4 +1,4 @@
-"""How each operator carries the positions of its inputs' axes to its outputs.
+"""Rules by which operators carry the positions of their inputs' axes to their outputs.
 
 A rule gets a `Call` and returns the axes of each output. An operator without a rule keeps all axes whole, so that an
 unknown one makes a network less adaptable, never wrong.

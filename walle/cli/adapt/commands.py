@@ -21,7 +21,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the models, th
 
 
 class Method(StrEnum):
-    """How goals share their passes."""
+    """Ways in which goals share passes."""
 
     CHAINS = "chains"
     TREE = "tree"
@@ -86,7 +86,7 @@ def show(
 def _run(goals: Path, out: Path, method: Method, *, as_json: bool, resume: bool) -> None:
     from walle import adapt
 
-    with interruptible("adapting; walle adapt resume goes on"), _bar(as_json=as_json) as on_progress:
+    with interruptible("adapting; walle adapt resume continues"), _bar(as_json=as_json) as on_progress:
         outcomes = adapt.run(goals, out, method=method, on_progress=on_progress, resume=resume)
     _show(outcomes, as_json=as_json)
     if not as_json:

@@ -64,7 +64,7 @@ class FileModel(Module):
         """Make the reshape of that name give these lengths; None keeps what it says of an axis.
 
         Raises:
-            ModelError: there is no such node, or its shape is not written in the file.
+            ModelError: the node does not exist, or its shape is not written in the file.
         """
         for place, (op, own, operands, attributes, results, graphs) in enumerate(self._nodes):
             if op == "Reshape" and own == name:

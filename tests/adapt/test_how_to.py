@@ -1,0 +1,29 @@
+"""The how-to page of adaptation, followed word by word in an empty folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.docs.blocks import blocks
+from walle.cli import app
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_makes_models_that_meet_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = {block.language: block for block in blocks(ROOT / "docs/how-to/adapt.md", ROOT)}
+    (tmp_path / "net.py").write_text(page["python"].text)
+    (tmp_path / "goals.toml").write_text(page["toml"].text)
+    monkeypatch.chdir(tmp_path)
+    for line in page["sh"].text.splitlines():
+        shown = CliRunner().invoke(app, line.removeprefix("walle ").split(), catch_exceptions=False)
+        assert shown.exit_code == 0
+    rows = [line.split() for line in shown.output.splitlines() if line.strip().startswith(("watch", "phone"))]
+    assert [row[0] for row in rows] == ["watch", "phone-1", "phone-2", "phone-3"]
+    assert all(row[-1] not in ("budgets", "accuracy") for row in rows)
+    assert (tmp_path / "models" / "watch.walle").exists()
+    shown = CliRunner().invoke(app, ["adapt", "show", "models"])
+    assert "watch" in shown.output
