@@ -35,11 +35,6 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
-    @property
-    def structure(self) -> Structure:
-        """Channels that can be removed from the model; found at each access."""
-        return find_structure(self.model, [one[:_TRACED_SAMPLES] for one in self.train.inputs])
-
 
 class AdaptationExecutor(abc.ABC):
     """One algorithm. The loop calls `init` once, then `adjust`, `iterate` and `measure` until a goal is met.
@@ -57,7 +52,7 @@ class AdaptationExecutor(abc.ABC):
             ConfigError: nothing can be removed, or an option is not known.
         """
         self.settings = settings
-        self.structure = settings.structure
+        self.structure = traced_structure(settings, settings.model)
         if not self.structure.groups:
             reasons = [f"axis {axis} of {name}: {why}" for (name, axis), why in sorted(self.structure.kept.items())]
             raise ConfigError(f"nothing can be removed from {type(settings.model).__name__}: {'; '.join(reasons[:3])}")
@@ -71,8 +66,7 @@ class AdaptationExecutor(abc.ABC):
 
     def measure(self, model: nn.Module) -> Costs:
         """Return the costs of a model by §4.1, and its accuracy on the test data."""
-        structure = find_structure(model, [one[:_TRACED_SAMPLES] for one in self.settings.test.inputs])
-        costs = CostFormula(structure, self.settings.hardware).whole()
+        costs = CostFormula(traced_structure(self.settings, model), self.settings.hardware).whole()
         logits = Evaluation(model)(*self.settings.test.inputs)
         return costs | {"accuracy": accuracy(logits, self.settings.test.labels)}
 
@@ -103,6 +97,11 @@ class AdaptationExecutor(abc.ABC):
     def costs(self) -> Costs:
         """Return the costs of the channels that stay now, by §4.1."""
         return self.formula.of([len(one) for one in self.channels()])
+
+
+def traced_structure(settings: Settings, model: nn.Module) -> Structure:
+    """Return what can be removed from a model for inputs like the data's."""
+    return find_structure(model, [one[:_TRACED_SAMPLES] for one in settings.train.inputs])
 
 
 def labels_of(dataset: Dataset) -> Any:

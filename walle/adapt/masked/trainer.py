@@ -7,29 +7,49 @@ from collections.abc import Mapping
 from typing import Any
 
 from walle import nn, np, optim
-from walle.adapt.executor import Settings, labels_of
+from walle.adapt.executor import Settings, labels_of, traced_structure
 from walle.adapt.masked.evaluation import Evaluation, accuracy
 from walle.adapt.masked.network import MaskedNetwork
-from walle.adapt.structure.cut import Widths, cut
+from walle.adapt.structure.cut import Widths, cut, cut_arrays
 from walle.adapt.structure.network import Structure
 from walle.errors import ConfigError
 
+_GATES = "gates"
+_TEMPERATURE = 2.0
+_TEACHER_BATCH = 256
 _CERTAIN = 8.0  # a gate's number whose chance is 0.9997
+
+
+def _distilled(loss: Any, logits: Any, teacher: Any) -> Any:
+    """Return the mean of a loss and of the divergence from the given model's outputs (Hinton et al. 2015)."""
+    warm = 1.0 / _TEMPERATURE
+    wanted = nn.functional.softmax(teacher * warm, -1)
+    found = nn.functional.log_softmax(logits * warm, -1)
+    divergence = np.mean(np.sum(wanted * (nn.functional.log_softmax(teacher * warm, -1) - found), axis=-1))
+    return loss * 0.5 + divergence * (0.5 * _TEMPERATURE**2)
 
 
 class MaskedTrainer:
     """A masked network with its optimizer; one plan serves all masks."""
 
-    def __init__(self, settings: Settings, structure: Structure) -> None:
+    def __init__(self, settings: Settings, model: nn.Module, structure: Structure, teacher: Any = None) -> None:
         self.settings = settings
-        self.network = MaskedNetwork(copy.deepcopy(settings.model), structure)
+        self.network = MaskedNetwork(copy.deepcopy(model), structure)
         loss = getattr(nn.functional, settings.training.loss, None)
         if loss is None:
             raise ConfigError(f"walle.nn.functional has no loss {settings.training.loss!r}")
+        if teacher is None and settings.training.loss == "cross_entropy":
+            teacher = self._logits(settings)
+        self._teacher = teacher
+
+        def plain(outputs: Any, labels: Any) -> Any:
+            return loss(outputs[0], labels) + outputs[1]
+
+        def distilled(outputs: Any, labels: Any, teacher: Any) -> Any:
+            return _distilled(loss(outputs[0], labels), outputs[0], teacher) + outputs[1]
+
         self.step = nn.TrainStep(
-            self.network,
-            lambda outputs, *targets: loss(outputs[0], *targets) + outputs[1],
-            optim.Adam(lr=settings.training.learning_rate),
+            self.network, plain if self._teacher is None else distilled, optim.Adam(lr=settings.training.learning_rate)
         )
         self._evaluate = Evaluation(self.network)
         self._labels = labels_of(settings.train)
@@ -37,20 +57,28 @@ class MaskedTrainer:
         self.steps = 0  # count of all training; with the seed it gives all random numbers
 
     def train(self, steps: int, *, noisy: bool) -> float:
-        """Take steps on random batches, with logistic noise in the gates or none; return the mean loss."""
+        """Take steps on random batches, with logistic noise in the gates or none; return the mean loss.
+
+        Without noise the learning rate goes down to a tenth: the weights come to rest.
+        """
         total = 0.0
+        first_rate = self.step.optimizer.lr
         network, data = self.network, self.settings.train
         still = np.zeros(network.mask.shape, "float32")
-        for _ in range(steps):
+        for at in range(steps):
+            if not noisy:
+                self.step.optimizer.lr = first_rate * (1.0 - 0.9 * at / steps)
             places = self._places()
             if noisy:
                 u = self._random().uniform(1e-6, 1 - 1e-6, network.mask.shape).astype("float32")
                 network.noise = np.log(u) - np.log(1.0 - u)
             else:
                 network.noise = still
-            total += float(self.step(*(one[places] for one in data.inputs), self._labels[places]))
+            teacher = () if self._teacher is None else (self._teacher[places],)
+            total += float(self.step(*(one[places] for one in data.inputs), self._labels[places], *teacher))
             self.steps += 1
         network.noise = still
+        self.step.optimizer.lr = first_rate
         return total / max(steps, 1)
 
     def _random(self) -> Any:
@@ -66,6 +94,16 @@ class MaskedTrainer:
             order = np.random.default_rng((self.settings.seed << 32) + (1 << 31) + epoch).permutation(count)
             self._epoch = epoch, [order[first : first + size] for first in range(0, count - size + 1, size)]
         return self._epoch[1][at]
+
+    @staticmethod
+    def _logits(settings: Settings) -> Any:
+        """Return the outputs of the given model for all training data."""
+        evaluation, data = Evaluation(settings.model), settings.train
+        size = min(_TEACHER_BATCH, len(data))
+        starts = [*range(0, len(data) - size, size), len(data) - size]
+        parts = [evaluation(*(one[start : start + size] for one in data.inputs)) for start in starts]
+        last = len(data) - size * (len(starts) - 1)
+        return np.concatenate([*parts[:-1], parts[-1][size - last :]])
 
     def accuracy(self, samples: int | None = None) -> float:
         """Return the accuracy on the test data, or on its first samples, with the gates at their chances."""
@@ -100,6 +138,24 @@ class MaskedTrainer:
                 shape[axis] = -1
                 parameter.data = parameter.data * factor.reshape(tuple(shape))
         return cut(folded, network.structure, kept)
+
+    def smaller(self, kept: Widths) -> MaskedTrainer:
+        """Return a trainer of these channels alone, with their weights, gates and states of the optimizer."""
+        network = self.network
+        model = cut(network.model, network.structure, kept)
+        made = MaskedTrainer(self.settings, model, traced_structure(self.settings, model), self._teacher)
+        places = [start + channel for start, channels in zip(network.starts, kept, strict=True) for channel in channels]
+        made.network.gates.data = np.take(network.gates.data, places)
+        made.network.mask = np.take(network.mask, places)
+        start = "model."
+        for key in next(iter(self.step.states.values()), {}):
+            own = {name.removeprefix(start): states[key] for name, states in self.step.states.items() if name != _GATES}
+            cut_states = cut_arrays(own, network.model, network.structure, kept)
+            for name, array in cut_states.items():
+                made.step.states.setdefault(start + name, {})[key] = array
+            made.step.states.setdefault(_GATES, {})[key] = np.take(self.step.states[_GATES][key], places)
+        made.step.count, made.steps = self.step.count, self.steps
+        return made
 
     def state(self) -> dict[str, Any]:
         """Return arrays from which `restore` goes on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from walle import nn, np
@@ -39,6 +39,12 @@ def cut(model: nn.Module, structure: Structure, kept: Widths) -> nn.Module:
         if isinstance(module, FileModel):
             _resize_nodes(module, structure, [len(one) for one in kept])
     return smaller
+
+
+def cut_arrays(arrays: Mapping[str, Any], model: nn.Module, structure: Structure, kept: Widths) -> dict[str, Any]:
+    """Return arrays in the shapes of the model's parameters, by their names, with only these channels of each group."""
+    places = _places(structure, kept, _shapes(model))
+    return {name: _taken(array, name, places) for name, array in arrays.items()}
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

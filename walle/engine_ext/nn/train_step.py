@@ -194,8 +194,10 @@ class TrainStep:
             trace.bind(one, parameters[name])
         with TracedBuffers(self.model, lambda path, array: trace.input(f"buffer {path}", array)) as buffers:
             needed, most = _positional(self.model.forward)
-            _, of_loss = _positional(getattr(self.loss, "forward", self.loss))
-            count = max(min(needed, max(1, len(inputs) - 1)), min(most, len(inputs) + 1 - of_loss))
+            by_loss, of_loss = _positional(getattr(self.loss, "forward", self.loss))
+            if needed == _MANY and by_loss < _MANY:  # *inputs: those that the loss leaves
+                needed = len(inputs) + 1 - by_loss
+            count = max(min(needed, max(1, len(inputs) - 1)), min(most, len(inputs) + 1 - of_loss), 1)
             loss = self.loss(self.model(*inputs[:count]), *inputs[count:])
             assigned = buffers.assigned()
         self.model.__dict__["_trained_on"] = [
