@@ -29,7 +29,8 @@ from walle.errors import ConfigError
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # limit for one goal
-_LEAST_STEPS = 10  # training of a goal that is close to the goal before it
+_FOLLOWS = 0.6  # part of the training that a goal needs after another, whose weights were trained just before
+_LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _RECORD = "adaptation.json"
 _REPORT = "report.json"
 
@@ -197,7 +198,7 @@ class _Work:
             executor.adjust(costs, goal, schedule.update(costs, steps))
             steps += executor.iterate()
             costs = executor.costs()
-        training = self._training_steps(goal, before)
+        training = self._training_steps(goal, before, follows=stop.before is not None)
         model = executor.fitted(goal, training)
         costs = executor.measure(model)
         file = f"{goal.name}.walle"
@@ -210,10 +211,10 @@ class _Work:
     def _job_inputs(self) -> tuple[Any, ...]:
         return self._executor.settings.test.inputs
 
-    def _training_steps(self, goal: Goal, before: Mapping[str, float]) -> int:
+    def _training_steps(self, goal: Goal, before: Mapping[str, float], *, follows: bool) -> int:
         """Return the steps of training after the channels are chosen: as many as the part of the costs that went."""
         gone = max(1 - budget / max(before[name], budget) for name, budget in goal.budgets.items())
-        return max(_LEAST_STEPS, round(self._job.training.steps * gone))
+        return max(_LEAST_STEPS, round(self._job.training.steps * gone * (_FOLLOWS if follows else 1.0)))
 
 
 class _Record:
