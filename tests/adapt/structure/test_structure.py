@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,15 @@ def test_a_smaller_network_is_the_whole_one_without_the_channels(name: str, data
     again = find_structure(smaller, inputs)
     assert CostFormula(structure, None).of(widths) == CostFormula(again, None).whole()
     assert CostFormula(again, None).whole()["parameters"] == sum(one.data.size for one in smaller.parameters())
+
+
+def test_single_channel_convolutions_of_a_file_are_cut(tmp_path: Path) -> None:
+    model, inputs = network("depthwise")
+    nn.to_walle(model, tmp_path / "net.walle", *inputs)
+    read = nn.from_onnx(str(tmp_path / "net.walle"), ["*"])
+    structure = find_structure(read, inputs)
+    kept = [list(range(group.count))[:: 2 if group.count == 8 else 1] for group in structure.groups]
+    assert np.allclose(cut(read, structure, kept)(*inputs), without(read, structure, kept)(*inputs), atol=1e-5)
 
 
 def test_operations_are_those_of_the_papers_formula() -> None:

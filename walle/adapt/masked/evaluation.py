@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from walle import nn, np
 from walle.engine_ext import _core
 from walle.engine_ext.nn.traced_buffers import TracedBuffers
 from walle.engine_ext.nn.tracing import Trace
+
+_BATCH = 256
 
 
 class Evaluation:
@@ -43,6 +46,16 @@ class Evaluation:
             for module, mode in modes:
                 module.training = mode
         return _core.Session(trace.graph(), "auto"), [name for name, _, _ in trace.inputs]
+
+
+def outputs_of(model: nn.Module, inputs: Sequence[Any]) -> Any:
+    """Return the first output of a model for many samples, a few hundred at a time."""
+    evaluation, count = Evaluation(model), len(inputs[0])
+    size = min(_BATCH, count)
+    starts = [*range(0, count - size, size), count - size]
+    parts = [evaluation(*(one[start : start + size] for one in inputs)) for start in starts]
+    last = count - size * (len(starts) - 1)
+    return np.concatenate([*parts[:-1], parts[-1][size - last :]])
 
 
 def accuracy(logits: Any, labels: Any) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from walle import nn, np, optim
 from walle.adapt.executor import Settings, labels_of, traced_structure
-from walle.adapt.masked.evaluation import Evaluation, accuracy
+from walle.adapt.masked.evaluation import Evaluation, accuracy, outputs_of
 from walle.adapt.masked.network import MaskedNetwork
 from walle.adapt.structure.cut import Widths, cut, cut_arrays
 from walle.adapt.structure.network import Structure
@@ -16,11 +16,10 @@ from walle.errors import ConfigError
 
 _GATES = "gates"
 _TEMPERATURE = 2.0
-_TEACHER_BATCH = 256
 _CERTAIN = 8.0  # a gate's number whose chance is 0.9997
 
 
-def _distilled(loss: Any, logits: Any, teacher: Any) -> Any:
+def distilled_loss(loss: Any, logits: Any, teacher: Any) -> Any:
     """Return the mean of a loss and of the divergence from the given model's outputs (Hinton et al. 2015)."""
     warm = 1.0 / _TEMPERATURE
     wanted = nn.functional.softmax(teacher * warm, -1)
@@ -39,14 +38,14 @@ class MaskedTrainer:
         if loss is None:
             raise ConfigError(f"walle.nn.functional has no loss {settings.training.loss!r}")
         if teacher is None and settings.training.loss == "cross_entropy":
-            teacher = self._logits(settings)
+            teacher = outputs_of(settings.model, settings.train.inputs)
         self._teacher = teacher
 
         def plain(outputs: Any, labels: Any) -> Any:
             return loss(outputs[0], labels) + outputs[1]
 
         def distilled(outputs: Any, labels: Any, teacher: Any) -> Any:
-            return _distilled(loss(outputs[0], labels), outputs[0], teacher) + outputs[1]
+            return distilled_loss(loss(outputs[0], labels), outputs[0], teacher) + outputs[1]
 
         self.step = nn.TrainStep(
             self.network, plain if self._teacher is None else distilled, optim.Adam(lr=settings.training.learning_rate)
@@ -94,16 +93,6 @@ class MaskedTrainer:
             order = np.random.default_rng((self.settings.seed << 32) + (1 << 31) + epoch).permutation(count)
             self._epoch = epoch, [order[first : first + size] for first in range(0, count - size + 1, size)]
         return self._epoch[1][at]
-
-    @staticmethod
-    def _logits(settings: Settings) -> Any:
-        """Return the outputs of the given model for all training data."""
-        evaluation, data = Evaluation(settings.model), settings.train
-        size = min(_TEACHER_BATCH, len(data))
-        starts = [*range(0, len(data) - size, size), len(data) - size]
-        parts = [evaluation(*(one[start : start + size] for one in data.inputs)) for start in starts]
-        last = len(data) - size * (len(starts) - 1)
-        return np.concatenate([*parts[:-1], parts[-1][size - last :]])
 
     def accuracy(self, samples: int | None = None) -> float:
         """Return the accuracy on the test data, or on its first samples, with the gates at their chances."""

@@ -1,4 +1,4 @@
-"""Removal of channels: a smaller network with the remaining weights (not one with zeros)."""
+"""Removal of channels: a smaller network with the remaining weights (not one with zeros), and new sizes of layers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,30 @@ def cut(model: nn.Module, structure: Structure, kept: Widths) -> nn.Module:
         raise ModelError(f"channels of {len(kept)} groups; the network has {len(structure.groups)}")
     smaller: nn.Module = copy.deepcopy(model)
     places = _places(structure, kept, _shapes(model))
-    for path, module in smaller.named_modules(remove_duplicate=True):
+    resize_layers(smaller, structure, [len(one) for one in kept], lambda array, name: _taken(array, name, places))
+    return smaller
+
+
+def resize_layers(
+    model: nn.Module, structure: Structure, widths: Sequence[int], change: Callable[[Any, str], Any]
+) -> None:
+    """Put `change(array, name)` in place of each parameter and buffer, and change the sizes that layers say of them."""
+    for path, module in model.named_modules(remove_duplicate=True):
         start = f"{path}." if path else ""
         own = module.__dict__
         for name, parameter in own["_parameters"].items():
             if parameter is not None:
-                parameter.data = _taken(parameter.data, start + name, places)
+                parameter.data = change(parameter.data, start + name)
         for name, array in own["_buffers"].items():
             if array is not None:
-                own["_buffers"][name] = _taken(array, start + name, places)
+                own["_buffers"][name] = change(array, start + name)
         resize = _RESIZE.get(type(module))
         if resize is not None:
             resize(module)
+    # After the weights, whose sizes the nodes of files repeat.
+    for module in model.modules():
         if isinstance(module, FileModel):
-            _resize_nodes(module, structure, [len(one) for one in kept])
-    return smaller
+            _resize_nodes(module, structure, widths)
 
 
 def cut_arrays(arrays: Mapping[str, Any], model: nn.Module, structure: Structure, kept: Widths) -> dict[str, Any]:
@@ -78,7 +87,7 @@ def _taken(array: Any, name: str, places: dict[AxisName, list[int]]) -> Any:
     return array
 
 
-def _resize_nodes(model: FileModel, structure: Structure, widths: list[int]) -> None:
+def _resize_nodes(model: FileModel, structure: Structure, widths: Sequence[int]) -> None:
     """Change the sizes that a file's nodes have written down: groups of channels, and shapes."""
     model.set_groups()
     for node, lengths in structure.reshaped.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from walle.cli.adapt.branches import branches
 from walle.cli.output import JsonFlag, emit, emit_rows, interruptible, progress_console
 
 if TYPE_CHECKING:
@@ -147,5 +148,8 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle adapt run goals.toml --out models")(run)
     group.command(epilog="Example: walle adapt tree goals.toml")(tree)
     group.command(epilog="Example: walle adapt show models")(show)
+    group.command(epilog="Example: walle adapt branches net.py:make --data train.npz --test test.npz --out net.walle")(
+        branches
+    )
     group.command(epilog="Example: walle adapt resume goals.toml --out models")(resume)
     app.add_typer(group, name="adapt")

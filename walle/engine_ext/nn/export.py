@@ -119,6 +119,13 @@ def _new_graph(name: str) -> GraphBuilder:
 def _builder(trace: Trace) -> GraphBuilder:
     graph = _new_graph(trace.name)
     inputs = [graph.input(name, shape, dtype) for name, dtype, shape in trace.inputs]
+    for (name, _), value in zip(trace.outputs, add_nodes(graph, trace, inputs), strict=True):
+        graph.output(name, value)
+    return graph
+
+
+def add_nodes(graph: GraphBuilder, trace: Trace, inputs: Sequence[Any]) -> list[Any]:
+    """Add what a trace recorded to a graph, its inputs the values given; return the values of its outputs."""
     constants = [
         graph.raw(name, str(array.dtype), array.shape, _core.contiguous(array).tobytes())
         for name, array in trace.constants
@@ -133,9 +140,7 @@ def _builder(trace: Trace) -> GraphBuilder:
     for op, name, numbers, attributes, outputs in trace.nodes:
         given = [None if number < 0 else value(number) for number in numbers]
         results += graph.node(op, given, outputs, name, attributes)
-    for name, number in trace.outputs:
-        graph.output(name, value(number))
-    return graph
+    return [value(number) for _, number in trace.outputs]
 
 
 def to_walle(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
