@@ -3,10 +3,10 @@
 Parts: "tree", building and growing a tree of 1,000 random goals of four constraints, and its passes beside the fewest
 chains; "collective", the CPU time of 10 and of 100 goals together against each alone, which a sample of them stands
 for, and their accuracies (Fig. 6a, Tables 2 and 5); "front", accuracy by operations against the same network made
-narrower everywhere and trained as long (Fig. 8). The network learns scikit-learn's digits. A picture and a page are
-written to out/.
+narrower everywhere and trained as long (Fig. 8); "branches", parameters that branches add and the time to switch
+(Table 4). The networks learn scikit-learn's digits. A picture and a page are written to out/.
 
-    walle figures mistify -- [--parts tree,collective,front] [--goals 10,100] [--sample 7] [--json]
+    walle figures mistify -- [--parts tree,collective,front,branches] [--goals 10,100] [--sample 7] [--json]
 """
 
 import argparse
@@ -25,8 +25,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.headline import print_headline  # noqa: E402  # the path must be set first
+from benchmarks.mistify_parts import branches  # noqa: E402
 
-_PARTS = ("tree", "collective", "front")
+_PARTS = ("tree", "collective", "front", "branches")
 _LEAST, _MOST = 20e3, 600e3  # multiply-adds, of the network's 763,520
 _WIDTHS = (4, 5, 6, 8, 11, 14)
 
@@ -179,6 +180,7 @@ def _print(result: dict[str, Any]) -> None:
             print(f"    {name:10} {ours:.4f}  alone {theirs:.4f}")
     for operations, ours, narrow in result.get("front", {}).get("pairs", []):
         print(f"    {operations:9.0f} multiply-adds: adapted {ours:.4f}, narrower everywhere {narrow:.4f}")
+    print("\n".join(branches.describe(result.get("branches", []))))
 
 
 def main() -> None:
@@ -209,6 +211,8 @@ def main() -> None:
             if adapted[0][0] <= operations
         ]
         result["front"] = {"narrow": narrow, "pairs": pairs}
+    if "branches" in parts:
+        result["branches"] = branches.measure(args.steps)
     _picture(result, args.out)
     print(json.dumps(result)) if args.json else _print(result)
     if "tree" in result:
@@ -220,6 +224,12 @@ def main() -> None:
         print_headline(
             f"time of {one['goals']} adaptation goals, share of one by one", unit="%", better="lower",
             ours=100 * one["together_s"] / one["alone_s"],
+        )  # fmt: skip
+    if rows := result.get("branches"):
+        slowest = max(rows, key=lambda one: one["switch_us"])
+        print_headline(
+            f"switch of the branch of a {slowest['network']}, beyond a run", unit="us", better="lower",
+            ours=max(slowest["switch_us"], 0.0), peers={"open another file": slowest["load_us"]},
         )  # fmt: skip
 
 

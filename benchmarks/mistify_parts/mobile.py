@@ -51,7 +51,7 @@ def make() -> nn.Module:
 
 
 def trained(steps: int) -> Network:
-    """Return the network after so many steps of training."""
+    """Return the network after a number of steps of training."""
     nn.manual_seed(0)
     network = Network()
     images, labels = train()

@@ -103,7 +103,7 @@ def test_a_branch_that_has_worked_is_held_as_briefly_as_at_first() -> None:
     assert one.observe(0.9, 0.0) == 0
     now_s = 0.0
     held: list[float] = []
-    for latency_s in (0.9, 0.2, 0.9, 0.2):  # of the first run after a way up
+    for latency_s in (0.9, 0.2, 0.9, 0.2):  # latency of the first run after a way up
         begin_s = now_s
         while one.branch == 0:
             now_s += 0.1
@@ -112,7 +112,7 @@ def test_a_branch_that_has_worked_is_held_as_briefly_as_at_first() -> None:
         now_s += latency_s
         one.observe(latency_s, now_s)
         if one.branch == 1:
-            one.observe(0.9, now_s)  # not its first run
+            one.observe(0.9, now_s)  # late, but not at its first run
     assert held == pytest.approx([0.8, HOLD_S + 0.7, 0.8, HOLD_S + 0.7], abs=0.2)
 
 

@@ -47,7 +47,7 @@ class Monitor:
         self._slowdown = 1.0
         self._good = 0  # runs that allowed a better branch, one after the other
         self._better = 0  # the best branch that all of them allowed
-        self._is_first = False  # whether the next run is the first after a way up
+        self._is_first = False  # says that the next run is the first after a way up
         self._failures = [0] * len(needs)
         self._held_until_s = [-math.inf] * len(needs)
         self.branch = self._best(len(needs) - 1, 0.0, -math.inf)

@@ -29,7 +29,7 @@ class BranchPlan:
     base: FileModel
     middle: FileModel
     end: FileModel | None
-    structure: Structure  # of the middle
+    structure: Structure  # channels of the middle
     widths: tuple[Widths, ...]
     costs: tuple[Costs, ...]
     whole: Costs
@@ -57,13 +57,13 @@ def plan_branches(model: nn.Module, inputs: Sequence[Any], factors: Sequence[flo
     """
     least = math.inf
     found: list[BranchPlan] = []
+    samples = [one[:2] for one in inputs]
+    operations = CostFormula(find_structure(model, samples), None).whole()["operations"]
     for base, middle, end in _candidates(model, inputs):
         features = features_of(base, inputs)
         structure = find_structure(middle, [features])
-        others = _parameters(base) + _parameters(end)
-        whole = _plus(CostFormula(structure, None).whole(), _operations(base, inputs), others)
-        if end is not None:
-            whole = _plus(whole, _operations(end, [features_of(middle, [features])]), 0)
+        others = float(_parameters(base) + _parameters(end))
+        whole = {"operations": operations, "parameters": others + _parameters(middle)}
         limit = whole["parameters"] * (1.0 + added) - others
         widths = plan_widths(structure, factors, limit)
         if widths is None:
@@ -112,17 +112,6 @@ def _plan(base: FileModel, middle: FileModel, end: FileModel | None, structure: 
     costs = [{name: whole[name] + one[name] - own[name] for name in whole} for one in each]
     total = whole["parameters"] - own["parameters"] + sum(one["parameters"] for one in each)
     return BranchPlan(base, middle, end, structure, tuple(widths), tuple(costs), whole, total)
-
-
-def _plus(costs: Costs, operations: float, parameters: float) -> Costs:
-    return {
-        "operations": costs["operations"] + operations,
-        "parameters": costs["parameters"] + parameters,
-    }
-
-
-def _operations(part: FileModel, inputs: Sequence[Any]) -> float:
-    return CostFormula(find_structure(part, [one[:2] for one in inputs]), None).whole()["operations"]
 
 
 def _parameters(part: FileModel | None) -> int:

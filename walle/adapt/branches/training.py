@@ -17,7 +17,7 @@ from walle.adapt.structure.network import Group, Structure, find_structure
 from walle.adapt.structure.widen import widen
 from walle.errors import ConfigError
 
-_NOISE = 0.1  # of copies, as a share of the deviation of their array
+_NOISE = 0.1  # deviation of the noise on copies, as a share of their array's
 
 
 class Joined(nn.Module):

@@ -13,9 +13,9 @@ type Widths = tuple[int, ...]
 
 _LEAST, _MOST = 1.0 / 3.0, 3.0  # costs of the first and the last branch, as shares of the tail's (§6)
 _TILTS = (0.0, 0.2, 0.4, 0.6, 0.8)
-_NARROWEST = 0.25  # of a group's channels, what a branch keeps
-_FAR = math.log(1.2)  # of a branch's cost from the one that is wanted
-_ROUNDS = 40
+_NARROWEST = 0.25  # share of a group's channels that a branch keeps
+_FAR = math.log(1.2)  # largest distance of a branch's cost from the one that is wanted
+_ROUNDS = 20
 
 
 def factors_of(count: int) -> list[float]:
