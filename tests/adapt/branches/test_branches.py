@@ -14,21 +14,25 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.adapt.networks import Recurrent, Residual, network
-from walle import nn, np
+from walle import nn, np, optim
 from walle.adapt.branches.build import Branched, BranchSettings, make_branches
 from walle.adapt.branches.file import read_branches
 from walle.adapt.branches.monitor import Budget
 from walle.adapt.branches.plan import plan_branches
 from walle.adapt.branches.session import BranchSession
 from walle.adapt.branches.split import Graph, features_of
+from walle.adapt.branches.training import Joined, distil, resized
 from walle.adapt.branches.widths import factors_of, plan_widths
 from walle.adapt.costs.formula import CostFormula
 from walle.adapt.dataset import Dataset
 from walle.adapt.goals.config import Training
+from walle.adapt.source import load_model
 from walle.adapt.structure.network import find_structure
 from walle.cli import app
 from walle.engine_ext import _core
 from walle.engine_ext.errors import ModelError
+from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.nn.export import add_nodes, inference_trace
 from walle.engine_ext.session import Module
 from walle.errors import ConfigError
 
@@ -130,6 +134,48 @@ def test_a_plan_keeps_to_the_limit_of_parameters_and_names_the_least() -> None:
         plan_branches(Recurrent(), network("recurrent")[1], factors_of(3), 9.0)
 
 
+def test_a_narrower_branch_loses_the_channels_that_are_read_least() -> None:
+    model, inputs = network("residual")
+    unread = np.asarray([1, 2, 5, 6, 7, 9])
+    model.second.weight.data[:, unread] = 0.0
+    plan = plan_branches(model, inputs, factors_of(3), 6.0)
+    features = features_of(plan.base, inputs)
+    smaller = Joined(resized(plan, (6,), features, 0), plan.end)
+    assert np.allclose(smaller(plan.base(*inputs)), model(*inputs), rtol=1e-4, atol=1e-5)
+    wider = Joined(resized(plan, (20,), features, 0), plan.end)(plan.base(*inputs))
+    assert np.allclose(wider, model(*inputs), atol=1.0)
+    assert not np.allclose(wider, model(*inputs), atol=1e-3)
+
+
+def test_distillation_leaves_the_end_and_brings_a_branch_closer_to_the_teacher() -> None:
+    nn.manual_seed(2)
+    model, data = stacked(), dataset()
+    step = nn.TrainStep(model, nn.functional.cross_entropy, optim.Adam(lr=0.01))
+    for _ in range(40):
+        step(data.inputs[0], data.labels)
+    plan = plan_branches(model, data.inputs, factors_of(3), 0.5)
+    assert plan.end is not None
+    features, teacher = plan.base(*data.inputs), model(*data.inputs)
+    student = Joined(resized(plan, plan.widths[0], features[:2], 0), plan.end)
+    random = np.random.default_rng(3)
+    for one in student.middle.parameters():
+        one.data = random.normal(0.0, 0.2, one.shape).astype("float32")
+    end = [one.data.copy() for one in plan.end.parameters()]
+    softmax = nn.functional.softmax
+
+    def distance() -> float:
+        return float(np.mean(np.square(softmax(student(features), -1) - softmax(teacher, -1))))
+
+    before, steps = distance(), list[int]()
+    training = Training(steps=60, learning_rate=0.01)
+    distil(student, Dataset((features,), data.labels), teacher, training, 0, lambda: steps.append(1))
+    assert len(steps) == 60
+    assert distance() < 0.5 * before
+    assert all(np.array_equal(one.data, old) for one, old in zip(plan.end.parameters(), end, strict=True))
+    with pytest.raises(ConfigError, match="has no loss 'none'"):
+        distil(student, data, teacher, Training(loss="none"), 0)
+
+
 def test_branches_have_the_costs_that_are_said(made: tuple[Branched, nn.Module]) -> None:
     branched, model = made
     whole = CostFormula(find_structure(model, [dataset().inputs[0][:2]]), None).whole()["operations"]
@@ -207,6 +253,20 @@ def test_a_session_looks_at_the_memory_that_is_left(made: tuple[Branched, nn.Mod
     left[0] = 4 * branched.branches[2].parameters
     session.run({"x": images})
     assert session.branch == 2
+
+
+def test_a_model_of_a_file_keeps_the_names_of_its_inputs_and_outputs(tmp_path: Path) -> None:
+    model, inputs = network("residual")
+    graph = GraphBuilder("file")
+    graph.output("scores", add_nodes(graph, inference_trace(model, inputs), [graph.input("image", (None, 1, 8, 8))])[0])
+    graph.save(str(tmp_path / "net.walle"))
+    settings = BranchSettings(3, 6.0, Training(steps=1, batch=16))
+    read = load_model("net.walle", tmp_path)
+    made = make_branches(read, dataset(), dataset(1), tmp_path / "branches.walle", settings)
+    images = dataset(1).inputs[0]
+    outputs = Module(made.file).run({"image": images, "branch": np.asarray(made.own, "int64")})
+    assert list(outputs) == ["scores"]
+    assert np.allclose(outputs["scores"], model(images), rtol=1e-4, atol=1e-4)
 
 
 def test_a_file_without_branches_is_refused(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def make_branches(
         middles.append(student.middle)
         branches.append(Branch(costs["operations"], costs["parameters"], reached))
     graph = Graph(model, samples)
-    names = [name for name, _, _ in graph.inputs], graph.outputs
+    names = graph.input_names, graph.output_names
     write_branches(out, Parts(plan.base, middles, plan.end, names), samples, branches)
     given = accuracy(Evaluation(model)(*test.inputs), test.labels)
     return Branched(

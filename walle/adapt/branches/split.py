@@ -33,7 +33,10 @@ class Graph:
         self._trained = {name for name, one in model.named_parameters() if one.requires_grad}
         self.name = self._trace.name
         self.inputs = list(self._trace.inputs)
-        self.outputs = [name for name, _ in self._trace.outputs]
+        self.input_names = [name for name, _, _ in self.inputs]
+        self.output_names = [name for name, _ in self._trace.outputs]
+        if isinstance(model, FileModel):
+            self.input_names, self.output_names = model.input_names, model.output_names
         self._made_by: dict[int, int] = {}  # by number of a result: its node
         self._results: list[list[int]] = []  # by node
         numbers = iter([number for number, (kind, _) in enumerate(self._trace.values) if kind == "result"])

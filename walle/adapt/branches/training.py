@@ -49,8 +49,8 @@ def resized(plan: BranchPlan, widths: Widths, features: Any, seed: int) -> nn.Mo
 
 
 def _signature(group: Group) -> frozenset[Any]:
-    """Return the axes of a group, which are the same at all widths."""
-    return frozenset(group.places)
+    """Return the axes of a group with the places of a channel, which are the same at all widths."""
+    return frozenset((axis, len(places[0])) for axis, places in group.places.items())
 
 
 def _strongest(model: nn.Module, group: Group, count: int) -> list[int]:

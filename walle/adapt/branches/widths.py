@@ -75,7 +75,8 @@ def _scaled(formula: CostFormula, ratios: Sequence[float], factor: float, tilt: 
     def widths(scale: float) -> Widths:
         found = []
         for group, ratio in zip(structure.groups, ratios, strict=True):
-            width = max(math.ceil(group.count * _NARROWEST), round(group.count * math.exp(scale + tilt * ratio)))
+            least = max(min(2, group.count), math.ceil(group.count * _NARROWEST))
+            width = max(least, round(group.count * math.exp(scale + tilt * ratio)))
             found.append(width if can_widen(group) else min(width, group.count))
         return tuple(found)
 

@@ -21,8 +21,9 @@ _FLOATS = ("float32", "float64")
 class FileModel(Module):
     """A model of a file, whose weights are parameters under the file's names.
 
-    `forward` takes the model's inputs in the file's order, and returns its output, or a tuple of them. Normalisations
-    keep their running statistics, and dropout passes everything, as in the file.
+    `forward` takes the model's inputs in the file's order, and returns its output, or a tuple of them; `input_names`
+    and `output_names` are the file's. Normalisations keep their running statistics, and dropout passes everything, as
+    in the file.
     """
 
     def __init__(self, graph: _core.Graph) -> None:
@@ -32,6 +33,8 @@ class FileModel(Module):
         self.__dict__["_nodes"] = graph.nodes()
         self.__dict__["_inputs"] = list(graph.inputs())
         self.__dict__["_outputs"] = [value for _, value in graph.outputs()]
+        self.__dict__["output_names"] = [name for name, _ in graph.outputs()]
+        self.__dict__["input_names"] = [values[number][0] for number in self._inputs]
         self.__dict__["_held"] = held = {}
         for number, (name, kind, dtype, _, array) in enumerate(values):
             if kind == "constant":
@@ -81,8 +84,8 @@ class FileModel(Module):
 
     def forward(self, *inputs: Any) -> Any:
         if len(inputs) != len(self._inputs):
-            names = [self._values[number][0] for number in self._inputs]
-            raise ModelError(f"{len(inputs)} inputs are given; the model takes {len(names)}: {', '.join(names)}")
+            names = ", ".join(self.input_names)
+            raise ModelError(f"{len(inputs)} inputs are given; the model takes {len(self._inputs)}: {names}")
         known: dict[int, Any] = {-1: None, **self._held, **dict(zip(self._inputs, inputs, strict=True))}
         for op, name, operands, attributes, results, _ in self._nodes:
             with scope(name):
