@@ -213,7 +213,8 @@ def main() -> None:
         result["front"] = {"narrow": narrow, "pairs": pairs}
     if "branches" in parts:
         result["branches"] = branches.measure(args.steps)
-    _picture(result, args.out)
+    if "collective" in result:
+        _picture(result, args.out)
     print(json.dumps(result)) if args.json else _print(result)
     if "tree" in result:
         print_headline(

@@ -31,9 +31,7 @@ class Graph:
     def __init__(self, model: nn.Module, inputs: Sequence[Any]) -> None:
         self._trace = inference_trace(model, inputs)
         self._trained = {name for name, one in model.named_parameters() if one.requires_grad}
-        self.name = self._trace.name
-        self.inputs = list(self._trace.inputs)
-        self.input_names = [name for name, _, _ in self.inputs]
+        self.input_names = [name for name, _, _ in self._trace.inputs]
         self.output_names = [name for name, _ in self._trace.outputs]
         if isinstance(model, FileModel):
             self.input_names, self.output_names = model.input_names, model.output_names
@@ -87,8 +85,8 @@ class Graph:
 
     def base(self, point: Point) -> FileModel:
         """Return the part up to a point: a model that gives the array there."""
-        return self._part(self.inputs, [number for number, (kind, _) in enumerate(self._trace.values)
-                                        if kind == "input"], [("base", point.number)])  # fmt: skip
+        given = [number for number, (kind, _) in enumerate(self._trace.values) if kind == "input"]
+        return self._part(list(self._trace.inputs), given, [("base", point.number)])
 
     def rest(self, point: Point, features: Any) -> FileModel:
         """Return the part after a point, for arrays like `features`, the first axis the batch."""
