@@ -12,9 +12,19 @@ inline constexpr std::int64_t kFewRows = 4;
 inline std::int64_t least(std::int64_t a, std::int64_t b) noexcept { return a < b ? a : b; }
 inline std::int64_t round_up(std::int64_t a, std::int64_t step) noexcept { return (a + step - 1) / step * step; }
 
+// Rows whose distance is a multiple of 4 KB lie in one set of the first-level cache, and a tile's rows push each other out.
+inline constexpr std::int64_t kOneSet = 1024;
+// Distance of the rows of a copy of A.
+inline std::int64_t packed_step(std::int64_t depth) noexcept { return depth % (kOneSet / 4) == 0 ? depth + 16 : depth; }
+// Whether rows of A are read where they lie. A copy pays where it is read for several panels.
+inline bool reads_rows(const GemmArgs& args) noexcept {
+  return args.a_col == 1 && (args.a_row % kOneSet != 0 || args.n <= kColumns);
+}
+
 inline std::size_t gemm_scratch_bytes(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
   const std::int64_t depth = least(k, kDepth);
-  return static_cast<std::size_t>(depth * (round_up(least(n, kColumnBlock), kLanes) + least(m, kRowBlock))) * sizeof(float);
+  const std::int64_t elements = depth * round_up(least(n, kColumnBlock), kLanes) + least(m, kRowBlock) * packed_step(depth);
+  return static_cast<std::size_t>(elements) * sizeof(float);
 }
 
 // packed[k][column]: up to kColumns columns of B, padded with zeros to `width`, a multiple of kLanes.
@@ -36,12 +46,12 @@ inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int6
     for (std::int64_t k = 0; k < depth; ++k) packed[k * width + j] = j < columns ? b[k * row + j * col] : 0.0f;
 }
 
-// [row][k] of some rows of A, whose elements along k are not neighbours.
-inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth,
-                   float* packed) noexcept {
-  if (row == 1) return transpose(a, col, packed, depth, rows, depth);
+// packed[row * step + k] of some rows of A.
+inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth, float* packed,
+                   std::int64_t step) noexcept {
+  if (row == 1) return transpose(a, col, packed, step, rows, depth);
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t k = 0; k < depth; ++k) packed[i * depth + k] = a[i * row + k * col];
+    for (std::int64_t k = 0; k < depth; ++k) packed[i * step + k] = a[i * row + k * col];
 }
 
 inline void gemm_packed(const GemmArgs& args) noexcept {
@@ -64,10 +74,10 @@ inline void gemm_packed(const GemmArgs& args) noexcept {
         tile.rows = least(kRowBlock, args.m - m);
         tile.a = a + m * args.a_row + k0 * args.a_col;
         tile.a_step = args.a_row;
-        if (args.a_col != 1) {
-          pack_a(tile.a, args.a_row, args.a_col, tile.rows, segment.length, packed_a);
+        if (!reads_rows(args)) {
+          tile.a_step = packed_step(segment.length);
+          pack_a(tile.a, args.a_row, args.a_col, tile.rows, segment.length, packed_a, tile.a_step);
           tile.a = packed_a;
-          tile.a_step = segment.length;
         }
         tile.segments = &segment;
         tile.segment_count = 1;
