@@ -51,6 +51,26 @@ inline int add_view(Program& program, int source, const Dims& shape, const Dims&
   return program.ops.back().output;
 }
 
+// Adds a raster that puts matrices side by side; `turned`: one below the other, each transposed.
+inline int add_joined(Program& program, const std::vector<int>& sources, bool turned = false) {
+  std::int64_t all = 0, begin = 0;
+  for (const int source : sources) all += program.values[at(source)].shape[1];
+  const std::int64_t rows = program.values[at(sources[0])].shape[0];
+  const Dims shape = turned ? Dims{all, rows} : Dims{rows, all};
+  ProgramOp op;
+  op.inputs = sources;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const std::int64_t columns = program.values[at(sources[i])].shape[1];
+    const Dims strides = turned ? Dims{1, rows} : Dims{all, 1};
+    op.regions.push_back(Region::make(static_cast<int>(i), Dims{rows, columns}, Dims{columns, 1}, 0, strides,
+                                      turned ? begin * rows : begin, rows * columns, rows * all));
+    begin += columns;
+  }
+  op.output = add_value(program, program.values[at(sources[0])].dtype, shape);
+  program.ops.push_back(std::move(op));
+  return program.ops.back().output;
+}
+
 using ValueBytes = std::vector<std::byte>;
 
 // Returns the bytes of every value that is computed; those of the inputs are given.
@@ -67,7 +87,8 @@ inline std::vector<ValueBytes> run(const Program& program, const Table& table, i
     }
     std::shared_ptr<const Step> step = op.step;
     if (step == nullptr && op.is_raster()) step = make_raster_step(op.regions, layouts, {result.dtype, result.shape}, table);
-    if (step == nullptr) step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table);
+    if (step == nullptr)
+      step = make_step(*op.op, layouts, {result.dtype, result.shape}, op.axes, op.attributes, table, op.epilogue);
     std::vector<std::byte> scratch(step->scratch_bytes(threads) + 64);
     std::byte* const aligned = scratch.data() + (64 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 64);
     values[at(op.output)].resize(at(static_cast<int>(element_count(result.shape))) * item_size(result.dtype));

@@ -113,6 +113,11 @@ void test_activations(std::mt19937_64& random) {
   compare(random, "HardSigmoid", {random_tensor(random, {9}, -3, 3)}, {{"alpha", 0.3}, {"beta", 0.4}});
   for (const Dims& slope : {Dims{3, 1}, Dims{}, Dims{2, 3, 4}, Dims{1}})
     compare(random, "PRelu", {random_tensor(random, {2, 3, 4}, -2, 2), random_tensor(random, slope)});
+  compare(random, "PRelu", {random_tensor(random, {2, 3, 4}, -2, 2), random_tensor(random, {2, 1, 4})});
+  for (const Dims& slope : {Dims{3, 1}, Dims{4}, Dims{1, 1, 1}})
+    compare(random, "PReluGradient",
+            {random_tensor(random, {2, 3, 4}, -2, 2), random_tensor(random, {2, 3, 4}, -2, 2), random_tensor(random, slope)});
+  compare(random, "PReluGradient", {random_tensor(random, {0, 3}), random_tensor(random, {0, 3}), random_tensor(random, {3})});
   const Tensor x = random_tensor(random, {4, 5}, -3, 3);
   compare(random, "Clip", {x}, {{"min", -1.0}, {"max", 1.5}});
   compare(random, "Clip", {x, tensor_of({}, {-1}), tensor_of({}, {2})});

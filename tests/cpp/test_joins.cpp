@@ -1,12 +1,14 @@
 // Joins of training programs beside those of elementwise operators: products that read and write transposed matrices where they
-// lie, gates in the gradients of a normalisation, and normalisations in depthwise convolutions. Against the program as it was, on
-// every instruction set of this CPU and by one and three threads, which give the same bits.
+// lie, or their parts, biases in products, gates in the gradients of a normalisation, and normalisations in depthwise
+// convolutions. Against the program as it was, on every instruction set of this CPU and by one and three threads, which give the
+// same bits.
 #include <cmath>
 #include <cstring>
 
 #include "atomic/products/lane_depthwise.h"
 #include "host/gated_channels.h"
 #include "host/normalised_inputs.h"
+#include "host/product_epilogues.h"
 #include "host/strided_products.h"
 #include "programs.h"
 
@@ -86,6 +88,89 @@ void batches(std::mt19937_64& random, const Table& table) {
   CHECK(count_of(joined(program, &join_transposes, random, table), "Raster") == 0);
 }
 
+// A linear layer of several values side by side, and the gradient of its weights.
+void joined_operands(std::mt19937_64& random, const Table& table) {
+  if (!table.gemm[0].finishes) return;
+  for (const auto& [rows, out, widths] : {std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>{3, 5, {1, 1}},
+                                          {40, 19, {32, 32, 32}},
+                                          {1100, 24, {7, 1, 90, 16}},
+                                          {5000, 3, {3, 40}},
+                                          {170, 64, {300, 500}}}) {
+    Program program;
+    std::vector<int> parts;
+    std::int64_t all = 0;
+    for (const std::int64_t width : widths) {
+      parts.push_back(add_input(program, DType::f32, {rows, width}));
+      all += width;
+    }
+    const int w = add_input(program, DType::f32, {out, all}), g = add_input(program, DType::f32, {rows, out});
+    const int y = add_op(program, "MatMul", {add_joined(program, parts), add_transpose(program, w)}),
+              of_w = add_transpose(program, add_op(program, "MatMul", {add_joined(program, parts, true), g}));
+    const int plain = add_op(program, "MatMul", {add_transpose(program, g), add_joined(program, parts)});
+    program.outputs = {y, of_w, plain};
+    CHECK(count_of(joined(program, &join_transposes, random, table), "Raster") == 0);
+  }
+}
+
+// Matrices that are no parts of one: some elements are of no source, a source whose elements are not neighbours, and an operand
+// that another operator reads.
+void operands_that_stay(std::mt19937_64& random, const Table& table) {
+  const auto program_of = [](auto&& change) {
+    Program program;
+    const int one = add_input(program, DType::f32, {20, 6}), other = add_input(program, DType::f32, {20, 6}),
+              w = add_input(program, DType::f32, {12, 4});
+    const int all = add_joined(program, {one, other});
+    program.outputs = {add_op(program, "MatMul", {all, w})};
+    change(program, all);
+    return program;
+  };
+  const auto stays = [&](const Program& program) {
+    return count_of(joined(program, &join_transposes, random, table), "Raster") == 1;
+  };
+  CHECK(stays(program_of([](Program& program, int all) { program.outputs.push_back(add_op(program, "Neg", {all})); })));
+  CHECK(stays(program_of([](Program& program, int) { program.ops[0].regions[1].size[1] = 5; })));
+  CHECK(stays(program_of([](Program& program, int) { program.ops[0].regions[1].src.stride = {1, 20}; })));
+}
+
+// A bias and Relu behind a product, which become part of it.
+void epilogues(std::mt19937_64& random, const Table& table) {
+  if (!table.gemm[0].finishes) return;
+  for (const auto& [rows, in, out] :
+       {std::array<std::int64_t, 3>{1, 5, 7}, {4, 130, 90}, {40, 1200, 33}, {170, 64, 300}, {2, 0, 3}}) {
+    for (const bool has_bias : {false, true}) {
+      Program program;
+      const int x = add_input(program, DType::f32, {rows, in}), w = add_input(program, DType::f32, {out, in}),
+                bias = add_input(program, DType::f32, {out});
+      const int product = add_op(program, "MatMul", {x, add_transpose(program, w)});
+      program.outputs = {add_op(program, "Relu", {has_bias ? add_op(program, "Add", {bias, product}) : product})};
+      const Program after = joined(
+          program,
+          [](Program& changed, const Table& kernels) {
+            join_epilogues(changed, kernels);
+            join_transposes(changed, kernels);
+          },
+          random, table);
+      CHECK(count_of(after, "MatMul") == 1 && count_of(after, "Add") == 0 && count_of(after, "Relu") == 0);
+    }
+  }
+}
+
+// Behind a product that is read elsewhere, of one column, or of float64; a summand of another shape.
+void epilogues_that_stay(std::mt19937_64& random, const Table& table) {
+  const auto stays = [&](std::int64_t out, DType dtype, const Dims& summand, bool is_read) {
+    Program program;
+    const int product = add_op(program, "MatMul", {add_input(program, dtype, {20, 6}), add_input(program, dtype, {6, out})});
+    program.outputs = {add_op(program, "Add", {product, add_input(program, dtype, summand)})};
+    if (is_read) program.outputs.push_back(product);
+    return count_of(joined(program, &join_epilogues, random, table), "Add") == 1;
+  };
+  CHECK(stays(5, DType::f32, {5}, true));
+  CHECK(stays(1, DType::f32, {1}, false));
+  CHECK(stays(5, DType::f64, {5}, false));
+  CHECK(stays(5, DType::f32, {20, 5}, false));
+  CHECK(stays(5, DType::f32, {1}, false));
+}
+
 // What must stay: a part of a larger value that nothing else holds, elements that are not neighbours, and a result that is read.
 void transposes_that_stay(std::mt19937_64& random, const Table& table) {
   Program part;
@@ -128,12 +213,13 @@ void gates(std::mt19937_64& random, const Table& table) {
   const Attributes relu6{{"low", 0.0}, {"high", 6.0}}, narrow{{"low", -0.5}, {"high", 0.75}}, relu{{"low", 0.0}};
   for (const DType dtype : {DType::f32, DType::f64})
     for (const Attributes& bounds : {relu6, narrow, relu})
-      for (const Dims& shape : {Dims{3, 5, 4, 9}, Dims{2, 4, 70, 71}, Dims{5, 7}, Dims{2, 33, 1, 1}, Dims{1, 2, 1500}}) {
+      for (const Dims& shape : {Dims{3, 5, 4, 9}, Dims{2, 4, 70, 71}, Dims{1, 2, 1500}}) {
         const Program after = joined(Normal(shape, dtype, bounds, bounds).program, &join_gates, random, table);
         CHECK(count_of(after, "Gate") == 0 && after.ops.size() == 4);
       }
   const Dims shape{2, 3, 5};
   const auto stays = [&](const Program& program) { return count_of(joined(program, &join_gates, random, table), "Gate") == 1; };
+  for (const Dims& single : {Dims{5, 7}, Dims{2, 33, 1, 1}}) CHECK(stays(Normal(single, DType::f32, relu6, relu6).program));
   CHECK(stays(Normal(shape, DType::f32, relu6, narrow).program));
   CHECK(stays(Normal(shape, DType::f32, relu6, relu).program));
   CHECK(stays(Normal(shape, DType::f32, {{"high", 1.0}}, {{"high", 1.0}}).program));
@@ -203,6 +289,10 @@ int main() {
     const Table& table = kernels(set.name);
     linear_layers(random, table);
     batches(random, table);
+    joined_operands(random, table);
+    operands_that_stay(random, table);
+    epilogues(random, table);
+    epilogues_that_stay(random, table);
     transposes_that_stay(random, table);
     gates(random, table);
     normals(random, table);

@@ -135,6 +135,38 @@ void gated_channels(const ChannelKernels& kernels, const Guarded& x, const Guard
   }
 }
 
+// Elements to the bit, with NaN and both zeros where the slope begins, and sums against float64. The lines of g, x and out end
+// at unmapped pages.
+void prelu_gradients(const ChannelKernels& kernels, std::size_t count) {
+  std::mt19937_64 random(41);
+  std::normal_distribution<float> normal;
+  const auto n = static_cast<std::int64_t>(count);
+  Guarded g(count), x(count), slopes(count), out(count), sums(count);
+  double sum = 0, size = 1e-30;
+  for (std::size_t i = 0; i < count; ++i) {
+    g.data()[i] = normal(random), x.data()[i] = normal(random), slopes.data()[i] = normal(random), sums.data()[i] = 1;
+    if (i % 7 == 3) x.data()[i] = i % 2 == 0 ? 0.0f : -0.0f;
+    if (x.data()[i] > 0) continue;
+    sum += double{g.data()[i]} * double{x.data()[i]};
+    size += std::fabs(double{g.data()[i]} * double{x.data()[i]});
+  }
+  CHECK(std::fabs(kernels.prelu_gradient(g.data(), x.data(), -0.3, out.data(), n) - sum) <= 1e-6 * size);
+  x.data()[count / 2] = INFINITY, g.data()[count / 2] = -INFINITY;
+  CHECK(std::isfinite(kernels.prelu_gradient(g.data(), x.data(), -0.3, out.data(), n)));
+  x.data()[count - 1] = NAN;
+  CHECK(std::isnan(kernels.prelu_gradient(g.data(), x.data(), -0.3, out.data(), n)));
+  const auto is_out = [&](std::size_t i, float slope) {
+    return out.data()[i] == (x.data()[i] > 0 ? g.data()[i] : g.data()[i] * slope);
+  };
+  for (std::size_t i = 0; i < count; ++i) CHECK(is_out(i, -0.3f));
+  kernels.prelu_gradient_row(g.data(), x.data(), slopes.data(), out.data(), sums.data(), n);
+  for (std::size_t i = 0; i < count; ++i) {
+    CHECK(is_out(i, slopes.data()[i]));
+    const float product = x.data()[i] > 0 ? 0 : g.data()[i] * x.data()[i];
+    CHECK(std::isnan(product) ? std::isnan(sums.data()[i]) : close(sums.data()[i], 1 + product, kUlp, kUlp));
+  }
+}
+
 // Against float64 of the same numbers; without special values, of which sums are not numbers.
 void channels(const Table& fast) {
   std::mt19937_64 random(35);
@@ -170,6 +202,7 @@ void channels(const Table& fast) {
     for (std::size_t i = 0; i < count; ++i)
       CHECK(close(out.data()[i], std::clamp(1.5f * x.data()[i] - 0.25f + 0.75f * g.data()[i], 3.0f, 5.0f), kUlp, 4 * 8 * kUlp));
     gated_channels(kernels, x, g, out, count);
+    prelu_gradients(kernels, count);
     GateArgs gate{g.data(), x.data(), 2, 4, true, true, false, out.data(), n};
     x.data()[0] = 2;
     x.data()[count / 2] = NAN;

@@ -179,6 +179,7 @@ OWN_OPERANDS: dict[str, tuple[list[numpy.ndarray], dict[str, Any]]] = {
     "IndexedGather": ([_SQUARE[0], _PLACES], {**_INDEXED, "shape": [3]}),
     "IndexedScatter": ([_SQUARE[0], _PLACES, _SQUARE[1, :3].copy()], {**_INDEXED, "reduction": "add"}),
     "LineSpans": ([_CORNERS[:2]], {"height": 20, "width": 20, "thickness": 1}),
+    "PReluGradient": ([_SQUARE, _SQUARE.T - 0.5, _SQUARE[0]], {}),
     "PolygonMoments": ([_CORNERS.astype("float64")], {}),
     "PolygonSpans": ([_CORNERS, numpy.array([6], "int64")], {"height": 20, "width": 20}),
     "RandomBits": ([numpy.array([1, 2, 3], "int64")], {"shape": [5], "to": "float32"}),

@@ -319,7 +319,7 @@ class _Parts:
     """Parameters, buffers and modes of a model, of one walk over its modules, which takes a tenth of a small step."""
 
     def __init__(self, model: Module) -> None:
-        self.parameters: dict[str, Parameter] = {}  # as model.named_parameters()
+        self.parameters: dict[str, Parameter] = {}  # names of model.named_parameters()
         self.buffers: dict[str, tuple[dict[str, Any], str]] = {}  # by each path: the table that has it, and its name
         self.modes: list[bool] = []
         self._walk(model, "", set())

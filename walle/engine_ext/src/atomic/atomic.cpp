@@ -57,6 +57,7 @@ WALLE_ATOMIC(pool_arg_max)
 WALLE_ATOMIC(pool_max)
 WALLE_ATOMIC(pool_mean)
 WALLE_ATOMIC(pool_sum)
+WALLE_ATOMIC(prelu_gradient)
 WALLE_ATOMIC(qr)
 WALLE_ATOMIC(random_bits)
 WALLE_ATOMIC(raster_gradient)
@@ -125,6 +126,7 @@ std::span<const Atomic> atomics() noexcept {
       {"MaxRoiPool", 2, 2, &infer_max_roi_pool, &make_max_roi_pool},
       {"MedianFilter", 1, 1, &infer_median_filter, &make_median_filter},
       {"Morphology", 1, 1, &infer_morphology, &make_morphology},
+      {"PReluGradient", 3, 3, &infer_prelu_gradient, &make_prelu_gradient},
       {"PoolArgMax", 1, 1, &infer_pool_arg_max, &make_pool_arg_max},
       {"PoolMax", 1, 1, &infer_pool_max, &make_pool_max},
       {"PoolMean", 1, 1, &infer_pool_mean, &make_pool_mean},

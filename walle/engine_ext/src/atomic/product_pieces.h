@@ -85,6 +85,7 @@ inline void run_product(const Gemm& gemm, const GemmArgs& args, std::int64_t ite
   GemmArgs piece = args;
   for (std::int64_t column = 0; column < args.n; column += most.columns) {
     piece.n = std::min(most.columns, args.n - column);
+    if (args.finish.bias != nullptr) piece.finish.bias = args.finish.bias + column;
     for (std::int64_t row = 0; row < args.m; row += most.rows) {
       piece.m = std::min(most.rows, args.m - row);
       piece.out = static_cast<std::byte*>(args.out) + (row * args.out_row + column) * item;
@@ -95,6 +96,9 @@ inline void run_product(const Gemm& gemm, const GemmArgs& args, std::int64_t ite
         piece.a = moved(args.a, row * args.a_row + depth * args.a_col);
         piece.b = moved(args.b, depth * args.b_row + column * args.b_col);
         piece.accumulate = depth > 0;
+        const bool last = depth + piece.k == args.k;
+        piece.finish.low = last ? args.finish.low : Finish().low;
+        piece.finish.high = last ? args.finish.high : Finish().high;
         gemm.run(piece);
         depth += piece.k;
       } while (depth < args.k);

@@ -9,6 +9,7 @@
 #include "host/gated_channels.h"
 #include "host/host_device.h"
 #include "host/normalised_inputs.h"
+#include "host/product_epilogues.h"
 #include "host/strided_products.h"
 #include "host/work.h"
 #include "operators/step.h"
@@ -73,6 +74,7 @@ bool HostKernels::can_run(const Program& program) const {
 void HostKernels::join(Program& program) const {
   join_gates(program, table_);
   join_normals(program, table_);
+  join_epilogues(program, table_);
   join_transposes(program, table_);
   join_elementwise(program, table_);
 }

@@ -36,7 +36,7 @@ class TransposeJoin {
   void run() {
     for (std::size_t i = 0; i < program_.ops.size(); ++i) write_transposed(i);
     for (std::size_t i = 0; i < program_.ops.size(); ++i)
-      if (is_product(program_.ops[i])) read_strided(i);
+      if (is_product(program_.ops[i]) && !read_joined(i)) read_strided(i);
     std::erase_if(program_.ops, [this](const ProgramOp& op) { return op.is_raster() && readers_[at(op.output)] == 0; });
   }
 
@@ -55,7 +55,7 @@ class TransposeJoin {
     if (!view || view->offset != 0 || producer_[at(view->source)] < 0 || readers_[at(view->source)] != 1) return;
     const std::size_t from = at(producer_[at(view->source)]);
     const ProgramOp& product = program_.ops[from];
-    if (!is_product(product)) return;
+    if (!is_product(product) || product.epilogue.bias || product.epilogue.bounded()) return;
     const Dims &rows = value(product.inputs[0]).shape, &columns = value(product.inputs[1]).shape,
                &shape = value(program_.ops[i].output).shape;
     if (rows.size() != 2 || columns.size() != 2 || shape != Dims{columns[1], rows[0]} || view->strides != Dims{1, columns[1]})
@@ -75,18 +75,10 @@ class TransposeJoin {
     const bool swaps = i < swapped_.size() && swapped_[i];
     std::vector<Layout> layouts;
     bool any = swaps;
-    for (int& input : op.inputs) {
-      const ProgramValue& operand = value(input);
-      Layout layout{operand.dtype, operand.shape, contiguous_strides(operand.shape), nullptr, false};
-      if (const auto view = readable_view(i, input)) {
-        --readers_[at(input)];
-        ++readers_[at(view->source)];
-        last_[at(view->source)] = std::max(last_[at(view->source)], i);
-        input = view->source;
-        layout.strides = view->strides;
-        any = true;
-      }
-      layouts.push_back(std::move(layout));
+    for (std::size_t operand = 0; operand < 2; ++operand) {
+      const int before = op.inputs[operand];
+      layouts.push_back(layout_of(i, operand));
+      any = any || op.inputs[operand] != before;
     }
     if (!any) return;
     if (swaps) {
@@ -98,8 +90,86 @@ class TransposeJoin {
       }
     }
     const ProgramValue& result = value(op.output);
-    op.step = make_matmul_step(layouts, {result.dtype, result.shape}, table_);
+    op.step = make_matmul_step(layouts, {result.dtype, result.shape}, table_, op.epilogue);
   }
+
+  // Return the layout of an operand of a product, which reads the source of a view from here on.
+  Layout layout_of(std::size_t i, std::size_t operand) {
+    int& input = program_.ops[i].inputs[operand];
+    const ProgramValue& read = value(input);
+    Layout layout{read.dtype, read.shape, contiguous_strides(read.shape), nullptr, false};
+    if (const auto view = readable_view(i, input)) {
+      reads_instead(i, input, view->source);
+      input = view->source;
+      layout.strides = view->strides;
+    }
+    return layout;
+  }
+
+  void reads_instead(std::size_t i, int operand, int source) {
+    --readers_[at(operand)];
+    ++readers_[at(source)];
+    last_[at(source)] = std::max(last_[at(source)], i);
+  }
+
+  // Makes the step of a product that reads the parts of an operand, which is not made then; false where there are none.
+  bool read_joined(std::size_t i) {
+    ProgramOp& op = program_.ops[i];
+    const bool swaps = i < swapped_.size() && swapped_[i];
+    if (value(op.output).dtype != DType::f32 || !table_.gemm[0].finishes || value(op.inputs[1]).shape.size() != 2) return false;
+    for (std::size_t operand = 0; operand < 2; ++operand) {
+      const auto joined = readable_parts(i, op.inputs[operand]);
+      const bool is_second = (operand == 1) != swaps;
+      if (!joined || joined->is_transposed != swaps) continue;
+      if ((is_second || swaps) && value(op.inputs[0]).shape.size() != 2) continue;
+      const std::size_t rest = 1 - operand;
+      Layout other = layout_of(i, rest);
+      if (other.shape.size() != 2) return false;
+      if (swaps) std::swap(other.shape[0], other.shape[1]), std::swap(other.strides[0], other.strides[1]);
+      const Dims& shape = value(op.output).shape;
+      JoinedProduct product{element_count(shape) / shape.back(),
+                            shape.back(),
+                            other.shape[is_second ? 1 : 0],
+                            {},
+                            op.epilogue.bias,
+                            op.epilogue.low,
+                            op.epilogue.high};
+      product.joined = {{}, is_second, other.strides[0], other.strides[1]};
+      std::vector<int> inputs;
+      for (const RasterPart& part : joined->parts) {
+        product.joined.parts.push_back({part.columns, part.row, part.offset});
+        inputs.push_back(part.source);
+        ++readers_[at(part.source)];
+        last_[at(part.source)] = std::max(last_[at(part.source)], i);
+      }
+      --readers_[at(op.inputs[operand])];
+      inputs.push_back(op.inputs[rest]);
+      inputs.insert(inputs.end(), op.inputs.begin() + 2, op.inputs.end());
+      op.inputs = std::move(inputs);
+      op.step = make_joined_product_step(std::move(product), table_);
+      return true;
+    }
+    return false;
+  }
+
+  // Return the parts of an operand that nothing else reads, if holding them takes no more memory than the operand.
+  std::optional<RasterParts> readable_parts(std::size_t i, int operand) const {
+    if (producer_[at(operand)] < 0 || readers_[at(operand)] != 1) return std::nullopt;
+    auto joined = parts_of(program_, program_.ops[at(producer_[at(operand)])]);
+    if (!joined || joined->parts.size() > JoinedOperand::kMostParts) return std::nullopt;
+    const std::int64_t rows = element_count(value(operand).shape) / columns_of(*joined);
+    for (const RasterPart& part : joined->parts)
+      if (!is_held(i, part.source) && element_count(value(part.source).shape) > rows * part.columns) return std::nullopt;
+    return joined;
+  }
+
+  static std::int64_t columns_of(const RasterParts& joined) {
+    std::int64_t columns = 0;
+    for (const RasterPart& part : joined.parts) columns += part.columns;
+    return columns;
+  }
+
+  bool is_held(std::size_t i, int operand) const { return last_[at(operand)] >= i || producer_[at(operand)] < 0; }
 
   // Return the view that the operand of a product is, if its source may be read in its place: one of its last two axes has
   // neighbouring elements, and holding the source takes no more memory than the copy.
@@ -108,9 +178,9 @@ class TransposeJoin {
     auto view = view_of(program_, program_.ops[at(producer_[at(operand)])]);
     if (!view || view->offset != 0 || view->strides.size() < 2) return std::nullopt;
     const std::int64_t row = view->strides[view->strides.size() - 2], column = view->strides.back();
-    const bool is_held = last_[at(view->source)] >= i || producer_[at(view->source)] < 0;
     if ((row != 1 && column != 1) || std::min(row, column) < 0) return std::nullopt;
-    if (!is_held && element_count(value(view->source).shape) > element_count(value(operand).shape)) return std::nullopt;
+    if (!is_held(i, view->source) && element_count(value(view->source).shape) > element_count(value(operand).shape))
+      return std::nullopt;
     return view;
   }
 

@@ -1,5 +1,5 @@
-// Kernels of operators by channel (atomic/channels.cpp) and of gates (atomic/gate.cpp). Pointers are to float32 or float64
-// elements, which follow each other; numbers are given as float64 and rounded to the elements' type.
+// Kernels of operators by channel (atomic/channels.cpp), of gates (atomic/gate.cpp) and of PReluGradient. Pointers are to float32
+// or float64 elements, which follow each other; numbers are given as float64 and rounded to the elements' type.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -51,6 +51,12 @@ struct ChannelKernels {
                double* out) noexcept;
   void (*affine)(const AffineArgs& args) noexcept;
   void (*gate)(const GateArgs& args) noexcept;
+  // out[i] = g[i] where x[i] > 0, else slope * g[i]; returns the sum of g[i] * x[i] where not x[i] > 0. count <= kChannelBlock;
+  // out may be g or x.
+  double (*prelu_gradient)(const void* g, const void* x, double slope, void* out, std::int64_t count) noexcept;
+  // The same with a slope for each element, whose product is added to sums[i].
+  void (*prelu_gradient_row)(const void* g, const void* x, const void* slopes, void* out, void* sums,
+                             std::int64_t count) noexcept;
 };
 
 }  // namespace walle

@@ -94,6 +94,19 @@ using SelectFn = void (*)(const void* where, std::int64_t where_stride, const vo
 // out[i] += factor[0] * in[i * stride]; in and out do not overlap.
 using AxpyFn = void (*)(const void* factor, const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept;
 
+// Output stage of a packed kernel's sums: + bias (one number a column or channel), + residual (laid out as the output), then
+// clamped. A null pointer adds nothing; NaN stays NaN.
+struct Finish {
+  const float* bias = nullptr;
+  const float* residual = nullptr;
+  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
+};
+
+// Some columns of a matrix whose columns lie in several places, one part beside the other: rows are `row` elements apart.
+struct GemmPart {
+  const float* at;
+  std::int64_t row, columns;
+};
 // out[m, n] = sum_k a[m, k] * b[k, n]; a and b with any strides, out with rows `out_row` apart; m, n, k >= 0.
 struct GemmArgs {
   std::int64_t m = 0, n = 0, k = 0;
@@ -105,12 +118,18 @@ struct GemmArgs {
   std::int64_t out_row = 0;
   void* scratch = nullptr;  // scratch_bytes(m, n, k), aligned to 64
   bool accumulate = false;  // adds to `out`; only where Gemm says that it can
+  // Of float32, only where Gemm says that it finishes.
+  Finish finish;                    // n numbers of bias, not added with `accumulate`; no residual
+  const GemmPart* parts = nullptr;  // all of A, or of B, in their order; its address and strides above are not read
+  std::int64_t part_count = 0;
+  bool parts_of_b = false;
 };
 struct Gemm {
   // Against exact arithmetic: |error| <= 2 * k * eps * (|a| @ |b|) per element.
   void (*run)(const GemmArgs& args) noexcept;
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
   bool accumulates = false;  // supports GemmArgs::accumulate
+  bool finishes = false;     // supports GemmArgs::finish and ::parts
 };
 
 // Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha
@@ -155,14 +174,6 @@ inline constexpr std::int64_t kMostLaneParts = 4;
 // Assembles one block of `pixels` pixels from 1 to kMostLaneParts parts; a lane that no part supplies is 0. `out` may be a part's
 // `in`.
 using PermuteLanesFn = void (*)(const LanePart* parts, std::int64_t count, float* out, std::int64_t pixels) noexcept;
-// Output stage of a packed kernel's sums: + bias (one number a column or channel), + residual (laid out as the output), then
-// clamped. A null pointer adds nothing; NaN stays NaN.
-struct Finish {
-  const float* bias = nullptr;
-  const float* residual = nullptr;
-  float low = -std::numeric_limits<float>::infinity(), high = std::numeric_limits<float>::infinity();
-};
-
 // A segment of the summed-over axis: `length` neighbouring elements of A's row from `offset` on.
 struct Segment {
   std::int64_t offset, length;

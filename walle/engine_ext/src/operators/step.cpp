@@ -10,10 +10,11 @@ namespace walle {
 namespace {
 
 std::unique_ptr<HostStep> make_listed(const ListedKernel& kernel, std::span<const Layout> inputs, const TensorType& result,
-                                      std::span<const std::size_t> axes, const Attributes& attributes, const Table& table) {
+                                      std::span<const std::size_t> axes, const Attributes& attributes, const Table& table,
+                                      const Epilogue& epilogue) {
   if (is_half(inputs[0].dtype) && widens(kernel.family))
     return std::make_unique<WidenedStep>(inputs, result, table, [&](std::span<const Layout> wide, const TensorType& wide_result) {
-      return make_listed(kernel, wide, wide_result, axes, attributes, table);
+      return make_listed(kernel, wide, wide_result, axes, attributes, table, epilogue);
     });
   const auto type = static_cast<std::size_t>(compute_index(inputs[0].dtype));
   switch (kernel.family) {
@@ -30,7 +31,7 @@ std::unique_ptr<HostStep> make_listed(const ListedKernel& kernel, std::span<cons
                            table);
     case Family::matmul: break;
   }
-  return make_matmul_step(inputs, result, table);
+  return make_matmul_step(inputs, result, table, epilogue);
 }
 
 }  // namespace
@@ -38,7 +39,7 @@ std::unique_ptr<HostStep> make_listed(const ListedKernel& kernel, std::span<cons
 std::unique_ptr<HostStep> make_step(const OpDef& op, std::span<const Layout> inputs, const TensorType& result,
                                     std::span<const std::size_t> axes, const Attributes& attributes, const Table& table,
                                     const Epilogue& epilogue, ScoreScale score_scale) {
-  if (const auto* listed = op.as<ListedKernel>()) return make_listed(*listed, inputs, result, axes, attributes, table);
+  if (const auto* listed = op.as<ListedKernel>()) return make_listed(*listed, inputs, result, axes, attributes, table, epilogue);
   if (const auto* own = op.as<OwnKernel>()) return own->make_step({inputs, result, attributes, table, epilogue});
   if (const Fused* fused = op.fused()) return make_fused(*fused, op.name, inputs, attributes, table, score_scale);
   throw Error(ErrorKind::unsupported, std::string(op.name) + " has no kernel");

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kPixels = 84;       // pixels summed at a time; a multiple of every tile height
 constexpr std::int64_t kMostColumns = 32;  // columns of two blocks
-enum Operands : std::size_t { kX, kWeights, kZero, kBias, kScale, kResultZero, kCount };
+enum Operands : std::size_t { kX, kWeights, kZero, kSummand, kScale, kResultZero, kCount };
 
 bool is_byte(DType dtype) { return dtype == DType::u8 || dtype == DType::i8; }
 
@@ -96,9 +96,9 @@ class IntegerStep final : public SharedStep {
     const std::uint32_t point = zero;
     for (std::int64_t i = 0; i < shape_.columns(); ++i) bias[i] = 0u - point * sums[i];
     for (std::int64_t group = 0; group < shape_.conv.groups; ++group, bias += in_group, scale += in_group) {
-      if (given_[kBias])
+      if (given_[kSummand])
         for (std::int64_t j = 0; j < real; ++j)
-          bias[j] += reinterpret_cast<const std::uint32_t*>(inputs[kBias])[group * real + j];
+          bias[j] += reinterpret_cast<const std::uint32_t*>(inputs[kSummand])[group * real + j];
       if (!given_[kScale]) continue;
       const auto* scales = reinterpret_cast<const float*>(inputs[kScale]);
       for (std::int64_t j = 0; j < in_group; ++j) scale[j] = j >= real ? 0.0f : scales[one_scale_ ? 0 : group * real + j];
@@ -244,7 +244,7 @@ TensorType checked(std::span<const Operand> operands, const Attributes& attribut
   if (operands[kWeights].constant == nullptr) throw refuse(ErrorKind::unsupported, "the weights must be constant");
   if (given(kZero) && (operands[kZero].dtype != x || !number(kZero)))
     throw refuse(ErrorKind::shape, "the zero point of x must be one number of its dtype");
-  if (given(kBias) && (operands[kBias].dtype != DType::i32 || operands[kBias].shape != Dims{columns}))
+  if (given(kSummand) && (operands[kSummand].dtype != DType::i32 || operands[kSummand].shape != Dims{columns}))
     throw refuse(ErrorKind::shape, "the bias must be int32 " + to_string(Dims{columns}));
   const std::string activation = attributes.get_string("activation", "");
   if (!activation.empty() && (activation != "Relu" || !given(kScale)))

@@ -12,7 +12,10 @@ namespace {
 // (..., m, k) @ (..., k, n) with broadcast batches; vectors count as one row or one column.
 class MatMulStep final : public SharedStep {
  public:
-  MatMulStep(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
+  MatMulStep(std::span<const Layout> inputs, const TensorType& result, const Table& table, const Epilogue& epilogue)
+      : has_bias_(epilogue.bias) {
+    args_.finish.low = epilogue.low;
+    args_.finish.high = epilogue.high;
     Layout a = inputs[0], b = inputs[1];
     Dims shape = result.shape;
     if (a.shape.size() == 1) {
@@ -60,6 +63,7 @@ class MatMulStep final : public SharedStep {
     const std::int64_t weight = args_.m * args_.n * args_.k;
     if (batch_.count() == 1 && team.size() > 1 && args_.m > 1) return run_rows(team, inputs, output, scratch);
     const StopPoll start;
+    const Finish finish = finish_of(inputs);
     batch_.split(team, {inputs[0], inputs[1], output}, weight, [&](const auto& piece, const auto& from, int member) {
       StopPoll poll = start;
       piece.walk(from, 0, [&](const auto& at) {
@@ -67,6 +71,7 @@ class MatMulStep final : public SharedStep {
         args.a = at[swapped_ ? 1 : 0];
         args.b = at[swapped_ ? 0 : 1];
         args.out = at[2];
+        args.finish = finish;
         args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
         run_product(gemm_, args, item_, poll);
         return !poll.stopped();
@@ -80,6 +85,7 @@ class MatMulStep final : public SharedStep {
   void run_rows(Team& team, std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept {
     const std::int64_t pieces = std::clamp<std::int64_t>(args_.m / RowPieces::kLeast, 1, team.size());
     const StopPoll start;
+    const Finish finish = finish_of(inputs);
     team.each(
         pieces,
         [&](std::int64_t i, int member) {
@@ -91,10 +97,17 @@ class MatMulStep final : public SharedStep {
           args.a = inputs[swapped_ ? 1 : 0] + first * args_.a_row * item_;
           args.b = inputs[swapped_ ? 0 : 1];
           args.out = output + first * args_.out_row * item_;
+          args.finish = finish;
           args.scratch = scratch + static_cast<std::size_t>(member) * scratch_bytes_;
           run_product(gemm_, args, item_, poll);
         },
         2.0 * static_cast<double>(args_.m * args_.n) * static_cast<double>(args_.k));
+  }
+
+  Finish finish_of(std::byte* const* inputs) const noexcept {
+    Finish finish = args_.finish;
+    if (has_bias_) finish.bias = reinterpret_cast<const float*>(inputs[kBias]);
+    return finish;
   }
 
   // One B for a whole batch axis, and A's rows evenly spaced through it: the batch is just more rows.
@@ -110,13 +123,14 @@ class MatMulStep final : public SharedStep {
   std::int64_t item_ = 0;
   LoopNest<3> batch_;
   Gemm gemm_{};
-  bool swapped_ = false;
+  bool swapped_ = false, has_bias_;
 };
 
 }  // namespace
 
-std::unique_ptr<HostStep> make_matmul_step(std::span<const Layout> inputs, const TensorType& result, const Table& table) {
-  return std::make_unique<MatMulStep>(inputs, result, table);
+std::unique_ptr<HostStep> make_matmul_step(std::span<const Layout> inputs, const TensorType& result, const Table& table,
+                                           const Epilogue& epilogue) {
+  return std::make_unique<MatMulStep>(inputs, result, table, epilogue);
 }
 
 }  // namespace walle

@@ -136,4 +136,48 @@ inline void gate(const GateArgs& args) noexcept {
     run([&](Vec x, Vec g) { return choose(less(low, x), choose(less(x, high), g, zero), zero); });
 }
 
-inline constexpr ChannelKernels kChannels{&channel_moments, &channel_sums, &channel_affine, &gate};
+// Return g where x > 0, else g * slope, and add g * x to the sum where not x > 0; lanes that read 0 add 0.
+inline Vec prelu_gradient_of(Vec g, Vec x, Vec slope, Vec& sum) noexcept {
+  const Vec zero = set(0.0f);
+  const auto above = less(zero, x);
+  sum = add(sum, choose(above, zero, mul(g, x)));
+  return choose(above, g, mul(g, slope));
+}
+
+inline double prelu_gradient(const void* gradient, const void* in, double slope, void* result, std::int64_t count) noexcept {
+  const auto *g = static_cast<const float*>(gradient), *x = static_cast<const float*>(in);
+  auto* out = static_cast<float*>(result);
+  const Vec factor = set(static_cast<float>(slope));
+  Vec sum0 = set(0.0f), sum1 = sum0;
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= count; i += 2 * kLanes) {
+    store(out + i, prelu_gradient_of(load(g + i), load(x + i), factor, sum0));
+    store(out + i + kLanes, prelu_gradient_of(load(g + i + kLanes), load(x + i + kLanes), factor, sum1));
+  }
+  for (; i < count; i += kLanes) {
+    const std::int64_t left = count - i < kLanes ? count - i : kLanes;
+    store_first(out + i, prelu_gradient_of(load_first(g + i, left), load_first(x + i, left), factor, sum0), left);
+  }
+  return sum(add(sum0, sum1));
+}
+
+inline void prelu_gradient_row(const void* gradient, const void* in, const void* factors, void* result, void* products,
+                               std::int64_t count) noexcept {
+  const auto *g = static_cast<const float*>(gradient), *x = static_cast<const float*>(in),
+             *slopes = static_cast<const float*>(factors);
+  auto *out = static_cast<float*>(result), *sums = static_cast<float*>(products);
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Vec sum = load(sums + i);
+    store(out + i, prelu_gradient_of(load(g + i), load(x + i), load(slopes + i), sum));
+    store(sums + i, sum);
+  }
+  if (i == count) return;
+  const auto last = [&](const float* p) { return load_first(p + i, count - i); };
+  Vec sum = last(sums);
+  store_first(out + i, prelu_gradient_of(last(g), last(x), last(slopes), sum), count - i);
+  store_first(sums + i, sum, count - i);
+}
+
+inline constexpr ChannelKernels kChannels{&channel_moments, &channel_sums,      &channel_affine, &gate,
+                                          &prelu_gradient,  &prelu_gradient_row};

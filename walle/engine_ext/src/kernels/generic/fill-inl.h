@@ -62,7 +62,7 @@ void fill(Table& table) noexcept {
   ReduceFn& min_entry = table.reduce[static_cast<std::size_t>(ReduceOp::ReduceMin)][0];
   plain_reduce<ReduceOp::ReduceMin> = min_entry;
   min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
-  table.gemm[0] = {&gemm, &gemm_scratch_bytes, true};
+  table.gemm[0] = {&gemm, &gemm_scratch_bytes, true, true};
   table.gemm[1] = {&double_gemm, &double_gemm_scratch, true};
   table.axpy[0] = &axpy;
   table.channels[0] = &kChannels;

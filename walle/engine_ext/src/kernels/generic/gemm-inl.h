@@ -12,9 +12,19 @@ inline constexpr std::int64_t kFewRows = 4;
 inline std::int64_t least(std::int64_t a, std::int64_t b) noexcept { return a < b ? a : b; }
 inline std::int64_t round_up(std::int64_t a, std::int64_t step) noexcept { return (a + step - 1) / step * step; }
 
+// Rows whose distance is a multiple of 4 KB lie in one set of the first-level cache, and a tile's rows push each other out.
+inline constexpr std::int64_t kOneSet = 1024;
+// Distance of the rows of a copy of A.
+inline std::int64_t packed_step(std::int64_t depth) noexcept { return depth % (kOneSet / 4) == 0 ? depth + 16 : depth; }
+// Whether rows of A are read where they lie. A copy pays where it is read for several panels.
+inline bool reads_rows(const GemmArgs& args) noexcept {
+  return args.a_col == 1 && (args.a_row % kOneSet != 0 || args.n <= kColumns);
+}
+
 inline std::size_t gemm_scratch_bytes(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
   const std::int64_t depth = least(k, kDepth);
-  return static_cast<std::size_t>(depth * (round_up(least(n, kColumnBlock), kLanes) + least(m, kRowBlock))) * sizeof(float);
+  const std::int64_t elements = depth * round_up(least(n, kColumnBlock), kLanes) + least(m, kRowBlock) * packed_step(depth);
+  return static_cast<std::size_t>(elements) * sizeof(float);
 }
 
 // packed[k][column]: up to kColumns columns of B, padded with zeros to `width`, a multiple of kLanes.
@@ -36,17 +46,66 @@ inline void pack_b(const float* b, std::int64_t row, std::int64_t col, std::int6
     for (std::int64_t k = 0; k < depth; ++k) packed[k * width + j] = j < columns ? b[k * row + j * col] : 0.0f;
 }
 
-// [row][k] of some rows of A, whose elements along k are not neighbours.
-inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth,
-                   float* packed) noexcept {
-  if (row == 1) return transpose(a, col, packed, depth, rows, depth);
+// packed[row * step + k] of some rows of A.
+inline void pack_a(const float* a, std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t depth, float* packed,
+                   std::int64_t step) noexcept {
+  if (row == 1) return transpose(a, col, packed, step, rows, depth);
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t k = 0; k < depth; ++k) packed[i * depth + k] = a[i * row + k * col];
+    for (std::int64_t k = 0; k < depth; ++k) packed[i * step + k] = a[i * row + k * col];
+}
+
+// Calls use(from, row, count, to) for the parts that have some of `columns` columns from `first` on: `count` of them, `to`
+// columns further on.
+template <class F>
+void each_part(const GemmArgs& args, std::int64_t first, std::int64_t columns, F&& use) noexcept {
+  std::int64_t begin = 0;
+  for (std::int64_t i = 0; i < args.part_count; begin += args.parts[i++].columns) {
+    const GemmPart& part = args.parts[i];
+    const std::int64_t skipped = begin < first ? first - begin : 0, end = least(part.columns, first + columns - begin);
+    if (skipped < end) use(part.at + skipped, part.row, end - skipped, begin + skipped - first);
+  }
+}
+
+inline void copy_rows(const float* from, std::int64_t from_row, std::int64_t rows, std::int64_t columns, float* to,
+                      std::int64_t to_row) noexcept {
+  for (; rows > 0; --rows, from += from_row, to += to_row)
+    for (std::int64_t j = 0; j < columns; j += kLanes) {
+      const std::int64_t width = least(kLanes, columns - j);
+      store_first(to + j, load_first(from + j, width), width);
+    }
+}
+
+// Columns of B, from column `first` of row `k0` on.
+inline void pack_columns(const GemmArgs& args, std::int64_t k0, std::int64_t depth, std::int64_t first, std::int64_t columns,
+                         std::int64_t width, float* packed) noexcept {
+  if (!args.parts_of_b)
+    return pack_b(static_cast<const float*>(args.b) + k0 * args.b_row + first * args.b_col, args.b_row, args.b_col, depth,
+                  columns, width, packed);
+  each_part(args, first, columns, [&](const float* from, std::int64_t row, std::int64_t count, std::int64_t to) {
+    copy_rows(from + k0 * row, row, depth, count, packed + to, width);
+  });
+  for (std::int64_t k = 0; k < depth && columns < width; ++k)
+    for (std::int64_t j = columns; j < width; ++j) packed[k * width + j] = 0.0f;
+}
+
+// Makes the tile read its rows of A, from row `m` and column `k0` on: where they lie, or from a copy.
+inline void find_rows(const GemmArgs& args, std::int64_t m, std::int64_t k0, std::int64_t depth, PanelArgs& tile,
+                      float* packed) noexcept {
+  const bool has_parts = args.part_count > 0 && !args.parts_of_b;
+  tile.a = static_cast<const float*>(args.a) + m * args.a_row + k0 * args.a_col;
+  tile.a_step = args.a_row;
+  if (!has_parts && reads_rows(args)) return;
+  tile.a_step = packed_step(depth);
+  if (has_parts)
+    each_part(args, k0, depth, [&](const float* from, std::int64_t row, std::int64_t count, std::int64_t to) {
+      copy_rows(from + m * row, row, tile.rows, count, packed + to, tile.a_step);
+    });
+  else
+    pack_a(tile.a, args.a_row, args.a_col, tile.rows, depth, packed, tile.a_step);
+  tile.a = packed;
 }
 
 inline void gemm_packed(const GemmArgs& args) noexcept {
-  const auto* a = static_cast<const float*>(args.a);
-  const auto* b = static_cast<const float*>(args.b);
   auto* out = static_cast<float*>(args.out);
   auto* packed_b = static_cast<float*>(args.scratch);
   float* packed_a = packed_b + least(args.k, kDepth) * round_up(least(args.n, kColumnBlock), kLanes);
@@ -56,30 +115,25 @@ inline void gemm_packed(const GemmArgs& args) noexcept {
       const Segment segment{0, least(kDepth, args.k - k0)};
       for (std::int64_t n = 0; n < columns; n += kColumns) {
         const std::int64_t real = least(kColumns, columns - n);
-        pack_b(b + k0 * args.b_row + (n0 + n) * args.b_col, args.b_row, args.b_col, segment.length, real, round_up(real, kLanes),
-               packed_b + n * segment.length);
+        pack_columns(args, k0, segment.length, n0 + n, real, round_up(real, kLanes), packed_b + n * segment.length);
       }
       for (std::int64_t m = 0; m < args.m; m += kRowBlock) {
         PanelArgs tile;
         tile.rows = least(kRowBlock, args.m - m);
-        tile.a = a + m * args.a_row + k0 * args.a_col;
-        tile.a_step = args.a_row;
-        if (args.a_col != 1) {
-          pack_a(tile.a, args.a_row, args.a_col, tile.rows, segment.length, packed_a);
-          tile.a = packed_a;
-          tile.a_step = segment.length;
-        }
+        find_rows(args, m, k0, segment.length, tile, packed_a);
         tile.segments = &segment;
         tile.segment_count = 1;
         tile.out_step = args.out_row;
         tile.out_block = kLanes;
         tile.accumulate = args.accumulate || k0 > 0;
+        if (k0 + segment.length == args.k) tile.finish.low = args.finish.low, tile.finish.high = args.finish.high;
         for (std::int64_t n = 0; n < columns; n += kColumns) {
           const std::int64_t real = least(kColumns, columns - n);
           tile.blocks = real > kLanes ? 2 : 1;
           tile.width = real - (tile.blocks - 1) * kLanes;
           tile.w = packed_b + n * segment.length;
           tile.out = out + m * args.out_row + n0 + n;
+          if (args.finish.bias != nullptr) tile.finish.bias = args.finish.bias + n0 + n;
           panel(tile);
         }
       }
@@ -89,9 +143,12 @@ inline void gemm_packed(const GemmArgs& args) noexcept {
 
 // One row of `out`, B's rows contiguous: four vectors of columns at a time, then one, the last one masked.
 inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b, std::int64_t b_row, std::int64_t n,
-                             std::int64_t k, float* out, bool accumulate) noexcept {
+                             std::int64_t k, float* out, bool accumulate, const Finish& finish) noexcept {
   std::int64_t j = 0;
-  const auto start = [&](std::int64_t at) { return accumulate ? load(out + at) : set(0.0f); };
+  const float* first = accumulate ? out : finish.bias;
+  const Vec low = set(finish.low), high = set(finish.high);
+  const auto start = [&](std::int64_t at) { return first == nullptr ? set(0.0f) : load(first + at); };
+  const auto put = [&](std::int64_t at, Vec sum) { store(out + at, min_or_second(high, max_or_second(low, sum))); };
   for (; j + 4 * kLanes <= n; j += 4 * kLanes) {
     Vec sum0 = start(j), sum1 = start(j + kLanes), sum2 = start(j + 2 * kLanes), sum3 = start(j + 3 * kLanes);
     for (std::int64_t i = 0; i < k; ++i) {
@@ -102,22 +159,23 @@ inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b,
       sum2 = fma(factor, load(row + 2 * kLanes), sum2);
       sum3 = fma(factor, load(row + 3 * kLanes), sum3);
     }
-    store(out + j, sum0);
-    store(out + j + kLanes, sum1);
-    store(out + j + 2 * kLanes, sum2);
-    store(out + j + 3 * kLanes, sum3);
+    put(j, sum0);
+    put(j + kLanes, sum1);
+    put(j + 2 * kLanes, sum2);
+    put(j + 3 * kLanes, sum3);
   }
   for (; j < n; j += kLanes) {
     const std::int64_t width = least(kLanes, n - j);
-    Vec total = accumulate ? load_first(out + j, width) : set(0.0f);
+    Vec total = first == nullptr ? set(0.0f) : load_first(first + j, width);
     for (std::int64_t i = 0; i < k; ++i) total = fma(set(a[i * a_col]), load_first(b + i * b_row + j, width), total);
-    store_first(out + j, total, width);
+    store_first(out + j, min_or_second(high, max_or_second(low, total)), width);
   }
 }
 
 // One row of `out`, B's columns contiguous: one dot product per column, vectorised over k.
 inline void row_times_columns(const float* a, const float* b, std::int64_t b_col, std::int64_t n, std::int64_t k, float* out,
-                              bool accumulate) noexcept {
+                              bool accumulate, const Finish& finish) noexcept {
+  const float* first = accumulate ? out : finish.bias;
   for (std::int64_t j = 0; j < n; ++j, b += b_col) {
     Vec sum0 = set(0.0f), sum1 = sum0;
     std::int64_t i = 0;
@@ -126,7 +184,8 @@ inline void row_times_columns(const float* a, const float* b, std::int64_t b_col
       sum1 = fma(load(a + i + kLanes), load(b + i + kLanes), sum1);
     }
     for (; i < k; i += kLanes) sum0 = fma(load_first(a + i, least(kLanes, k - i)), load_first(b + i, least(kLanes, k - i)), sum0);
-    out[j] = static_cast<float>(sum(add(sum0, sum1))) + (accumulate ? out[j] : 0.0f);
+    const float total = static_cast<float>(sum(add(sum0, sum1))) + (first == nullptr ? 0.0f : first[j]);
+    out[j] = total < finish.low ? finish.low : total > finish.high ? finish.high : total;
   }
 }
 
@@ -135,12 +194,14 @@ inline void gemm(const GemmArgs& args) noexcept {
   const auto* b = static_cast<const float*>(args.b);
   auto* out = static_cast<float*>(args.out);
   const bool columns = args.b_row == 1 && args.a_col == 1;
-  if (args.k == 0 || (args.m <= kFewRows && (args.b_col == 1 || columns))) {
+  if (args.part_count == 0 && (args.k == 0 || (args.m <= kFewRows && (args.b_col == 1 || columns)))) {
     for (std::int64_t m = 0; m < args.m; ++m) {
       if (args.b_col == 1 || args.k == 0)
-        row_times_matrix(a + m * args.a_row, args.a_col, b, args.b_row, args.n, args.k, out + m * args.out_row, args.accumulate);
+        row_times_matrix(a + m * args.a_row, args.a_col, b, args.b_row, args.n, args.k, out + m * args.out_row, args.accumulate,
+                         args.finish);
       else
-        row_times_columns(a + m * args.a_row, b, args.b_col, args.n, args.k, out + m * args.out_row, args.accumulate);
+        row_times_columns(a + m * args.a_row, b, args.b_col, args.n, args.k, out + m * args.out_row, args.accumulate,
+                          args.finish);
     }
     return;
   }

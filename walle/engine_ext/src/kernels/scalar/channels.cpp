@@ -106,7 +106,31 @@ void gate(const GateArgs& args) noexcept {
 }
 
 template <class T>
-constexpr ChannelKernels kKernels{&moments<T>, &sums<T>, &affine<T>, &gate<T>};
+double prelu_gradient(const void* gradient, const void* in, double slope, void* result, std::int64_t count) noexcept {
+  const auto *g = static_cast<const T*>(gradient), *x = static_cast<const T*>(in);
+  auto* out = static_cast<T*>(result);
+  const T factor = static_cast<T>(slope);
+  return sum_of(count, [&](std::int64_t i) {
+    const T own = g[i], value = x[i], product = own * value, scaled = own * factor;
+    out[i] = value > 0 ? own : scaled;
+    return value > 0 ? 0.0 : static_cast<double>(product);
+  });
+}
+
+template <class T>
+void prelu_gradient_row(const void* gradient, const void* in, const void* factors, void* result, void* products,
+                        std::int64_t count) noexcept {
+  const auto *g = static_cast<const T*>(gradient), *x = static_cast<const T*>(in), *slopes = static_cast<const T*>(factors);
+  auto *out = static_cast<T*>(result), *sums = static_cast<T*>(products);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const T own = g[i], value = x[i], product = own * value, scaled = own * slopes[i];
+    out[i] = value > 0 ? own : scaled;
+    sums[i] += value > 0 ? T{0} : product;
+  }
+}
+
+template <class T>
+constexpr ChannelKernels kKernels{&moments<T>, &sums<T>, &affine<T>, &gate<T>, &prelu_gradient<T>, &prelu_gradient_row<T>};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "geometry/slope_layout.h"
 #include "operators/gradient/rules.h"
 
 namespace walle::gradient {
@@ -64,6 +65,20 @@ std::optional<Bounds> number_bounds(const GradientCall& call) {
   };
   if (!find(1, "min", bounds.low) || !find(2, "max", bounds.high)) return std::nullopt;
   return bounds;
+}
+
+// Whether PReluGradient computes what a call of PRelu needs.
+bool in_one_pass(const GradientCall& call) {
+  const Operand &x = call.emitter.operand(call.inputs[0]), &slope = call.emitter.operand(call.inputs[1]);
+  return needs(call, 0) && needs(call, 1) && !is_half(x.dtype) && slope_layout(x.shape, slope.shape);
+}
+
+// Return the parts of PReluGradient's flat vector, in the shapes of x and slope.
+std::pair<Ref, Ref> parted(Emitter& emitter, Ref flat, Ref x, Ref slope) {
+  const Dims of_x = emitter.operand(x).shape, of_slope = emitter.operand(slope).shape;
+  const std::int64_t count = element_count(of_x);
+  return {reshape(emitter, sliced(emitter, flat, 0, 0, count), of_x),
+          reshape(emitter, sliced(emitter, flat, 0, count, count + element_count(of_slope)), of_slope)};
 }
 
 }  // namespace
@@ -129,12 +144,31 @@ std::vector<Ref> of_mish(const GradientCall& call) {
 // The slope, which broadcasts to x, at and below 0.
 std::vector<Ref> of_prelu(const GradientCall& call) {
   const Formula f = formula_of(call);
+  if (in_one_pass(call)) {
+    const Ref both = call.emitter.one("PReluGradient", {call.gradient, call.inputs[0], call.inputs[1]});
+    const auto [of_x, of_slope] = parted(call.emitter, both, call.inputs[0], call.inputs[1]);
+    return {of_x, of_slope};
+  }
   const Ref above = f.binary("Greater", call.inputs[0], f.number(0));
   std::vector<Ref> gradients = no_gradients(call);
   if (needs(call, 0)) gradients[0] = f.where(above, call.gradient, f.mul(call.gradient, call.inputs[1]));
   if (needs(call, 1))
     gradients[1] = summed_to(call.emitter, f.unless(above, f.mul(call.gradient, call.inputs[0])),
                              Dims(call.emitter.operand(call.inputs[1]).shape));
+  return gradients;
+}
+
+// Inputs g, x and slope.
+std::vector<Ref> of_prelu_gradient(const GradientCall& call) {
+  const Formula f = formula_of(call);
+  const Ref g = call.inputs[0], x = call.inputs[1], slope = call.inputs[2];
+  const auto [of_x, of_slope] = parted(call.emitter, call.gradient, x, slope);
+  const Ref above = f.binary("Greater", x, f.number(0));
+  std::vector<Ref> gradients = no_gradients(call);
+  if (needs(call, 0)) gradients[0] = f.where(above, of_x, f.add(f.mul(of_x, slope), f.mul(x, of_slope)));
+  if (needs(call, 1)) gradients[1] = f.unless(above, f.mul(g, of_slope));
+  if (needs(call, 2))
+    gradients[2] = summed_to(call.emitter, f.unless(above, f.mul(g, of_x)), Dims(call.emitter.operand(slope).shape));
   return gradients;
 }
 

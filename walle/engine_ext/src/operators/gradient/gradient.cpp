@@ -19,7 +19,7 @@ WALLE_RULE(indexed_scatter); WALLE_RULE(layer_normalization); WALLE_RULE(leaky_r
 WALLE_RULE(log10); WALLE_RULE(log1p); WALLE_RULE(log2); WALLE_RULE(log_add_exp); WALLE_RULE(log_softmax); WALLE_RULE(mantissa);
 WALLE_RULE(channel_affine); WALLE_RULE(channel_moments); WALLE_RULE(channel_normalize); WALLE_RULE(channel_sums); WALLE_RULE(gate);
 WALLE_RULE(matmul); WALLE_RULE(maximum); WALLE_RULE(minimum); WALLE_RULE(mish); WALLE_RULE(mul); WALLE_RULE(neg);
-WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu);
+WALLE_RULE(pool_max); WALLE_RULE(pool_mean); WALLE_RULE(pool_sum); WALLE_RULE(power); WALLE_RULE(prelu); WALLE_RULE(prelu_gradient);
 WALLE_RULE(reciprocal); WALLE_RULE(recurrent_steps); WALLE_RULE(reduce_extreme); WALLE_RULE(reduce_l2);
 WALLE_RULE(reduce_log_sum_exp); WALLE_RULE(reduce_mean); WALLE_RULE(reduce_prod); WALLE_RULE(reduce_sum); WALLE_RULE(relu);
 WALLE_RULE(remainder); WALLE_RULE(resample); WALLE_RULE(rms_normalization); WALLE_RULE(roi_align); WALLE_RULE(rsqrt);
@@ -172,6 +172,7 @@ constexpr std::array kRules{std::to_array<GradientRule>({
     {"NotEqual", flat, nullptr, {}},
     {"Or", flat, nullptr, {}},
     {"PRelu", by_rule, &of_prelu, {}},
+    {"PReluGradient", by_rule, &of_prelu_gradient, {}},
     {"PolygonMoments", refused, nullptr, kDataShape},
     {"PolygonSpans", flat, nullptr, {}},
     {"PoolArgMax", flat, nullptr, {}},
