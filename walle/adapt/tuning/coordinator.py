@@ -13,6 +13,7 @@ from walle.adapt.tuning.hints import Hints
 from walle.adapt.tuning.locality import LocalityIndex
 from walle.errors import DeployError
 
+MAX_MODEL_BYTES = 16 << 20
 MAX_PEERS = 64
 
 
@@ -26,10 +27,10 @@ class SharedModelError(DeployError):
 class CoordinatorLimits:
     """Limits of what is kept. Beyond a sum, the models that were shared longest ago are removed."""
 
-    model_bytes: int = 16 << 20
+    model_bytes: int = MAX_MODEL_BYTES
     all_bytes: int = 256 << 20
     models: int = 10_000
-    tasks: int = 8  # of one device
+    tasks: int = 8  # limit of one device
     age_s: float = 24 * 3600.0  # an older model is stale
 
 
