@@ -78,7 +78,9 @@ async def test_devices_tune_by_peers_and_no_sample_leaves_them(tmp_path: Path) -
             assert not [form for form in forms(one.data) if form in link.sent]
             assert not [form for form in forms(one.data) if form in link.received]
             await device.peer_models.share(TASK, one.data.inputs[0].tobytes(), hints[0], loss=0.1, accuracy=1.0)
-            assert len([form for form in forms(one.data) if form in link.sent]) == len(one.data)  # they are found
+            assert len([form for form in forms(one.data) if form in link.sent]) == len(
+                one.data
+            )  # control: a sample on the link is found
 
 
 @pytest.mark.night
