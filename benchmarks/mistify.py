@@ -3,10 +3,10 @@
 Parts: "tree", building and growing a tree of 1,000 random goals of four constraints, and its passes beside the fewest
 chains; "collective", the CPU time of 10 and of 100 goals together against each alone, which a sample of them stands
 for, and their accuracies (Fig. 6a, Tables 2 and 5); "front", accuracy by operations against the same network made
-narrower everywhere and trained as long (Fig. 8). The network learns scikit-learn's digits. A picture and a page are
-written to out/.
+narrower everywhere and trained as long (Fig. 8). The network learns scikit-learn's digits. "tuning", devices that learn
+from peers' models (Table 3, Fig. 7). A picture and a page are written to out/.
 
-    walle figures mistify -- [--parts tree,collective,front] [--goals 10,100] [--sample 7] [--json]
+    walle figures mistify -- [--parts tree,collective,front,tuning] [--goals 10,100] [--seeds 12] [--json]
 """
 
 import argparse
@@ -26,7 +26,7 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.headline import print_headline  # noqa: E402  # the path must be set first
 
-_PARTS = ("tree", "collective", "front")
+_PARTS = ("tree", "collective", "front", "tuning")
 _LEAST, _MOST = 20e3, 600e3  # multiply-adds, of the network's 763,520
 _WIDTHS = (4, 5, 6, 8, 11, 14)
 
@@ -179,6 +179,10 @@ def _print(result: dict[str, Any]) -> None:
             print(f"    {name:10} {ours:.4f}  alone {theirs:.4f}")
     for operations, ours, narrow in result.get("front", {}).get("pairs", []):
         print(f"    {operations:9.0f} multiply-adds: adapted {ours:.4f}, narrower everywhere {narrow:.4f}")
+    if "tuning" in result:
+        from benchmarks.mistify_parts.tuning import print_tuning
+
+        print_tuning(result["tuning"])
 
 
 def main() -> None:
@@ -188,6 +192,7 @@ def main() -> None:
     parser.add_argument("--goals", default="10,100", help="numbers of goals that are adapted together")
     parser.add_argument("--sample", type=int, default=7, help="goals that are adapted alone too")
     parser.add_argument("--steps", type=int, default=300, help="training steps of a model that is adapted alone")
+    parser.add_argument("--seeds", type=int, default=12, help="fleets of devices that tune")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -209,7 +214,13 @@ def main() -> None:
             if adapted[0][0] <= operations
         ]
         result["front"] = {"narrow": narrow, "pairs": pairs}
-    _picture(result, args.out)
+    if "tuning" in parts:
+        from benchmarks.mistify_parts import tuning
+
+        result["tuning"] = tuning.measure(args.seeds)
+        tuning.draw(result["tuning"], args.out)
+    if result.keys() & {"collective", "front"}:
+        _picture(result, args.out)
     print(json.dumps(result)) if args.json else _print(result)
     if "tree" in result:
         print_headline(
