@@ -49,7 +49,7 @@ def test_removed_and_replaced_vectors_are_in_no_bucket(vectors: list[list[float]
     index.remove(7)
     assert len(index) == 0
     assert all(index.near(vector) == set() for vector in vectors)
-    assert not any(index._tables)
+    assert not any(table for tables in index._tables for table in tables)
 
 
 def test_near_vectors_share_buckets_more_often_than_far_ones() -> None:
@@ -77,6 +77,28 @@ def test_a_lookup_compares_few_of_many_vectors() -> None:
     for key, vector in enumerate(vectors):
         index.put(key, vector)
     assert sum(len(index.near(one)) for one in vectors[:100]) / 100 < 30
+
+
+@given(VECTORS, st.lists(NUMBERS, min_size=3, max_size=3))
+def test_each_level_finds_what_finer_ones_find(vectors: list[list[float]], at: list[float]) -> None:
+    index: LocalityIndex[int] = LocalityIndex(3, seed=1)
+    for key, vector in enumerate(vectors):
+        index.put(key, vector)
+    assert index.near(at, 0) <= index.near(at, 1) <= index.near(at, 2)
+
+
+def test_coarse_buckets_find_neighbours_where_fine_ones_are_empty() -> None:
+    index: LocalityIndex[int] = LocalityIndex(4, seed=7)
+    draw = random.Random(8)
+    vectors = [[draw.uniform(-300, 300) for _ in range(4)] for _ in range(500)]
+    for key, vector in enumerate(vectors):
+        index.put(key, vector)
+    right = 0
+    for vector in vectors[:50]:
+        scan = sorted(range(500), key=lambda key: math.dist(vectors[key], vector))
+        right += index.nearest(vector, 3) == scan[:3]
+    assert sum(len(index.near(one, 1)) for one in vectors[:50]) / 50 < 250  # fewer than half are compared
+    assert right >= 40
 
 
 def test_equal_seeds_give_equal_buckets() -> None:
