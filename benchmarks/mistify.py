@@ -6,7 +6,7 @@ for, and their accuracies (Fig. 6a, Tables 2 and 5); "front", accuracy by operat
 narrower everywhere and trained as long (Fig. 8). The network learns scikit-learn's digits. "tuning", devices that learn
 from peers' models (Table 3, Fig. 7). A picture and a page are written to out/.
 
-    walle figures mistify -- [--parts tree,collective,front,tuning] [--goals 10,100] [--seeds 12] [--json]
+    walle figures mistify -- [--parts tree,collective,front,tuning] [--goals 10,100] [--seeds 24] [--json]
 """
 
 import argparse
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--goals", default="10,100", help="numbers of goals that are adapted together")
     parser.add_argument("--sample", type=int, default=7, help="goals that are adapted alone too")
     parser.add_argument("--steps", type=int, default=300, help="training steps of a model that is adapted alone")
-    parser.add_argument("--seeds", type=int, default=12, help="fleets of devices that tune")
+    parser.add_argument("--seeds", type=int, default=24, help="fleets of devices that tune")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

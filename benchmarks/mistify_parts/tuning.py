@@ -28,7 +28,22 @@ _PEERS = (1, 2, 4)
 _BANDWIDTHS = (1, 5, 10, 50)  # megabytes a second
 _TASK = "mistify/digits"
 # Two-sided quantiles of Student's t distribution at 95 %, by degrees of freedom.
-_T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26, 10: 2.23, 11: 2.20, 14: 2.14}
+_T = {
+    1: 12.71,
+    2: 4.30,
+    3: 3.18,
+    4: 2.78,
+    5: 2.57,
+    6: 2.45,
+    7: 2.36,
+    8: 2.31,
+    9: 2.26,
+    10: 2.23,
+    11: 2.20,
+    14: 2.14,
+    19: 2.09,
+    23: 2.07,
+}
 
 
 class Network(nn.Module):
