@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.adapt.tuning.test_distillation import CLASSES, QUICK, dense, samples
+from tests.adapt.tuning.points import CLASSES, QUICK, dense, samples
 from tests.sim.device_session import session_headers
 from tests.sim.recorded_link import RecordedLink, recorded_link
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, device_config, shop_cloud
@@ -53,6 +53,12 @@ def forms(data: Dataset) -> list[bytes]:
     return found
 
 
+def end(process: asyncio.subprocess.Process) -> None:
+    """End a process that has not ended."""
+    if process.returncode is None:
+        process.kill()
+
+
 @pytest.mark.asyncio
 async def test_devices_tune_by_peers_and_no_sample_leaves_them(tmp_path: Path) -> None:
     async with fleet(tmp_path, 3) as (_, devices, links):
@@ -78,9 +84,8 @@ async def test_devices_tune_by_peers_and_no_sample_leaves_them(tmp_path: Path) -
             assert not [form for form in forms(one.data) if form in link.sent]
             assert not [form for form in forms(one.data) if form in link.received]
             await device.peer_models.share(TASK, one.data.inputs[0].tobytes(), hints[0], loss=0.1, accuracy=1.0)
-            assert len([form for form in forms(one.data) if form in link.sent]) == len(
-                one.data
-            )  # control: a sample on the link is found
+            found = [form for form in forms(one.data) if form in link.sent]
+            assert len(found) == len(one.data)  # control: a sample on the link is found
 
 
 @pytest.mark.night
@@ -98,7 +103,8 @@ async def test_device_processes_tune_by_each_other(tmp_path: Path) -> None:
             path.write_bytes(pickle.dumps(config))
             command = [sys.executable, "-m", "tests.sim.tuning_device", str(path), str(at)]
             processes.append(await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE))
-        async with asyncio.timeout(LIMIT_S):
+            stack.callback(end, processes[-1])
+        async with asyncio.timeout(3 * LIMIT_S):
             shown = [json.loads((await one.communicate())[0]) for one in processes]
         for at, (one, link) in enumerate(zip(shown, links, strict=True)):
             assert one["peers"] == [1] * len(one["peers"])

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.adapt.tuning.test_distillation import QUICK, dense, samples
-from tests.sim.shop_cloud import until
+from tests.adapt.tuning.points import QUICK, dense, samples
 from walle.adapt.tuning.distillation import Statistics, Tuner, model_file
 from walle.adapt.tuning.hints import Hints
 from walle.device import Device, DeviceConfig
 
 TASK = "shop/count"
+_TRIES, _PAUSE_S = 1200, 0.05
 
 
 async def main(config: DeviceConfig, seed: int) -> None:
@@ -26,11 +26,10 @@ async def main(config: DeviceConfig, seed: int) -> None:
     async with Device(config) as device:
         models = device.peer_models
         await models.share(TASK, model_file(tuner.model, tuner.data), Hints(), loss=1.0, accuracy=0.0)
-
-        async def has_peer() -> bool:
-            return bool(await models.peers(TASK, 1))
-
-        await until(has_peer)
+        for _ in range(_TRIES):
+            if await models.peers(TASK, 1):
+                break
+            await asyncio.sleep(_PAUSE_S)
         exchange = models.exchange(TASK, Hints(), 4)
 
         def counted(file: bytes, statistics: Statistics) -> Sequence[bytes]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _MAX_LIST_BYTES = 64 << 10
+_LISTS = 3  # limit of lists of peers for one answer: a model may be replaced between list and download
 
 
 class PeerModelError(DeployError):
@@ -82,15 +83,17 @@ class PeerModels:
             FetchError: the cloud does not answer, or this device shares no model of the task.
             PeerModelError: the answer is not a list of peers.
         """
-        data = await self._get(f"/v1/tuning/{task}/peers?count={count}", _MAX_LIST_BYTES)
-        held = self._held.get(task, {})
         found: dict[str, bytes] = {}
-        for one in _listed(data)[:count]:
-            file = held.get(one.sha256)
-            if file is None:
-                file = await self._fetch(task, one)
-            if file is not None:
-                found[one.sha256] = file
+        for _ in range(_LISTS):
+            listed = _listed(await self._get(f"/v1/tuning/{task}/peers?count={count}", _MAX_LIST_BYTES))[:count]
+            held = self._held.get(task, {}) | found
+            found = {}
+            for one in listed:
+                file = held.get(one.sha256) or await self._fetch(task, one)
+                if file is not None:
+                    found[one.sha256] = file
+            if len(found) == len({one.sha256 for one in listed}):
+                break
         self._held[task] = found
         return list(found.values())
 

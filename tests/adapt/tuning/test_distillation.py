@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.adapt.tuning.points import CLASSES, QUICK, dense, samples
 from walle import nn, np
 from walle.adapt.dataset import Dataset
 from walle.adapt.masked.evaluation import Evaluation, accuracy
@@ -17,40 +16,9 @@ from walle.adapt.tuning.peers import Ensemble
 from walle.adapt.tuning.plateau import Plateau
 from walle.errors import ConfigError
 
-CLASSES = 4
-
-
-class Dense(nn.Module):
-    """A small network; its width differs between devices."""
-
-    def __init__(self, width: int = 8, outputs: int = CLASSES) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(6, width)
-        self.score = nn.Linear(width, outputs)
-
-    def forward(self, x: Any) -> Any:
-        return self.score(nn.functional.relu(self.hidden(x)))
-
-
-def dense(seed: int = 0, width: int = 8, outputs: int = CLASSES) -> Dense:
-    nn.manual_seed(seed)
-    return Dense(width, outputs)
-
-
-def samples(count: int, seed: int = 0) -> Dataset:
-    """Points around a centre for each class, with noise in which few samples mislead."""
-    random = np.random.default_rng(seed)
-    labels = random.integers(0, CLASSES, count)
-    centres = np.random.default_rng(99).normal(size=(CLASSES, 6))
-    points = (centres[labels] + random.normal(size=(count, 6))).astype("float32")
-    return Dataset((points,), labels)
-
 
 def right(model: nn.Module, data: Dataset) -> float:
     return accuracy(Evaluation(model)(*data.inputs), data.labels)
-
-
-QUICK = TuningOptions(batch=16, learning_rate=0.01, patience=5, max_epochs=40)
 
 
 def weights(model: nn.Module) -> dict[str, bytes]:
