@@ -4,9 +4,10 @@ Parts: "tree", building and growing a tree of 1,000 random goals of four constra
 chains; "collective", the CPU time of 10 and of 100 goals together against each alone, which a sample of them stands
 for, and their accuracies (Fig. 6a, Tables 2 and 5); "front", accuracy by operations against the same network made
 narrower everywhere and trained as long (Fig. 8); "branches", parameters that branches add and the time to switch
-(Table 4). The networks learn scikit-learn's digits. A picture and a page are written to out/.
+(Table 4); "tuning", devices that learn from peers' models (Table 3, Fig. 7). The networks learn scikit-learn's digits. A
+picture and a page are written to out/.
 
-    walle figures mistify -- [--parts tree,collective,front,branches] [--goals 10,100] [--sample 7] [--json]
+    walle figures mistify -- [--parts tree,collective,front,branches,tuning] [--goals 10,100] [--seeds 24] [--json]
 """
 
 import argparse
@@ -25,9 +26,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.headline import print_headline  # noqa: E402  # the path must be set first
-from benchmarks.mistify_parts import branches  # noqa: E402
+from benchmarks.mistify_parts import branches, tuning  # noqa: E402
 
-_PARTS = ("tree", "collective", "front", "branches")
+_PARTS = ("tree", "collective", "front", "branches", "tuning")
 _LEAST, _MOST = 20e3, 600e3  # multiply-adds, of the network's 763,520
 _WIDTHS = (4, 5, 6, 8, 11, 14)
 
@@ -181,6 +182,8 @@ def _print(result: dict[str, Any]) -> None:
     for operations, ours, narrow in result.get("front", {}).get("pairs", []):
         print(f"    {operations:9.0f} multiply-adds: adapted {ours:.4f}, narrower everywhere {narrow:.4f}")
     print("\n".join(branches.describe(result.get("branches", []))))
+    if "tuning" in result:
+        tuning.print_tuning(result["tuning"])
 
 
 def main() -> None:
@@ -190,6 +193,7 @@ def main() -> None:
     parser.add_argument("--goals", default="10,100", help="numbers of goals that are adapted together")
     parser.add_argument("--sample", type=int, default=7, help="goals that are adapted alone too")
     parser.add_argument("--steps", type=int, default=300, help="training steps of a model that is adapted alone")
+    parser.add_argument("--seeds", type=int, default=24, help="fleets of devices that tune")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -213,7 +217,10 @@ def main() -> None:
         result["front"] = {"narrow": narrow, "pairs": pairs}
     if "branches" in parts:
         result["branches"] = branches.measure(args.steps)
-    if "collective" in result:
+    if "tuning" in parts:
+        result["tuning"] = tuning.measure(args.seeds)
+        tuning.draw(result["tuning"], args.out)
+    if result.keys() & {"collective", "front"}:
         _picture(result, args.out)
     print(json.dumps(result)) if args.json else _print(result)
     if "tree" in result:

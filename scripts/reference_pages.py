@@ -27,6 +27,7 @@ from walle.cloud.api.releases import release_router, watch_router
 from walle.cloud.api.routes import BUSINESS, ROUTES, Caller
 from walle.cloud.api.targeting import targeting_router
 from walle.cloud.api.tokens import token_router
+from walle.cloud.api.tuning import tuning_router
 from walle.cloud.telemetry.status import status_router
 from walle.deploy.push.answerer import Answerer
 from walle.engine_ext.operators import markdown as operators_page
@@ -213,6 +214,7 @@ def _api() -> FastAPI:
         release_router(nothing, nothing, nothing),
         targeting_router(nothing, nothing),
         device_router(nothing, nothing),
+        tuning_router(nothing, nothing, nothing, nothing),
         cen_router(nothing, nothing, nothing, nothing, nothing, nothing),
         identity_router(nothing, nothing),
         registry_router(nothing, nothing, nothing),

@@ -40,3 +40,7 @@ def test_every_public_name_exists() -> None:
 def test_the_commands_are_imported_without_what_one_of_them_needs() -> None:
     heavy = {"httpx", "numpy", "pyarrow"}
     assert not loaded_after("import walle.cli") & heavy
+
+
+def test_a_device_that_shares_models_loads_no_algorithm_of_adaptation() -> None:
+    assert not loaded_after("import walle.device") & {"walle.adapt.adaptation", "walle.adapt.executor"}

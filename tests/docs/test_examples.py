@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from tests.docs.blocks import Block, blocks
 from tests.pipeline.ingest.upload_samples import received
 from tests.sim.shop_cloud import shop_cloud
-from walle import cv
+from walle import cv, nn
+from walle import np as wnp
 from walle.adapt.goals.config import parse_config
 from walle.base import plain
 from walle.cli import app
@@ -184,6 +185,7 @@ def test_every_program_has_a_test() -> None:
         "in an empty folder",
         "after the first",
         "of a function",
+        "with a device whose model is to be tuned",
     }
     assert {block.remark for block in BLOCKS if block.kind == "program"} == tested
 
@@ -241,6 +243,19 @@ async def test_the_page_on_frames_gives_the_outputs_that_it_shows(tmp_path: Path
     assert len(found) + summary.dropped.get("shop/count", 0) == 5
     last = found[-1]
     assert (last["second"], last["bright"], round(last["loud"], 3)) == (4, 200.0, 0.4)
+
+
+@pytest.mark.asyncio
+async def test_a_device_tunes_its_model_and_shares_it(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    before = model.state_dict()["0.weight"].tobytes()
+    data = {"samples": wnp.ones((6, 4), "float32"), "labels": wnp.asarray([0, 1, 2, 0, 1, 2])}
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await shop.push("v1")
+        text = program("with a device whose model is to be tuned").text.replace("shop/digits", "shop/count")
+        await asyncio.wait_for(run_lines(text, {"device": device, "model": model, **data}), 60)
+        assert await device.peer_models.peers("shop/count", 4) == []  # the device has shared its model
+    assert model.state_dict()["0.weight"].tobytes() != before
 
 
 class _EnoughError(Exception):

@@ -109,6 +109,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/dashboard/releases/{release_id}/{verb}"): ({}, 401, "session"),
     ("POST", "/v1/checkin"): ({}, 401, "session"),  # sent by no device; a device's: below
     ("POST", "/v1/outcomes"): ({}, 401, "session"),
+    ("POST", "/v1/tuning/{scenario}/{task}"): ({}, 422, "required"),  # models are kept in memory
 }
 BY_GIT = {"/git/{scenario}/git-upload-pack", "/git/{scenario}/git-receive-pack"}  # below
 BY_GIT |= {"/git/{scenario}/info/lfs/objects/batch", "/git/{scenario}/info/lfs/objects/{sha256}"}

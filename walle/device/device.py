@@ -27,6 +27,7 @@ from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials, asked_pause_s
 from walle.device.event_intake import EventIntake
 from walle.device.exclusive_source import HttpExclusiveSource
+from walle.device.peer_models import PeerModels
 from walle.device.smoke_run import SmokeRun
 from walle.device.summary import DeviceCounts, DeviceSummary
 from walle.device.task_runs import RunOutcome, TaskRuns
@@ -108,6 +109,7 @@ class Device:
                 on_certificate=self._tunnel.show,
             )
             await self._credentials.start()
+            self.peer_models = PeerModels(http, self._credentials)
             active: dict[str, ActiveVersion] = {}
             credentials = self._credentials
             trust = DeviceTrust(config.trusted_keys, clock, device_id=config.device_id, app_version=config.app_version)

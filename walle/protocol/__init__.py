@@ -11,6 +11,7 @@ Over HTTP (§6):
     GET  {url}/{sha256}                a signed `Manifest` (an `Envelope`), then the files it lists
     GET  /cen/files                    `ExclusiveList` of the device, then /cen/files/{sha256}, sealed to it
     POST /v1/outcomes                  `OutcomeBatch`
+    POST /v1/tuning/{scenario}/{task}  a device's model, then /peers: JSON, and /peers/{sha256}: a peer's model
 Over the tunnel (§5.2), each in one frame of `walle.pipeline.tunnel.frames`:
     device → cloud   `Hello`, `Upload`, `UploadBatch`, `Request`, `Cancel`, `Ping`
     cloud → device   `Welcome`, `Ack`, `Response`, `Drain`, `Refusal`, `Pong`

@@ -30,7 +30,7 @@ async def read_report(request: Request, identify: IdentifyDevice) -> tuple[Outco
         AccessError: the report is of another device.
         DeployError: as `identify`, where the session is not valid.
     """
-    sender = identify(_session(request))
+    sender = identify(session_of(request))
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -66,7 +66,7 @@ def device_router(outcomes: Outcomes, identify: IdentifyDevice, on_batch: OnBatc
     @router.post("/checkin", status_code=204)
     async def check_in(request: Request) -> None:
         """Answer a heartbeat of a device with a session; `WallePush` around the app adds the push answer."""
-        identify(_session(request))
+        identify(session_of(request))
         if PROFILE_HEADER not in request.headers:
             raise ProtocolError(PROFILE_HEADER, "is missing; a heartbeat is a request with this header and no body")
 
@@ -107,6 +107,7 @@ def _taken(interval_s: int | None) -> Response:
     return Response(status_code=204, headers=headers)
 
 
-def _session(request: Request) -> bytes | None:
+def session_of(request: Request) -> bytes | None:
+    """Return the session of the device that asks, None without one."""
     session = request.headers.get(DEVICE_HEADER)
     return None if session is None else session.encode("latin-1")

@@ -2,6 +2,7 @@
 
 import re
 
+from walle.adapt.tuning.coordinator import MAX_MODEL_BYTES
 from walle.cloud.api.outcomes import MAX_OUTCOMES_BYTES
 from walle.cloud.http.limits import BodyRule, RequestRules
 from walle.deploy.git.git_http import MAX_REQUEST_BYTES
@@ -19,6 +20,7 @@ _BODIES = (  # every other path of Walle has no body
     BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # for enrolment
     BodyRule(re.compile(r"/v1/exclusive/.*"), MAX_EXCLUSIVE_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/attributes/.*"), MAX_TABLE_BYTES, known_only=True),
+    BodyRule(re.compile(r"/v1/tuning/.*"), MAX_MODEL_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
     BodyRule(re.compile(r"/dashboard/login"), 4 << 10, known_only=False),
     BodyRule(re.compile(r"/dashboard(/.*)?"), 64 << 10, known_only=True),

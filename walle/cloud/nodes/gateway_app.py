@@ -1,6 +1,7 @@
 """Application of a gateway: all routes under /v1, the dashboard, /cdn, /cen and /git, with what each of them asks."""
 
 import dataclasses
+import secrets
 from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
@@ -10,6 +11,7 @@ from fastapi_offline import FastAPIOffline
 from walle.access.access import ANY_SCENARIO, Role
 from walle.access.identity.authority import Authority
 from walle.access.request_audit import RequestAudit
+from walle.adapt.tuning.coordinator import TuningCoordinator
 from walle.base.clock import Clock
 from walle.cloud.api.attributes import attribute_router
 from walle.cloud.api.audit import audit_router
@@ -27,6 +29,7 @@ from walle.cloud.api.sightings import Sightings, sightings_router
 from walle.cloud.api.signatures import signature_router
 from walle.cloud.api.targeting import Targeting, targeting_router
 from walle.cloud.api.tokens import token_router
+from walle.cloud.api.tuning import tuning_router
 from walle.cloud.dashboard import DashboardSources, MetricSeries, Pages, Shell, dashboard_router
 from walle.cloud.folder.config import CloudConfig
 from walle.cloud.folder.folder import CloudHome
@@ -108,6 +111,8 @@ def _add_releases(app: FastAPI, sources: AppSources, audit: RequestAudit) -> Non
     app.include_router(identity_router(peers.identities, access, audit))
     on_batch = None if tracer is None else tracer.reported
     app.include_router(device_router(monitor, sources.callers.device_id, on_batch))
+    coordinator = TuningCoordinator(seed=secrets.randbits(32))
+    app.include_router(tuning_router(coordinator, sources.home.repos, sources.callers.device_id, sources.clock))
     app.include_router(feature_router(lambda: sources.uploads.store, access))
     app.include_router(registry_router(monitor, access, peers.identities.states))
     uploaded, answerer = sources.home.uploaded, sources.answers.answerer

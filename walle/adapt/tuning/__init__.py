@@ -1,0 +1,1 @@
+"""Fine-tuning at the edge: devices share models, and no data (§5)."""
