@@ -28,7 +28,7 @@ class CoordinatorLimits:
     """Limits of what is kept. Beyond a sum, the models that were shared longest ago are removed."""
 
     model_bytes: int = MAX_MODEL_BYTES
-    all_bytes: int = 256 << 20
+    all_bytes: int = 64 << 20
     models: int = 10_000
     tasks: int = 8  # limit of one device
     age_s: float = 24 * 3600.0  # an older model is stale

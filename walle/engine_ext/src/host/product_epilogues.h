@@ -1,4 +1,4 @@
-// What follows products of values that are not constant, in training: a bias, and Relu behind it.
+// Bias and Relu behind products of values that are not constant, in training.
 #pragma once
 #include "kernels/table.h"
 #include "plan/program.h"
