@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "check.h"
@@ -143,6 +144,88 @@ void panels(const Bfloat16& bf16, std::int64_t pack) {
   }
 }
 
+// Operands in either order, or with gaps between their elements.
+void products(const Bfloat16& bf16) {
+  std::mt19937_64 random(12);
+  const std::int64_t sizes[] = {0, 1, 2, 3, 5, 7, 13, 16, 17, 31, 33, 64, 97};
+  const auto any = [&] { return sizes[check::whole(random, 0, 12)]; };
+  for (int round = 0; round < check::rounds(600); ++round) {
+    GemmArgs args;
+    args.m = round % 40 == 0 ? 171 : any();
+    args.n = round % 40 == 1 ? 527 : any();
+    args.k = round % 40 == 2 ? 2051 : any();
+    const std::int64_t gap = check::whole(random, 0, 4) == 0 ? 2 : 1;
+    const auto steps = [&](std::int64_t rows, std::int64_t columns, std::int64_t& row, std::int64_t& column) {
+      const bool turned = check::whole(random, 0, 2) == 0;
+      row = turned ? gap : columns * gap;
+      column = turned ? rows * gap : gap;
+    };
+    steps(args.m, args.k, args.a_row, args.a_col);
+    steps(args.k, args.n, args.b_row, args.b_col);
+    args.out_row = args.n + check::whole(random, 0, 2);
+    args.accumulate = bf16.gemm.accumulates && check::whole(random, 0, 2) == 0;
+    const auto count = [](std::int64_t rows, std::int64_t row, std::int64_t columns, std::int64_t column) {
+      return rows == 0 || columns == 0 ? 0 : size((rows - 1) * row + (columns - 1) * column + 1);
+    };
+    const std::size_t a_count = count(args.m, args.a_row, args.k, args.a_col),
+                      b_count = count(args.k, args.b_row, args.n, args.b_col), out_count = count(args.m, args.out_row, args.n, 1);
+    Guarded a(a_count), b(b_count), out(out_count);
+    for (std::size_t i = 0; i < a_count; ++i) a.data()[i] = some(random);
+    for (std::size_t i = 0; i < b_count; ++i) b.data()[i] = some(random);
+    for (std::size_t i = 0; i < out_count; ++i) out.data()[i] = args.accumulate ? some(random) : NAN;
+    const std::vector<float> before(out.data(), out.data() + out_count);
+    args.a = a.data();
+    args.b = b.data();
+    args.out = out.data();
+    Guarded scratch((bf16.gemm.scratch_bytes(args.m, args.n, args.k) + 63) / 64 * 16);
+    args.scratch = scratch.data();
+    bf16.gemm.run(args);
+    const auto rounded = [](float x) { return low_of(std::bit_cast<float>(std::uint32_t{to_bfloat16(x)})); };
+    for (std::int64_t m = 0; m < args.m; ++m)
+      for (std::int64_t n = 0; n < args.n; ++n) {
+        const std::size_t at = size(m * args.out_row + n);
+        double exact = args.accumulate ? before[at] : 0, terms = std::fabs(exact);
+        for (std::int64_t k = 0; k < args.k; ++k) {
+          const double term =
+              rounded(a.data()[m * args.a_row + k * args.a_col]) * rounded(b.data()[k * args.b_row + n * args.b_col]);
+          exact += term;
+          terms += std::fabs(term);
+        }
+        CHECK(std::fabs(out.data()[at] - exact) <= 1.2e-7 * static_cast<double>(args.k + 3) * terms);
+      }
+    if (check::failures > 5) return;
+  }
+}
+
+// One pair: the instruction adds the product of the second numbers, then that of the first, each rounded once; subnormal numbers
+// count as 0, in operands and sums.
+void instruction(const Bfloat16& bf16) {
+  const auto flushed = [](float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; };
+  const float numbers[] = {0.0f,   -0.0f,  1.0f,    -3.0f,    1.0078125f, 3.0e38f, -3.0e38f,
+                           1e-38f, 1e-39f, -1e-40f, 1.5e-19f, -1e-20f,    INFINITY};
+  for (const float first : numbers)
+    for (const float second : numbers)
+      for (const float w : numbers)
+        for (const float before : numbers) {
+          const float a[] = {first, second}, b[] = {w, 1.0078125f};
+          const auto operand = [&](float x) {
+            return flushed(static_cast<float>(low_of(std::bit_cast<float>(std::uint32_t{to_bfloat16(flushed(x))}))));
+          };
+          float found = before;
+          Guarded scratch(1024);
+          GemmArgs args{1, 1, 2, a, 2, 1, b, 1, 1, &found, 1, scratch.data(), true};
+          bf16.gemm.run(args);
+          const float half = flushed(std::fma(operand(second), operand(b[1]), flushed(before)));
+          const float wanted = flushed(std::fma(operand(first), operand(w), half));
+          CHECK(std::isnan(wanted) ? std::isnan(found)
+                                   : std::bit_cast<std::uint32_t>(wanted) == std::bit_cast<std::uint32_t>(found));
+          if (check::failures > 5) {
+            std::printf("%g %g %g %g -> %g, wanted %g\n", first, second, w, before, found, wanted);
+            return;
+          }
+        }
+}
+
 }  // namespace
 
 int main() {
@@ -151,6 +234,8 @@ int main() {
     if (!set.available || bfloat16(kernels(set.name)) == nullptr) continue;
     conversions(*bfloat16(kernels(set.name)));
     panels(*bfloat16(kernels(set.name)), kernels(set.name).pack);
+    products(*bfloat16(kernels(set.name)));
+    instruction(*bfloat16(kernels(set.name)));
     std::printf("%s checked\n", std::string(set.name).c_str());
   }
   return check::failures != 0;

@@ -48,6 +48,11 @@ Work row_work(const ConvProblem& problem) {
   return work;
 }
 
+// Return the part of `work` that counts matrix products: those of float32 may round their operands to bfloat16.
+double& products_of(Work& work, const ConvProblem& problem) {
+  return problem.shape.dtype == DType::f32 && problem.table->bfloat16 != nullptr ? work.pairs : work.panel;
+}
+
 // One matrix product a group, and `passes` over its columns before.
 Work product_work(const ConvProblem& problem, double passes) {
   constexpr std::int64_t kFewOutChannels = 4;  // the matrix product then reads the columns as they lie, once for each row
@@ -57,7 +62,7 @@ Work product_work(const ConvProblem& problem, double passes) {
   Work work;
   const auto blocks = static_cast<double>(problem.blocks_of(shape.window.out_count()) * problem.pack());
   const double padding = blocks / std::max(1.0, static_cast<double>(shape.window.out_count()));
-  work.panel = kRowsByStride * padding * 2 * shape.multiplications() * elementwise(problem);
+  products_of(work, problem) = kRowsByStride * padding * 2 * shape.multiplications() * elementwise(problem);
   work.streamed =
       kFloatBytes * static_cast<double>(problem.channels_out() * shape.in_channels) * static_cast<double>(shape.window.taps());
   const auto outputs = static_cast<double>(shape.batch * shape.groups) * static_cast<double>(shape.window.out_count());
@@ -343,7 +348,7 @@ Work together_work(const ConvProblem& problem, std::int64_t) {
     const auto block = static_cast<double>(problem.pack());
     return std::ceil(row / block) * block / row;
   };
-  work.panel *= blocks(step) / blocks(plane);
+  products_of(work, problem) *= blocks(step) / blocks(plane);
   work.moved += 2 * kFloatBytes * static_cast<double>(shape.batch * shape.out_channels) * (plane + kRowBytes / 8) +
                 kRegionBytes * static_cast<double>(shape.batch * shape.window.taps());
   return work;
