@@ -35,7 +35,8 @@ def rounded(x: Array) -> Array:
     """Return float32 numbers rounded to bfloat16, ties to even, as float64."""
     bits = x.astype("float32").view("uint32").astype("uint64")
     bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return bits.astype("uint32").view("float32").astype("float64")
+    result: Array = bits.astype("uint32").view("float32").astype("float64")
+    return result
 
 
 @needs_bfloat16
@@ -178,7 +179,7 @@ def test_a_checkpoint_keeps_the_float32_weights(tmp_path: Path) -> None:
     nn.checkpoint(first, tmp_path / "c.walle", position=3)
     assert nn.resume(second, tmp_path / "c.walle") == 3
     weight = numpy.asarray(second.model.fc.weight.data)
-    assert (weight != rounded(weight)).any()  # not rounded in the file
+    assert (weight != rounded(weight)).any()  # float32 in the file
     for step in (first, second):
         step(x, y)
     states = [{name: array.tobytes() for name, array in step.state_dict().items()} for step in (first, second)]

@@ -48,9 +48,20 @@ Work row_work(const ConvProblem& problem) {
   return work;
 }
 
-// Return the part of `work` that counts matrix products: those of float32 may round their operands to bfloat16.
-double& products_of(Work& work, const ConvProblem& problem) {
-  return problem.shape.dtype == DType::f32 && problem.table->bfloat16 != nullptr ? work.pairs : work.panel;
+// Whether products round their operands to bfloat16.
+bool rounds(const ConvProblem& problem) { return problem.shape.dtype == DType::f32 && problem.table->bfloat16 != nullptr; }
+double& products_of(Work& work, const ConvProblem& problem) { return rounds(problem) ? work.pairs : work.panel; }
+
+// Bytes moved by products that round the weights, for each block of columns.
+double rounded_bytes(const ConvProblem& problem, std::int64_t products, std::int64_t columns) {
+  constexpr double kBlock = 256, kEach = 6;  // kEach: a number is read and half of one written
+  if (!rounds(problem)) return 0;
+  const ConvShape& shape = problem.shape;
+  const auto weights = static_cast<double>(shape.out_channels * shape.in_channels) * static_cast<double>(shape.window.taps());
+  return kEach * weights * static_cast<double>(products) * std::ceil(static_cast<double>(columns) / kBlock);
+}
+double rounded_bytes(const ConvProblem& problem) {
+  return rounded_bytes(problem, problem.shape.batch * problem.shape.groups, problem.shape.window.out_count());
 }
 
 // One matrix product a group, and `passes` over its columns before.
@@ -207,7 +218,11 @@ bool pointwise_applies(const ConvProblem& problem) {
 std::size_t pointwise_scratch(const ConvShape& shape, const Table& table) {
   return table.gemm[shape.type()].scratch_bytes(shape.out_channels, shape.window.out_count(), shape.in_channels);
 }
-Work pointwise_work(const ConvProblem& problem, std::int64_t) { return product_work(problem, 0); }
+Work pointwise_work(const ConvProblem& problem, std::int64_t) {
+  Work work = product_work(problem, 0);
+  work.moved += rounded_bytes(problem);
+  return work;
+}
 void pointwise_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const std::int64_t item = item_of(shape), plane = shape.window.out_count(), products = shape.batch * shape.groups;
   const std::int64_t pieces = row_pieces(team, shape, products);
@@ -246,7 +261,8 @@ Work columns_work(const ConvProblem& problem, std::int64_t) {
   // Beginning a region took 150 ns: convolutions of many groups have one for each tap of each plane.
   constexpr double kRegionBytes = 12 * kRowBytes;
   Work work = product_work(problem, 2 * kByRows);  // columns are read from x and written
-  work.moved += kRegionBytes * static_cast<double>(problem.shape.batch * problem.shape.groups * problem.shape.window.taps());
+  work.moved += kRegionBytes * static_cast<double>(problem.shape.batch * problem.shape.groups * problem.shape.window.taps()) +
+                rounded_bytes(problem);
   return work;
 }
 // The columns of one group of one image, `step` elements from row to row, by one tap. Their border is 0 already, and stays so:
@@ -350,7 +366,8 @@ Work together_work(const ConvProblem& problem, std::int64_t) {
   };
   products_of(work, problem) *= blocks(step) / blocks(plane);
   work.moved += 2 * kFloatBytes * static_cast<double>(shape.batch * shape.out_channels) * (plane + kRowBytes / 8) +
-                kRegionBytes * static_cast<double>(shape.batch * shape.window.taps());
+                kRegionBytes * static_cast<double>(shape.batch * shape.window.taps()) +
+                rounded_bytes(problem, (shape.batch + images_together(shape) - 1) / images_together(shape), together_step(shape));
   return work;
 }
 void together_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {

@@ -25,6 +25,7 @@ struct PairOperands {
         for (std::int64_t k = 0; k < depth; k += 2 * kLanes) {
           const Vec first = load_apart(a + k * col, col, depth - k),
                     second = load_apart(a + (k + kLanes) * col, col, depth - k - kLanes);
+          for (std::int64_t line = 0; line < 2 * kLanes; line += kLine) __builtin_prefetch(a + row + k * col + line);
           store_first(packed + k / 2, narrowed(first, second), least(kLanes, pairs - k / 2));
         }
       return;
