@@ -144,7 +144,7 @@ void panels(const Bfloat16& bf16, std::int64_t pack) {
   }
 }
 
-// Operands in either order, or with gaps between their elements. Products of few rows are those of float32.
+// Operands in either order, with gaps between their elements, or in parts. Products of few rows are those of float32.
 void products(const Gemm& gemm) {
   std::mt19937_64 random(12);
   const std::int64_t sizes[] = {0, 1, 2, 3, 5, 7, 13, 16, 17, 31, 33, 64, 97};
@@ -178,6 +178,24 @@ void products(const Gemm& gemm) {
     args.a = a.data();
     args.b = b.data();
     args.out = out.data();
+    Guarded bias(size(args.n));
+    for (std::int64_t n = 0; n < args.n; ++n) bias.data()[n] = some(random);
+    const bool has_bias = !args.accumulate && round % 3 == 0;
+    if (has_bias) args.finish.bias = bias.data();
+    if (round % 5 == 0) args.finish.low = -0.5f, args.finish.high = 1.5f;
+    const GemmArgs whole = args;
+    std::vector<GemmPart> parts;
+    args.parts_of_b = round % 2 == 0;
+    if (args.k > 0 && (args.parts_of_b ? args.b_col : args.a_col) == 1) {
+      const std::int64_t columns = args.parts_of_b ? args.n : args.k;
+      const float* at = args.parts_of_b ? b.data() : a.data();
+      for (std::int64_t left = columns; left > 0; left -= parts.back().columns, at += parts.back().columns)
+        parts.push_back({at, args.parts_of_b ? args.b_row : args.a_row, check::whole(random, 1, left)});
+      (args.parts_of_b ? args.b : args.a) = nullptr;
+      args.parts = parts.data();
+      args.part_count = static_cast<std::int64_t>(parts.size());
+    }
+    args.parts_of_b = args.parts_of_b && !parts.empty();
     Guarded scratch((gemm.scratch_bytes(args.m, args.n, args.k) + 63) / 64 * 16);
     args.scratch = scratch.data();
     gemm.run(args);
@@ -185,14 +203,15 @@ void products(const Gemm& gemm) {
     for (std::int64_t m = 0; m < args.m; ++m)
       for (std::int64_t n = 0; n < args.n; ++n) {
         const std::size_t at = size(m * args.out_row + n);
-        double exact = args.accumulate ? before[at] : 0, terms = std::fabs(exact);
+        double exact = args.accumulate ? before[at] : has_bias ? bias.data()[n] : 0, terms = std::fabs(exact);
         for (std::int64_t k = 0; k < args.k; ++k) {
           const double term =
-              rounded(a.data()[m * args.a_row + k * args.a_col]) * rounded(b.data()[k * args.b_row + n * args.b_col]);
+              rounded(a.data()[m * whole.a_row + k * whole.a_col]) * rounded(b.data()[k * whole.b_row + n * whole.b_col]);
           exact += term;
           terms += std::fabs(term);
         }
-        CHECK(std::fabs(out.data()[at] - exact) <= 1.2e-7 * static_cast<double>(args.k + 3) * terms);
+        const double wanted = std::clamp<double>(exact, args.finish.low, args.finish.high);
+        CHECK(std::fabs(out.data()[at] - wanted) <= 1.2e-7 * static_cast<double>(args.k + 3) * terms);
       }
     if (check::failures > 5) return;
   }

@@ -39,8 +39,8 @@ class TrainStep:
     the number of the step. A step whose loss or gradients are not finite changes nothing and raises.
 
     With `weights="bfloat16"`, matrix products and convolutions, forwards and backwards, round both operands to bfloat16
-    and sum in float32, by the backend "avx512_bf16". Depthwise convolutions and products of one column or at most 4
-    rows stay float32, and so do the parameters that the optimizer updates and that `state_dict` and `save` give.
+    and sum in float32, by the backend "avx512_bf16". Depthwise convolutions and most products of one column or at most
+    4 rows stay float32, and so do the parameters that the optimizer updates and that `state_dict` and `save` give.
 
     Raises:
         BackendError: the CPU or the backend lacks products of bfloat16, and `weights` asks for them.
