@@ -48,7 +48,9 @@ Program joined(const Program& before, Join join, std::mt19937_64& random, const 
         largest = std::max(largest, std::fabs(number(expected[at(output)], i)));
         apart = std::max(apart, std::fabs(number(expected[at(output)], i) - number(found[at(output)], i)));
       }
-      CHECK(apart <= (value.dtype == DType::f64 ? 1e-13 : 1e-5) * largest);
+      // A join may exchange rows and columns: those of few rows are not rounded to bfloat16.
+      const double error = table.bfloat16 == nullptr ? 1e-5 : 1e-2;
+      CHECK(apart <= (value.dtype == DType::f64 ? 1e-13 : error) * largest);
     }
   }
   return after;

@@ -274,7 +274,7 @@ int main() {
     if (!set.available) continue;
     elementwise(kernels(set.name), plain);
     accumulation(kernels(set.name), plain);
-    products(kernels(set.name));
+    if (set.exact) products(kernels(set.name));
     channels(kernels(set.name));
     std::printf("%s checked\n", std::string(set.name).c_str());
   }

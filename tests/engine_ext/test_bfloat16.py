@@ -123,14 +123,14 @@ def rates() -> Iterator[dict[str, float]]:
 def test_search_takes_bfloat16_where_the_rates_say_that_it_is_faster(rates: dict[str, float], faster: bool) -> None:
     _core.set_rates("avx512_bf16", rates | {"pairs": rates["panel"] * (100 if faster else 0.01), "moved": 1e9})
     random = numpy.random.default_rng(5)
-    for op, x, w, name in [
-        ("Conv", (1, 64, 28, 28), (256, 64, 1, 1), "1x1 bf16"),
-        ("MatMul", (128, 512), (512, 512), "packed bf16"),
+    for op, x, w, rounding in [
+        ("Conv", (1, 64, 28, 28), (256, 64, 1, 1), {"1x1 bf16", "1x1 GEMM"}),
+        ("MatMul", (128, 512), (512, 512), {"packed bf16"}),
     ]:
         graph = one(op, random.standard_normal(x).astype("float32"), random.standard_normal(w).astype("float32"))
         plan = walle.Session(graph.to_bytes(), backend="avx512_bf16").plan()
         assert plan is not None
-        assert (name in {step.algorithm for step in plan.ops}) == faster
+        assert (not rounding.isdisjoint(step.algorithm for step in plan.ops)) == faster
 
 
 def test_a_large_convolution_and_product_run_in_bfloat16() -> None:

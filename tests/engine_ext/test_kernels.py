@@ -57,8 +57,9 @@ def test_a_forced_backend_really_runs() -> None:
         name, product, tanh = json.loads(done.stdout)
         assert name == isa
         results[isa] = (product, tanh)
-    for product, tanh in results.values():
-        numpy.testing.assert_allclose(product, results["scalar"][0], rtol=1e-4, atol=1e-5)
+    for isa, (product, tanh) in results.items():
+        atol = 0.1 if isa == "avx512_bf16" else 1e-5  # operands up to 3.7 of 80 terms, with 8 significant bits
+        numpy.testing.assert_allclose(product, results["scalar"][0], rtol=1e-4, atol=atol)
         numpy.testing.assert_allclose(tanh, results["scalar"][1], rtol=1e-6)
     if len(results) > 1:
         assert json.dumps(results["scalar"][0]) not in {json.dumps(results[isa][0]) for isa in AVAILABLE[1:]}

@@ -18,9 +18,9 @@ class TensorInfo(NamedTuple):
 class BackendInfo(NamedTuple):
     """An instruction set with its kernels, and whether this CPU has it.
 
-    A backend that is not `exact` computes float32 products in fewer bits (avx512_bf16: operands of convolutions and of
-    products by constants are rounded to bfloat16, 8 significant bits, and summed in float32). "auto" never selects it:
-    it must be named.
+    A backend that is not `exact` computes float32 products in fewer bits (avx512_bf16: operands of convolutions and
+    matrix products are rounded to bfloat16, 8 significant bits, and summed in float32). "auto" never selects it: it
+    must be named.
     """
 
     name: str

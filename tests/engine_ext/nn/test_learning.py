@@ -58,16 +58,16 @@ def batches(rows: Any, size: int, random: numpy.random.Generator) -> Iterator[An
 
 
 def train_digits(
-    x: Any, y: Any, *, epochs: int, widths: tuple[int, int, int], most_shift: int, seed: int = 0, threads: int = 1
+    x: Any, y: Any, *, epochs: int, widths: tuple[int, int, int], most_shift: int, seed: int = 0, **options: Any
 ) -> tuple[float, Any]:
-    """Return the share of right answers on the held-out fifth, and the model."""
+    """Return the share of right answers on the held-out fifth, and the model; `options` are those of the step."""
     random = numpy.random.default_rng(seed)
     nn.manual_seed(seed)
     held_out, trained = numpy.split(random.permutation(len(x)), [len(x) // 5])
     model = Digits(x.shape[-1], widths)
     optimizer = optim.Adam(lr=3e-3)
     schedule = optim.CosineLR(optimizer, T_max=epochs)
-    step = nn.TrainStep(model, F.cross_entropy, optimizer, seed=seed, threads=threads)
+    step = nn.TrainStep(model, F.cross_entropy, optimizer, seed=seed, **options)
     for _ in range(epochs):
         for rows in batches(trained, 32, random):
             shift = random.integers(-most_shift, most_shift + 1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from walle.engine_ext import _core
-from walle.engine_ext.errors import DTypeError, ModelError, NonFiniteError, ShapeError
+from walle.engine_ext.errors import BackendError, DTypeError, ModelError, NonFiniteError, ShapeError
 from walle.engine_ext.nn.traced_buffers import TracedBuffers
 from walle.engine_ext.nn.tracing import Parameter, Trace, Traced
 
@@ -24,6 +24,7 @@ _LR, _COUNT, _RANDOM = "learning rate", "count", "random state"
 _VARIADIC = 4  # CPython's CO_VARARGS
 _MANY = 1 << 30
 _PLANS = 8  # shapes of inputs whose plans are kept
+_BFLOAT16, _SAME_IN_FLOAT32 = "avx512_bf16", "avx512"  # backends; "auto" selects the second where the CPU has the first
 
 
 class TrainStep:
@@ -36,6 +37,13 @@ class TrainStep:
 
     `clip_grad_norm` bounds the norm of all gradients together. `seed` determines the random numbers of dropout, with
     the number of the step. A step whose loss or gradients are not finite changes nothing and raises.
+
+    With `weights="bfloat16"`, matrix products and convolutions, forwards and backwards, round both operands to bfloat16
+    and sum in float32, by the backend "avx512_bf16". Depthwise convolutions and most products of one column or at most
+    4 rows stay float32, and so do the parameters that the optimizer updates and that `state_dict` and `save` give.
+
+    Raises:
+        BackendError: the CPU or the backend lacks products of bfloat16, and `weights` asks for them.
 
     Raises, of a call:
         ModelError: the model has no parameter to train; `loss` returns more than one number.
@@ -55,6 +63,7 @@ class TrainStep:
         seed: int = 0,
         threads: int = 1,
         backend: str = "auto",
+        weights: str = "float32",
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.clip_grad_norm = clip_grad_norm
@@ -62,7 +71,10 @@ class TrainStep:
         self.count = 0  # steps so far
         self.states: dict[str, dict[str, ndarray]] = {}  # by parameter: the optimizer's
         self.missed: dict[str, int] = {}  # by parameter: steps that did not update it
-        self._threads, self._backend = threads, backend
+        if weights not in ("float32", "bfloat16"):
+            raise DTypeError(f"weights={weights!r}; known are 'float32' and 'bfloat16'")
+        self._weights = weights
+        self._threads, self._backend = threads, _bfloat16_backend(backend) if weights == "bfloat16" else backend
         self._plans: OrderedDict[Any, _Plan] = OrderedDict()
 
     def __call__(self, *arrays: Any, deadline: float | None = None) -> ndarray:
@@ -160,6 +172,9 @@ class TrainStep:
         trained = {name: one for name, one in parts.parameters.items() if one.requires_grad}
         if not trained:
             raise ModelError(f"{type(self.model).__name__} has no parameter with requires_grad")
+        for name, one in trained.items():
+            if self._weights == "bfloat16" and one.dtype != "float32":
+                raise DTypeError(f"weights='bfloat16' rounds float32 parameters, and {name} is {one.dtype}")
         return trained
 
     def _plan_for(self, given: list[ndarray], parts: _Parts) -> _Plan:
@@ -367,6 +382,22 @@ def _positional(callable: Callable[..., Any]) -> tuple[int, int]:
         return _MANY, _MANY
     most: int = code.co_argcount - (1 if function is not callable else 0)
     return most - len(function.__defaults__ or ()), most
+
+
+def _bfloat16_backend(backend: str) -> str:
+    """Return the backend of a step with weights of bfloat16.
+
+    Raises:
+        BackendError: the CPU lacks it, or another one is asked for, by name or by WALLE_FORCE_ISA.
+    """
+    asked = _core.backend() if backend == "auto" else backend
+    if not any(name == _BFLOAT16 and is_available for name, is_available, _ in _core.backends()):
+        reason = "this CPU does not have"
+    elif asked not in (_BFLOAT16, _SAME_IN_FLOAT32):
+        reason = f"backend {asked!r} does not use"
+    else:
+        return _BFLOAT16
+    raise BackendError(f"weights='bfloat16' needs AVX512_BF16, which {reason}; train with weights='float32'")
 
 
 def _is_same(one: ndarray, other: ndarray) -> bool:

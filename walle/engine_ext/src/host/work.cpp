@@ -85,10 +85,12 @@ Work work_of(const Program& program, const ProgramOp& op, const Table& table, bo
     const bool is_table = name == "IndexedGather" && input == op.inputs[0];  // read where the result comes from
     values += is_table ? std::min(bytes(op.output), bytes(input)) : bytes(input);
   }
-  if (name == "MatMul") work.panel = 2.0 * count(op.output) * static_cast<double>(shape(op.inputs[0]).back());
+  // Products of float32 may round their operands to bfloat16.
+  double& products = value(op.output).dtype == DType::f32 && table.bfloat16 != nullptr ? work.pairs : work.panel;
+  if (name == "MatMul") products = 2.0 * count(op.output) * static_cast<double>(shape(op.inputs[0]).back());
   if (name == "ConvWeightGradient") {
     const double channels = std::max<double>(1, static_cast<double>(shape(op.output)[0]));
-    work.panel = 2.0 * count(op.inputs[1]) * count(op.output) / channels;
+    products = 2.0 * count(op.inputs[1]) * count(op.output) / channels;
   }
   if (is_integer_product(op)) {
     const double columns = std::max<double>(1, static_cast<double>(shape(op.output).back()));

@@ -48,6 +48,22 @@ Work row_work(const ConvProblem& problem) {
   return work;
 }
 
+// Whether products round their operands to bfloat16.
+bool rounds(const ConvProblem& problem) { return problem.shape.dtype == DType::f32 && problem.table->bfloat16 != nullptr; }
+double& products_of(Work& work, const ConvProblem& problem) { return rounds(problem) ? work.pairs : work.panel; }
+
+// Bytes moved by products that round the weights, for each block of columns.
+double rounded_bytes(const ConvProblem& problem, std::int64_t products, std::int64_t columns) {
+  constexpr double kBlock = 256, kEach = 6;  // kEach: a number is read and half of one written
+  if (!rounds(problem)) return 0;
+  const ConvShape& shape = problem.shape;
+  const auto weights = static_cast<double>(shape.out_channels * shape.in_channels) * static_cast<double>(shape.window.taps());
+  return kEach * weights * static_cast<double>(products) * std::ceil(static_cast<double>(columns) / kBlock);
+}
+double rounded_bytes(const ConvProblem& problem) {
+  return rounded_bytes(problem, problem.shape.batch * problem.shape.groups, problem.shape.window.out_count());
+}
+
 // One matrix product a group, and `passes` over its columns before.
 Work product_work(const ConvProblem& problem, double passes) {
   constexpr std::int64_t kFewOutChannels = 4;  // the matrix product then reads the columns as they lie, once for each row
@@ -57,7 +73,7 @@ Work product_work(const ConvProblem& problem, double passes) {
   Work work;
   const auto blocks = static_cast<double>(problem.blocks_of(shape.window.out_count()) * problem.pack());
   const double padding = blocks / std::max(1.0, static_cast<double>(shape.window.out_count()));
-  work.panel = kRowsByStride * padding * 2 * shape.multiplications() * elementwise(problem);
+  products_of(work, problem) = kRowsByStride * padding * 2 * shape.multiplications() * elementwise(problem);
   work.streamed =
       kFloatBytes * static_cast<double>(problem.channels_out() * shape.in_channels) * static_cast<double>(shape.window.taps());
   const auto outputs = static_cast<double>(shape.batch * shape.groups) * static_cast<double>(shape.window.out_count());
@@ -202,7 +218,11 @@ bool pointwise_applies(const ConvProblem& problem) {
 std::size_t pointwise_scratch(const ConvShape& shape, const Table& table) {
   return table.gemm[shape.type()].scratch_bytes(shape.out_channels, shape.window.out_count(), shape.in_channels);
 }
-Work pointwise_work(const ConvProblem& problem, std::int64_t) { return product_work(problem, 0); }
+Work pointwise_work(const ConvProblem& problem, std::int64_t) {
+  Work work = product_work(problem, 0);
+  work.moved += rounded_bytes(problem);
+  return work;
+}
 void pointwise_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {
   const std::int64_t item = item_of(shape), plane = shape.window.out_count(), products = shape.batch * shape.groups;
   const std::int64_t pieces = row_pieces(team, shape, products);
@@ -241,7 +261,8 @@ Work columns_work(const ConvProblem& problem, std::int64_t) {
   // Beginning a region took 150 ns: convolutions of many groups have one for each tap of each plane.
   constexpr double kRegionBytes = 12 * kRowBytes;
   Work work = product_work(problem, 2 * kByRows);  // columns are read from x and written
-  work.moved += kRegionBytes * static_cast<double>(problem.shape.batch * problem.shape.groups * problem.shape.window.taps());
+  work.moved += kRegionBytes * static_cast<double>(problem.shape.batch * problem.shape.groups * problem.shape.window.taps()) +
+                rounded_bytes(problem);
   return work;
 }
 // The columns of one group of one image, `step` elements from row to row, by one tap. Their border is 0 already, and stays so:
@@ -343,9 +364,10 @@ Work together_work(const ConvProblem& problem, std::int64_t) {
     const auto block = static_cast<double>(problem.pack());
     return std::ceil(row / block) * block / row;
   };
-  work.panel *= blocks(step) / blocks(plane);
+  products_of(work, problem) *= blocks(step) / blocks(plane);
   work.moved += 2 * kFloatBytes * static_cast<double>(shape.batch * shape.out_channels) * (plane + kRowBytes / 8) +
-                kRegionBytes * static_cast<double>(shape.batch * shape.window.taps());
+                kRegionBytes * static_cast<double>(shape.batch * shape.window.taps()) +
+                rounded_bytes(problem, (shape.batch + images_together(shape) - 1) / images_together(shape), together_step(shape));
   return work;
 }
 void together_run(Team& team, const ConvShape& shape, const Table& table, const ConvPlaces& places) noexcept {

@@ -9,9 +9,12 @@ namespace walle::avx512_bf16 {
 namespace {
 // clang-format off: in this order
 #include "kernels/avx512/vec.h"
+#include "kernels/generic/movement-inl.h"
 #include "kernels/generic/panel-inl.h"
+#include "kernels/generic/gemm-inl.h"
 #include "kernels/avx512_bf16/vec.h"
 #include "kernels/generic/pairs-inl.h"
+#include "kernels/generic/gemm-pairs-inl.h"
 // clang-format on
 
 void panel_pairs(const PanelArgs& args) noexcept { panel_by<PairProduct>(args); }
@@ -26,6 +29,7 @@ void fill_set(Table& table, ImageTable& image) noexcept {
   static constexpr Bfloat16 all{&panel_pairs, &narrow, &pair};
   avx512::fill_set(table, image);
   table.bfloat16 = &all;
+  table.gemm[static_cast<std::size_t>(Compute::f32)] = {&gemm_pairs, &gemm_pairs_scratch, true, true};
 }
 }  // namespace
 
