@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.adapt.networks import NAMES, Residual, images, network
 from walle import nn, np
 from walle.adapt.costs.formula import CostFormula
-from walle.adapt.structure.cut import cut
+from walle.adapt.structure.cut import cut, cut_structure
 from walle.adapt.structure.network import Structure, find_structure
 from walle.engine_ext.errors import ModelError
 
@@ -48,6 +48,26 @@ def test_a_smaller_network_is_the_whole_one_without_the_channels(name: str, data
     again = find_structure(smaller, inputs)
     assert CostFormula(structure, None).of(widths) == CostFormula(again, None).whole()
     assert CostFormula(again, None).whole()["parameters"] == sum(one.data.size for one in smaller.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_two_cuts_are_as_one(name: str, data: st.DataObject) -> None:
+    model, inputs = network(name)
+    structure = find_structure(model, inputs)
+
+    def drawn(structure: Structure) -> list[list[int]]:
+        return [sorted(data.draw(st.sets(st.integers(0, one.count - 1), min_size=1))) for one in structure.groups]
+
+    first = drawn(structure)
+    between = cut_structure(model, structure, first)
+    assert CostFormula(between, None).whole() == CostFormula(structure, None).of(between.widths)
+    second = drawn(between)
+    both = [[own[at] for at in some] for own, some in zip(first, second, strict=True)]
+    found = cut(cut(model, structure, first), between, second).state_dict()
+    expected = cut(model, structure, both).state_dict()
+    assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in expected.items()}
 
 
 def test_operations_are_those_of_the_papers_formula() -> None:

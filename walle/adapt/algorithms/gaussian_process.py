@@ -24,11 +24,11 @@ class GaussianProcess:
         best = max(
             (self._fit(wanted, length, noise) for length in _LENGTHS for noise in _NOISES), key=lambda one: one[0]
         )
-        _, self._length, self._factors = best
+        _, self.length, self._factors = best
 
     def __call__(self, points: Any) -> Any:
         """Return the expected values at points (any, dimensions)."""
-        return np.matmul(_kernel(points, self._points, self._length), self._factors) * self._scale + self._mean
+        return np.matmul(_kernel(points, self._points, self.length), self._factors) * self._scale + self._mean
 
     def _fit(self, wanted: Any, length: float, noise: float) -> tuple[float, float, Any]:
         """Return the logarithm of the likelihood, without its constant, the length, and factors of the samples."""

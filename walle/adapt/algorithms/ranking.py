@@ -69,15 +69,14 @@ class Ranking(Narrowing):
         return self._prefixes(self.widths)
 
     def fitted(self, goal: Goal, steps: int) -> nn.Module:
-        kept = self._prefixes(self._widened(goal))
+        self.widths = self._widened(goal)
+        self._shrink(self.channels())
+        self._most, kept = list(self.widths), self.channels()
         trainer = self.trainer
         trainer.network.mask = trainer.mask_of(kept)
         trainer.train(steps, noisy=False)
         self.quality.settle()
-        model = self._measured(trainer.model(kept), kept)
-        self.widths = self._most = [len(one) for one in kept]
-        self._shrink(kept)
-        return model
+        return self._measured(trainer.model(kept), kept)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "widths": np.asarray(self.widths, "int64")}

@@ -23,8 +23,8 @@ class Slimmable(Ranking):
     that this training goes down to; `slice`, the part of a group that is cut at once.
     """
 
-    options: ClassVar[Mapping[str, float]] = {"shared_steps": 100, "narrowest": 0.2, "slice": 0.15}
-    tuning: ClassVar[float] = 0.6
+    options: ClassVar[Mapping[str, float]] = {"shared_steps": 100, "narrowest": 0.2, "slice": 0.25}
+    tuning: ClassVar[float] = 2.0  # others also train on the way to a goal
 
     def init(self, settings: Settings) -> None:
         super().init(settings)

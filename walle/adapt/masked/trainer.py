@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from walle import nn, np, optim
-from walle.adapt.executor import Settings, labels_of, traced_structure
+from walle.adapt.executor import Settings, labels_of
 from walle.adapt.masked.evaluation import Evaluation, accuracy
 from walle.adapt.masked.network import MaskedNetwork
-from walle.adapt.structure.cut import Widths, cut, cut_arrays
+from walle.adapt.structure.cut import Widths, cut, cut_arrays, cut_structure
 from walle.adapt.structure.network import Structure
 from walle.errors import ConfigError
 
@@ -158,7 +158,7 @@ class MaskedTrainer:
         """Return a trainer of these channels alone, with their weights, gates and states of the optimizer."""
         network = self.network
         model = cut(network.model, network.structure, kept)
-        made = MaskedTrainer(self.settings, model, traced_structure(self.settings, model), self.teacher)
+        made = MaskedTrainer(self.settings, model, cut_structure(network.model, network.structure, kept), self.teacher)
         places = [start + channel for start, channels in zip(network.starts, kept, strict=True) for channel in channels]
         made.network.gates.data = np.take(network.gates.data, places)
         made.network.mask = np.take(network.mask, places)
