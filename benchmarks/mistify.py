@@ -156,7 +156,8 @@ def _picture(result: dict[str, Any], out: Path) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("multiply-adds of one image")
     axes.set_ylabel("accuracy")
-    axes.legend()
+    if axes.has_data():
+        axes.legend()
     figure.tight_layout()
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "mistify.png", dpi=150)

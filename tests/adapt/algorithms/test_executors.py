@@ -52,7 +52,7 @@ def settings_of(name: str, kind: str = "residual", **changes: Any) -> Settings:
     model, inputs = network(kind)
     random = np.random.default_rng(0)
     places = random.integers(0, 5, 64)
-    data = Dataset(tuple(one[places] for one in inputs), places % 4)
+    data = Dataset(tuple(one[places] for one in inputs), (places % 4).astype("uint8"))
     training = Training(steps=8, batch=16, learning_rate=0.01)
     given = Settings(model, data, data, Hardware(50e9, 8e9), training, QUICK[name])
     return dataclasses.replace(given, **changes)

@@ -8,7 +8,7 @@ from typing import Any
 from walle import nn, np
 from walle.adapt.algorithms.narrowing import Narrowing
 from walle.adapt.costs.formula import Costs
-from walle.adapt.executor import Settings
+from walle.adapt.executor import Settings, labels_of
 from walle.adapt.goals.goal import Goal
 from walle.adapt.masked.evaluation import Evaluation
 from walle.adapt.masked.trainer import MaskedTrainer
@@ -32,16 +32,15 @@ class Quality:
         self._evaluate = Evaluation(trainer.network, of_batch=True)
         data = trainer.settings.train
         order = np.random.default_rng(trainer.settings.seed).permutation(len(data))
-        *self._inputs, self._labels = data.part(order[:_SAMPLES])
+        self._inputs = data.part(order[:_SAMPLES])[:-1]
+        self._labels = labels_of(data)[order[:_SAMPLES]].reshape(-1, 1)
         self._settling = data.part(order[:_SETTLING])[:-1]
-        network = trainer.network
-        network.gates.data = np.full(network.gates.shape, network.number(_ALWAYS_OPEN), "float32")
 
     def of(self, kept: Widths) -> float:
         """Return the quality with these channels, which the network has from now on."""
         self._trainer.network.mask = self._trainer.mask_of(kept)
         chances = nn.functional.softmax(self._evaluate(*self._inputs), -1)
-        return float(np.mean(np.take_along_axis(chances, self._labels.reshape(-1, 1), 1)))
+        return float(np.mean(np.take_along_axis(chances, self._labels, 1)))
 
     def settle(self) -> None:
         """Set the network's running statistics to those of its channels."""
@@ -86,14 +85,14 @@ class Ranking(Narrowing):
         self.widths = self._most = state["widths"].tolist()
 
     def _take(self, trainer: MaskedTrainer, kept: Widths) -> None:
-        super()._take(trainer, kept)
+        super()._take(_opened(trainer), kept)
         self.quality = Quality(trainer)
         self.widths = self._most = list(self.structure.widths)
         self._order: list[list[int]] = []
 
     def _whole_trainer(self) -> MaskedTrainer:
         """Return a trainer of the given model."""
-        return MaskedTrainer(self.settings, self.settings.model, self._whole, self.trainer.teacher)
+        return _opened(MaskedTrainer(self.settings, self.settings.model, self._whole, self.trainer.teacher))
 
     def ranked(self) -> list[list[int]]:
         """Return the channels of each group of the network at hand, the most important first."""
@@ -122,3 +121,10 @@ class Ranking(Narrowing):
 
     def _next_score(self, group: int, width: int) -> float:
         return self._scores[group][self._kept[group][self.ranked()[group][width]]]
+
+
+def _opened(trainer: MaskedTrainer) -> MaskedTrainer:
+    """Open all gates of a trainer, which only its mask closes from now on."""
+    network = trainer.network
+    network.gates.data = np.full(network.gates.shape, network.number(_ALWAYS_OPEN), "float32")
+    return trainer

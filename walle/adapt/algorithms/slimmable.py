@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from walle import np
-from walle.adapt.algorithms.ranking import Quality, Ranking
+from walle.adapt.algorithms.ranking import Ranking
 from walle.adapt.executor import Settings
 from walle.adapt.masked.sandwich import SandwichTrainer
 from walle.errors import ConfigError
@@ -46,11 +46,8 @@ class Slimmable(Ranking):
         steps = 0
         if not self._shared:
             if self._sandwich is None:
-                trainer = self._whole_trainer()
-                Quality(trainer)
-                self._sandwich = SandwichTrainer(
-                    trainer, self.ranked(), self.option["narrowest"], int(self.option["shared_steps"])
-                )
+                steps = max(1, int(self.option["shared_steps"]))
+                self._sandwich = SandwichTrainer(self._whole_trainer(), self.ranked(), self.option["narrowest"], steps)
             steps = self._sandwich.train(_AT_ONCE)
             if not self._sandwich.left:
                 self._shared, self._sandwich = self._sandwich.trainer.state(), None
