@@ -1,7 +1,7 @@
 """ChamNet (Dai et al. 2019): evolution of widths, with a predictor of accuracy and formulas of costs (§4.2).
 
 Some networks are cut from the given model and trained for a few steps; a Gaussian process learns their quality from
-their widths. Each goal then has an evolution that trains nothing.
+their widths. Each goal then has an evolution, which trains only the best few.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _PENALTY = 4.0  # quality that a budget costs which is exceeded by its double
 
 class ChamNet(Ranking):
     """Options: `samples`, networks that the predictor learns from, and `sample_steps`, the training of each;
-    `population` and `generations` of a goal's evolution.
+    `population` and `generations` of a goal's evolution, and its `finalists`, which are trained as long and compared.
     """
 
-    options: ClassVar[Mapping[str, float]] = {"samples": 32, "sample_steps": 8, "population": 48, "generations": 20}
+    options: ClassVar[Mapping[str, float]] = {
+        "samples": 32, "sample_steps": 8, "population": 48, "generations": 20, "finalists": 4,
+    }  # fmt: skip
     tuning: ClassVar[float] = 2.5  # a cut at once takes longer to train than channels that close one by one
 
     def init(self, settings: Settings) -> None:
@@ -51,8 +53,8 @@ class ChamNet(Ranking):
             return self._sample()
         if self._predict is None:
             self._predict = GaussianProcess(np.asarray(self._points, "float64"), np.asarray(self._values, "float64"))
-        self.widths = self._evolved(self._predict)
-        return 0
+        self.widths, steps = self._tried(self._evolved(self._predict))
+        return steps
 
     def _sample(self) -> int:
         """Train some networks that are cut from the given model, note their quality, and return the steps."""
@@ -82,8 +84,21 @@ class ChamNet(Ranking):
     def _point(self, widths: Sequence[int]) -> list[float]:
         return [math.log2(width / group.count) for width, group in zip(widths, self._whole.groups, strict=True)]
 
-    def _evolved(self, predict: GaussianProcess) -> list[int]:
-        """Return the widths of the best predicted quality that meet the goal."""
+    def _tried(self, candidates: list[tuple[int, ...]]) -> tuple[list[int], int]:
+        """Return the candidate of the best quality after a few steps with the weights at hand, and all steps."""
+        given, steps = self.trainer.state(), 0
+        found = []
+        for widths in candidates:
+            kept = self._prefixes(widths)
+            self.trainer.network.mask = self.trainer.mask_of(kept)
+            self.trainer.train(int(self.option["sample_steps"]), noisy=False)
+            found.append((self.quality.of(kept), widths))
+            self.trainer.restore(given)
+            steps += int(self.option["sample_steps"])
+        return list(max(found)[1]), steps
+
+    def _evolved(self, predict: GaussianProcess) -> list[tuple[int, ...]]:
+        """Return the widths of the best predicted quality that meet the goal, and those in the proportions at hand."""
         draw = random.Random(f"{self.settings.seed} evolution {self.trainer.steps}")
         size = int(self.option["population"])
         first = self._scaled()
@@ -95,9 +110,9 @@ class ChamNet(Ranking):
             for _ in range(size - len(parents)):
                 one, other = draw.choice(parents), draw.choice(parents)
                 population.add(self._mutated([draw.choice(pair) for pair in zip(one, other, strict=True)], draw))
-        return list(
-            next(one for one in self._by_fitness(population, predict) if self._goal.is_met_by(self.formula.of(one)))
-        )
+        ranked = self._by_fitness(population, predict)
+        met = [one for one in ranked if one != first and self._goal.is_met_by(self.formula.of(one))]
+        return [first, *met[: int(self.option["finalists"])]]
 
     def _scaled(self) -> tuple[int, ...]:
         """Return the widest widths in the proportions at hand that meet the goal."""
