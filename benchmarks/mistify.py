@@ -3,11 +3,11 @@
 Parts: "tree", building and growing a tree of 1,000 random goals of four constraints, and its passes beside the fewest
 chains; "collective", the CPU time of 10 and of 100 goals together against each alone, which a sample of them stands
 for, and their accuracies (Fig. 6a, Tables 2 and 5); "front", accuracy by operations against the same network made
-narrower everywhere and trained as long (Fig. 8); "branches", parameters that branches add and the time to switch
-(Table 4); "tuning", devices that learn from peers' models (Table 3, Fig. 7). The networks learn scikit-learn's digits. A
-picture and a page are written to out/.
+narrower everywhere and trained as long (Fig. 8); "algorithms", both for ten goals by each algorithm; "branches",
+parameters that branches add and the time to switch (Table 4); "tuning", devices that learn from peers' models (Table 3,
+Fig. 7). The networks learn scikit-learn's digits. A picture and a page are written to out/.
 
-    walle figures mistify -- [--parts tree,collective,front,branches,tuning] [--goals 10,100] [--seeds 24] [--json]
+    walle figures mistify -- [--parts tree,collective,front,algorithms,branches,tuning] [--goals 10,100] [--json]
 """
 
 import argparse
@@ -26,9 +26,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.headline import print_headline  # noqa: E402  # the path must be set first
-from benchmarks.mistify_parts import branches, tuning  # noqa: E402
+from benchmarks.mistify_parts import algorithms, branches, tuning  # noqa: E402
 
-_PARTS = ("tree", "collective", "front", "branches", "tuning")
+_PARTS = ("tree", "collective", "front", "algorithms", "branches", "tuning")
 _LEAST, _MOST = 20e3, 600e3  # multiply-adds, of the network's 763,520
 _WIDTHS = (4, 5, 6, 8, 11, 14)
 
@@ -62,11 +62,11 @@ def measure_tree(goals: int = 1000, constraints: int = 4) -> dict[str, float]:
     }
 
 
-def measure_collective(goals: int, sample: int, steps: int) -> dict[str, Any]:
+def measure_collective(goals: int, sample: int, steps: int, algorithm: str = "morphnet") -> dict[str, Any]:
     """Return CPU seconds of all goals in one run, those of a run for each, and the accuracies of a sample."""
     from walle.adapt.adaptation import adapt
 
-    job = _job(goals, steps)
+    job = _job(goals, steps, algorithm)
     own_s = min(_overhead_s(job) for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
@@ -111,13 +111,23 @@ def measure_narrow(steps: int) -> list[tuple[float, float]]:
     return found
 
 
-def _job(goals: int, steps: int) -> Any:
+def _measure_algorithms(sample: int, steps: int) -> dict[str, Any]:
+    """Return ten goals by each algorithm, and narrower networks that are trained as long."""
+    from benchmarks.mistify_parts.algorithms import compared
+    from walle.adapt.algorithms import ALGORITHMS
+
+    budgets = [goal.budgets["operations"] for goal in _job(10, steps, "morphnet").goals]
+    return compared({name: measure_collective(10, sample, steps, name) for name in ALGORITHMS}, budgets, steps + 300)
+
+
+def _job(goals: int, steps: int, algorithm: str) -> Any:
     from walle.adapt.goals.config import parse_config
 
     text = f"""
         model = "digits.py:make"
         data = {{train = "digits.py:train", test = "digits.py:test"}}
         training = {{steps = {steps}, learning_rate = 0.002}}
+        algorithm = {{name = "{algorithm}"}}
         [goals.scale]
         operations = {{from = {_LEAST}, to = {_MOST}, steps = {goals}}}
     """
@@ -148,7 +158,8 @@ def _picture(result: dict[str, Any], out: Path) -> None:
     axes.set_xscale("log")
     axes.set_xlabel("multiply-adds of one image")
     axes.set_ylabel("accuracy")
-    axes.legend()
+    if axes.has_data():
+        axes.legend()
     figure.tight_layout()
     out.mkdir(parents=True, exist_ok=True)
     figure.savefig(out / "mistify.png", dpi=150)
@@ -181,6 +192,8 @@ def _print(result: dict[str, Any]) -> None:
             print(f"    {name:10} {ours:.4f}  alone {theirs:.4f}")
     for operations, ours, narrow in result.get("front", {}).get("pairs", []):
         print(f"    {operations:9.0f} multiply-adds: adapted {ours:.4f}, narrower everywhere {narrow:.4f}")
+    if "algorithms" in result:
+        print("\n".join(algorithms.lines(result["algorithms"])))
     print("\n".join(branches.describe(result.get("branches", []))))
     if "tuning" in result:
         tuning.print_tuning(result["tuning"])
@@ -215,12 +228,14 @@ def main() -> None:
             if adapted[0][0] <= operations
         ]
         result["front"] = {"narrow": narrow, "pairs": pairs}
+    if "algorithms" in parts:
+        result["algorithms"] = _measure_algorithms(args.sample, args.steps)
     if "branches" in parts:
         result["branches"] = branches.measure(args.steps)
     if "tuning" in parts:
         result["tuning"] = tuning.measure(args.seeds)
         tuning.draw(result["tuning"], args.out)
-    if result.keys() & {"collective", "front"}:
+    if result.keys() & {"collective", "front", "algorithms"}:
         _picture(result, args.out)
     print(json.dumps(result)) if args.json else _print(result)
     if "tree" in result:

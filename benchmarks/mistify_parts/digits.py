@@ -62,7 +62,7 @@ def make() -> nn.Module:
 
 
 def trained(width: int, steps: int) -> Network:
-    """Return a network of that width after so many steps of training."""
+    """Return a network of that width, trained for a number of steps."""
     nn.manual_seed(0)
     network = Network(width)
     images, labels = train()

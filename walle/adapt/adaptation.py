@@ -214,7 +214,8 @@ class _Work:
     def _training_steps(self, goal: Goal, before: Mapping[str, float], *, follows: bool) -> int:
         """Return the steps of training after the channels are chosen: as many as the part of the costs that went."""
         gone = max(1 - budget / max(before[name], budget) for name, budget in goal.budgets.items())
-        return max(_LEAST_STEPS, round(self._job.training.steps * gone * (_FOLLOWS if follows else 1.0)))
+        share = gone * (_FOLLOWS if follows else 1.0) * self._executor.tuning
+        return max(_LEAST_STEPS, round(self._job.training.steps * share))
 
 
 class _Record:

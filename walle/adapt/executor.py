@@ -44,12 +44,13 @@ class AdaptationExecutor(abc.ABC):
     """
 
     options: ClassVar[Mapping[str, float]] = {}  # names of options with their defaults
+    tuning: ClassVar[float] = 1.0  # part of the usual training that a model needs after its channels are chosen
 
     def init(self, settings: Settings) -> None:
         """Load the settings, and find what can be removed from the model.
 
         Raises:
-            ConfigError: nothing can be removed, or an option is not known.
+            ConfigError: nothing can be removed, or an option is not known or not a number above 0.
         """
         self.settings = settings
         self.structure = traced_structure(settings, settings.model)
@@ -61,6 +62,9 @@ class AdaptationExecutor(abc.ABC):
             raise ConfigError(
                 f"{type(self).__name__} has no option {unknown[0]!r}; it takes {', '.join(self.options) or 'none'}"
             )
+        for name, value in settings.options.items():
+            if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+                raise ConfigError(f"{type(self).__name__}'s option {name} is {value!r}; give a number above 0")
         self.option = {**self.options, **settings.options}
         self.formula = CostFormula(self.structure, settings.hardware)
 

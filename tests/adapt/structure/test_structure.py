@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.adapt.networks import NAMES, Residual, images, network
 from walle import nn, np
 from walle.adapt.costs.formula import CostFormula
-from walle.adapt.structure.cut import cut
+from walle.adapt.structure.cut import cut, cut_structure
 from walle.adapt.structure.network import Structure, find_structure
 from walle.engine_ext.errors import ModelError
 
@@ -58,6 +58,26 @@ def test_single_channel_convolutions_of_a_file_are_cut(tmp_path: Path) -> None:
     structure = find_structure(read, inputs)
     kept = [list(range(group.count))[:: 2 if group.count == 8 else 1] for group in structure.groups]
     assert np.allclose(cut(read, structure, kept)(*inputs), without(read, structure, kept)(*inputs), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_two_cuts_are_as_one(name: str, data: st.DataObject) -> None:
+    model, inputs = network(name)
+    structure = find_structure(model, inputs)
+
+    def drawn(structure: Structure) -> list[list[int]]:
+        return [sorted(data.draw(st.sets(st.integers(0, one.count - 1), min_size=1))) for one in structure.groups]
+
+    first = drawn(structure)
+    between = cut_structure(model, structure, first)
+    assert CostFormula(between, None).whole() == CostFormula(structure, None).of(between.widths)
+    second = drawn(between)
+    both = [[own[at] for at in some] for own, some in zip(first, second, strict=True)]
+    found = cut(cut(model, structure, first), between, second).state_dict()
+    expected = cut(model, structure, both).state_dict()
+    assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in expected.items()}
 
 
 def test_operations_are_those_of_the_papers_formula() -> None:

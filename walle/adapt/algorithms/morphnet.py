@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from walle import nn, np
-from walle.adapt.costs.formula import WEIGHT_BYTES, CostFormula, Costs
-from walle.adapt.executor import AdaptationExecutor, Settings
+from walle.adapt.algorithms.narrowing import Narrowing
+from walle.adapt.costs.formula import WEIGHT_BYTES, Costs
+from walle.adapt.executor import Settings
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.trainer import MaskedTrainer
 from walle.adapt.structure.cut import Widths
-from walle.adapt.structure.network import Structure
 
 _EASES = 0.8  # part of the penalty that is left for the next goal
-_SHRINKS = 0.6  # share of the operations below which the network is made anew
 _GROWTH = 1.15  # growth of the penalty from one iteration to the next, while the goal is not met
 
 
-class MorphNet(AdaptationExecutor):
+class MorphNet(Narrowing):
     """Options: `threshold`, the least chance of a channel that stays; `init_reg_strength`, the first weight of the
     penalty; `iteration_steps`, training steps of an iteration.
     """
@@ -27,15 +25,7 @@ class MorphNet(AdaptationExecutor):
 
     def init(self, settings: Settings) -> None:
         super().init(settings)
-        self._whole = self.structure
-        self._kept: Widths = [list(range(group.count)) for group in self.structure.groups]  # channels of the model
-        self.trainer = MaskedTrainer(settings, settings.model, self.structure)
         self._strength = float(self.option["init_reg_strength"])
-        self._last: tuple[nn.Module | None, Costs] = (None, {})
-
-    def measure(self, model: nn.Module) -> Costs:
-        """As for any model; that of the last goal was measured while it was masked, which plans nothing anew."""
-        return self._last[1] if model is self._last[0] else super().measure(model)
 
     def adjust(self, costs: Costs, goal: Goal, weights: Mapping[str, float]) -> None:
         _ = goal  # the weights say how far each of its budgets is
@@ -94,32 +84,14 @@ class MorphNet(AdaptationExecutor):
         self._strength = max(self._strength * _EASES, float(self.option["init_reg_strength"]))
         trainer.keep(kept)
         trainer.train(steps, noisy=False)
-        model = trainer.model(kept)
-        self._last = model, self.formula.of([len(one) for one in kept]) | {"accuracy": trainer.accuracy()}
+        model = self._measured(trainer.model(kept), kept)
         trainer.network.gates.data = np.where(trainer.network.mask > 0, gates, trainer.network.gates.data)
-        widths = [len(one) for one in kept]
-        if self.formula.of(widths)["operations"] < _SHRINKS * self.formula.whole()["operations"]:
-            self._shrink(kept)
+        self._shrink(kept)
         return model
 
-    def _shrink(self, kept: Widths) -> None:
-        """Go on with a network of these channels alone, whose steps take less time."""
-        self.trainer = self.trainer.smaller(kept)
-        self._kept = [[own[at] for at in some] for own, some in zip(self._kept, kept, strict=True)]
-        self._take_structure(self.trainer.network.structure)
-
-    def _take_structure(self, structure: Structure) -> None:
-        self.structure, self.formula = structure, CostFormula(structure, self.settings.hardware)
-
     def state(self) -> dict[str, Any]:
-        kept = {f"kept/{at}": np.asarray(one, "int64") for at, one in enumerate(self._kept)}
-        return {**self.trainer.state(), **kept, "strength": np.asarray(self._strength, "float64")}
+        return {**super().state(), "strength": np.asarray(self._strength, "float64")}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        kept = [state[f"kept/{at}"].tolist() for at in range(len(self._kept))]
-        if kept != self._kept:
-            whole = MaskedTrainer(self.settings, self.settings.model, self._whole)
-            self.trainer, self._kept = whole.smaller(kept), kept
-            self._take_structure(self.trainer.network.structure)
-        self.trainer.restore(state)
+        super().restore(state)
         self._strength = float(state["strength"])

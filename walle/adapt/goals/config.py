@@ -96,7 +96,7 @@ def _of_json(document: object, folder: Path, where: str) -> list[Adaptation]:
         made.append(
             Adaptation(
                 _text(shared, "model", where), _text(data, "train", f"{where}, dataset"),
-                _text(data, "test", f"{where}, dataset"), _text(algorithm, "name", f"{where}, algorithm").lower(),
+                _text(data, "test", f"{where}, dataset"), _algorithm(_text(algorithm, "name", f"{where}, algorithm")),
                 algorithm.get("config") or {}, _distinct(goals, where), _hardware(shared["hardware"], where),
                 folder=folder,
             )
@@ -115,10 +115,15 @@ def _of_toml(document: dict[str, Any], folder: Path, where: str) -> Adaptation:
     ]
     return Adaptation(
         _text(table, "model", where), _text(data, "train", f"{where}, [data]"), _text(data, "test", f"{where}, [data]"),
-        str(algorithm.pop("name", "morphnet")).lower(), algorithm, _distinct(goals, where),
+        _algorithm(str(algorithm.pop("name", "morphnet"))), algorithm, _distinct(goals, where),
         _hardware(table.get("hardware"), where), _training(table.get("training", {}), f"{where}, [training]"),
         _whole(table.get("seed", 0), f"{where}, seed", 0), folder,
     )  # fmt: skip
+
+
+def _algorithm(name: str) -> str:
+    """Return a name in small letters ("MorphNet"); "file.py:Class" unchanged."""
+    return name if ":" in name else name.lower()
 
 
 def _goals(name: str, given: object, where: str) -> Iterator[Goal]:

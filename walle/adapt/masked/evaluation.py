@@ -11,16 +11,32 @@ from walle.engine_ext.nn.traced_buffers import TracedBuffers
 from walle.engine_ext.nn.tracing import Trace
 
 _BATCH = 256
+_STATISTICS = ("running_mean", "running_var")
 
 
 class Evaluation:
-    """The first output of a model for one shape of inputs; weights and buffers are read at each call."""
+    """The first output of a model for one shape of inputs; weights and buffers are read at each call.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    `of_batch` normalizes by the statistics of the batch instead of the running ones, which are of other widths.
+    """
+
+    def __init__(self, model: nn.Module, *, of_batch: bool = False) -> None:
+        self._model, self._of_batch = model, of_batch
         self._sessions: dict[Any, Any] = {}
 
     def __call__(self, *inputs: Any) -> Any:
+        return self._run(inputs)["output"]
+
+    def settle(self, *inputs: Any) -> None:
+        """Set the running statistics to those of a batch, for an evaluation `of_batch`."""
+        results = self._run(inputs)
+        for path, module in self._model.named_modules():
+            for name in _STATISTICS if _normalizes(module) else ():
+                found = results.get(f"buffer {path}.{name}")
+                if found is not None:
+                    setattr(module, name, found)
+
+    def _run(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
         given = [np.asarray(one) for one in inputs]
         key = tuple((one.shape, str(one.dtype)) for one in given)
         if key not in self._sessions:
@@ -29,22 +45,31 @@ class Evaluation:
         values |= {f"parameter {name}": one.data for name, one in self._model.named_parameters()}
         values |= {f"buffer {name}": one for name, one in self._model.named_buffers(remove_duplicate=False)}
         session, names = self._sessions[key]
-        return session.run({name: values[name] for name in names})["output"]
+        found: dict[str, Any] = session.run({name: values[name] for name in names})
+        return found
 
     def _planned(self, given: list[Any]) -> tuple[Any, list[str]]:
         modes = [(module, module.training) for module in self._model.modules()]
         self._model.eval()
+        norms = [(one, one.momentum) for one in self._model.modules() if self._of_batch and _normalizes(one)]
+        for norm, _ in norms:
+            norm.training, norm.momentum = True, 1.0  # the running statistics become the batch's
         try:
             with Trace(type(self._model).__name__) as trace:
                 inputs = [trace.input(f"input {at}", one) for at, one in enumerate(given)]
                 for name, parameter in self._model.named_parameters():
                     trace.bind(parameter, trace.input(f"parameter {name}", parameter.data))
-                with TracedBuffers(self._model, lambda path, array: trace.input(f"buffer {path}", array)):
+                with TracedBuffers(self._model, lambda path, array: trace.input(f"buffer {path}", array)) as buffers:
                     results = self._model(*inputs)
+                    assigned = buffers.assigned()
                 trace.output("output", results[0] if isinstance(results, tuple | list) else results)
+                for path, value in assigned.items():
+                    trace.output(f"buffer {path}", value)
         finally:
             for module, mode in modes:
                 module.training = mode
+            for norm, momentum in norms:
+                norm.momentum = momentum
         return _core.Session(trace.graph(), "auto"), [name for name, _, _ in trace.inputs]
 
 
@@ -56,6 +81,10 @@ def outputs_of(model: nn.Module, inputs: Sequence[Any]) -> Any:
     parts = [evaluation(*(one[start : start + size] for one in inputs)) for start in starts]
     last = count - size * (len(starts) - 1)
     return np.concatenate([*parts[:-1], parts[-1][size - last :]])
+
+
+def _normalizes(module: Any) -> bool:
+    return getattr(module, "running_mean", None) is not None and hasattr(module, "momentum")
 
 
 def accuracy(logits: Any, labels: Any) -> float:

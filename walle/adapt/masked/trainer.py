@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from walle import nn, np, optim
-from walle.adapt.executor import Settings, labels_of, traced_structure
+from walle.adapt.executor import Settings, labels_of
 from walle.adapt.masked.evaluation import Evaluation, accuracy, outputs_of
 from walle.adapt.masked.network import MaskedNetwork
-from walle.adapt.structure.cut import Widths, cut, cut_arrays
+from walle.adapt.structure.cut import Widths, cut, cut_arrays, cut_structure
 from walle.adapt.structure.network import Structure
 from walle.errors import ConfigError
 
 _GATES = "gates"
 _TEMPERATURE = 2.0
+_OPEN = 4.0  # a gate's number whose chance is 0.98, and still has a gradient
 _CERTAIN = 8.0  # a gate's number whose chance is 0.9997
 
 
@@ -39,7 +40,7 @@ class MaskedTrainer:
             raise ConfigError(f"walle.nn.functional has no loss {settings.training.loss!r}")
         if teacher is None and settings.training.loss == "cross_entropy":
             teacher = outputs_of(settings.model, settings.train.inputs)
-        self._teacher = teacher
+        self.teacher = teacher
 
         def plain(outputs: Any, labels: Any) -> Any:
             return loss(outputs[0], labels) + outputs[1]
@@ -48,7 +49,7 @@ class MaskedTrainer:
             return distilled_loss(loss(outputs[0], labels), outputs[0], teacher) + outputs[1]
 
         self.step = nn.TrainStep(
-            self.network, plain if self._teacher is None else distilled, optim.Adam(lr=settings.training.learning_rate)
+            self.network, plain if self.teacher is None else distilled, optim.Adam(lr=settings.training.learning_rate)
         )
         self._evaluate = Evaluation(self.network)
         self._labels = labels_of(settings.train)
@@ -58,23 +59,21 @@ class MaskedTrainer:
     def train(self, steps: int, *, noisy: bool) -> float:
         """Take steps on random batches, with logistic noise in the gates or none; return the mean loss.
 
-        Without noise the learning rate goes down to a tenth: the weights come to rest.
+        Without noise the learning rate goes down to a tenth, so that the weights settle.
         """
         total = 0.0
         first_rate = self.step.optimizer.lr
-        network, data = self.network, self.settings.train
+        network = self.network
         still = np.zeros(network.mask.shape, "float32")
         for at in range(steps):
             if not noisy:
                 self.step.optimizer.lr = first_rate * (1.0 - 0.9 * at / steps)
-            places = self._places()
             if noisy:
                 u = self._random().uniform(1e-6, 1 - 1e-6, network.mask.shape).astype("float32")
                 network.noise = np.log(u) - np.log(1.0 - u)
             else:
                 network.noise = still
-            teacher = () if self._teacher is None else (self._teacher[places],)
-            total += float(self.step(*(one[places] for one in data.inputs), self._labels[places], *teacher))
+            total += float(self.step(*self.batch(self.steps)))
             self.steps += 1
         network.noise = still
         self.step.optimizer.lr = first_rate
@@ -84,15 +83,31 @@ class MaskedTrainer:
         """Return the random numbers of the step at hand."""
         return np.random.default_rng((self.settings.seed << 32) + self.steps)
 
-    def _places(self) -> Any:
-        """Return the samples of the step at hand: each once in a pass over the data, in an order of its own."""
+    def batch(self, step: int) -> tuple[Any, ...]:
+        """Return inputs, labels and the teacher's outputs, if any, for a step: each sample once in a pass over the
+        data, in an order of that pass.
+        """
         count, batch = len(self.settings.train), self.settings.training.batch
         size = min(batch, count)
-        epoch, at = divmod(self.steps, count // size)
+        epoch, at = divmod(step, count // size)
         if self._epoch[0] != epoch:
             order = np.random.default_rng((self.settings.seed << 32) + (1 << 31) + epoch).permutation(count)
             self._epoch = epoch, [order[first : first + size] for first in range(0, count - size + 1, size)]
-        return self._epoch[1][at]
+        places = self._epoch[1][at]
+        teacher = () if self.teacher is None else (self.teacher[places],)
+        return *(one[places] for one in self.settings.train.inputs), self._labels[places], *teacher
+
+    def importance(self, batches: int) -> list[list[float]]:
+        """Return for each channel of each group how much the loss depends on it: the mean square of its gate's
+        gradient (Molchanov et al., Importance Estimation for Neural Network Pruning, 2019).
+        """
+        network = self.network
+        gates, total = network.gates.data, np.zeros(network.mask.shape, "float32")
+        network.gates.data = np.full(gates.shape, network.number(_OPEN), "float32")
+        for at in range(batches):
+            total = total + np.square(self.step.gradients(*self.batch(at))[_GATES])
+        network.gates.data = gates
+        return [one.tolist() for one in network.split(total / batches)]
 
     def accuracy(self, samples: int | None = None) -> float:
         """Return the accuracy on the test data, or on its first samples, with the gates at their chances."""
@@ -132,7 +147,7 @@ class MaskedTrainer:
         """Return a trainer of these channels alone, with their weights, gates and states of the optimizer."""
         network = self.network
         model = cut(network.model, network.structure, kept)
-        made = MaskedTrainer(self.settings, model, traced_structure(self.settings, model), self._teacher)
+        made = MaskedTrainer(self.settings, model, cut_structure(network.model, network.structure, kept), self.teacher)
         places = [start + channel for start, channels in zip(network.starts, kept, strict=True) for channel in channels]
         made.network.gates.data = np.take(network.gates.data, places)
         made.network.mask = np.take(network.mask, places)

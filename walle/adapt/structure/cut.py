@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from walle import nn, np
@@ -54,6 +55,24 @@ def cut_arrays(arrays: Mapping[str, Any], model: nn.Module, structure: Structure
     """Return arrays in the shapes of the model's parameters, by their names, with only these channels of each group."""
     places = _places(structure, kept, _shapes(model))
     return {name: _taken(array, name, places) for name, array in arrays.items()}
+
+
+def cut_structure(model: nn.Module, structure: Structure, kept: Widths) -> Structure:
+    """Return the structure of `cut(model, structure, kept)`, with the same groups: a group of one channel traced again
+    could look like another.
+    """
+    moved = {
+        axis: {place: at for at, place in enumerate(stay)}
+        for axis, stay in _places(structure, kept, _shapes(model)).items()
+    }
+    groups = []
+    for group, channels in zip(structure.groups, kept, strict=True):
+        places = {
+            axis: tuple(tuple(moved.get(axis, {}).get(one, one) for one in of_channels[at]) for at in channels)
+            for axis, of_channels in group.places.items()
+        }
+        groups.append(replace(group, count=len(channels), places=places))
+    return replace(structure, groups=tuple(groups))
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:

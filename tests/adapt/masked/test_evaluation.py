@@ -1,0 +1,34 @@
+"""Evaluation of a network by the statistics of a batch, and statistics that are set from one."""
+
+from __future__ import annotations
+
+import numpy
+
+from tests.adapt.networks import images, network
+from walle.adapt.masked.evaluation import Evaluation
+
+
+def test_statistics_of_a_batch_take_the_place_of_running_ones() -> None:
+    model, _ = network("residual")
+    x = images(12)
+    before = {name: one.tolist() for name, one in model.named_buffers()}
+    by_batch = Evaluation(model, of_batch=True)
+    normal, own = Evaluation(model)(x), by_batch(x)
+    assert not numpy.allclose(normal, own, atol=1e-2)
+    assert {name: one.tolist() for name, one in model.named_buffers()} == before
+    assert not any(module.training for module in model.modules())
+    assert numpy.array_equal(Evaluation(model)(x), normal)
+
+
+def test_settled_statistics_are_the_batchs() -> None:
+    model, _ = network("residual")
+    x = images(12)
+    by_batch = Evaluation(model, of_batch=True)
+    own = by_batch(x)
+    by_batch.settle(x)
+    before = numpy.asarray(model.stem[0](x))
+    norm = dict(model.named_modules())["stem.1"]
+    assert numpy.allclose(norm.running_mean, before.mean((0, 2, 3)), atol=1e-5)
+    assert numpy.allclose(norm.running_var, before.var((0, 2, 3), ddof=1), rtol=1e-4)
+    assert norm.momentum == 0.1
+    assert numpy.allclose(Evaluation(model)(x), own, atol=2e-3)
