@@ -5,7 +5,7 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
-most_bytes=5000000  # 4.86 MB on 2026-11-28, of which 3.25 are the core with the kernels of all instruction sets
+most_bytes=5000000  # design limit; 5.42 MB on 2026-12-01, of which 3.44 are the core with the kernels of all instruction sets
 room=$(mktemp -d)
 trap 'rm -rf "$room"' EXIT
 log=$root/build/wheel.log

@@ -1,8 +1,9 @@
-// The image kernels of the avx512 instruction set for bytes and floats. Those for pixels of 16 bits are avx2's.
+// The image kernels of the avx512 instruction set for bytes and floats, where they are faster than avx2's. Those for pixels of 16
+// bits are avx2's.
 #if defined(__x86_64__)
 #include "kernels/avx512/target.h"
 
-#define WALLE_NO_WORD_PIXELS
+#define WALLE_STARTS_FROM_AVX2
 WALLE_TARGET_BEGIN(WALLE_AVX512_WORDS)
 namespace walle::avx512 {
 namespace {

@@ -3,7 +3,7 @@
 void fill_image(ImageTable& table) noexcept {
   table.color[0] = &color<std::uint8_t>;
   WALLE_WORDS(table.color[1] = &color<std::uint16_t>;)
-  table.color[2] = &color<float>;
+  WALLE_ANY_WIDTH(table.color[2] = &color<float>;)
   table.resample_row[0] = &resample_row<std::uint8_t>;
   WALLE_WORDS(table.resample_row[1] = &resample_row<std::uint16_t>;)
   table.resample_row[2] = &resample_row<float>;
@@ -16,14 +16,14 @@ void fill_image(ImageTable& table) noexcept {
   table.join_linear_bytes = &join_linear_bytes;
   table.halve_rows[0] = &halve_rows<std::uint8_t>;
   WALLE_WORDS(table.halve_rows[1] = &halve_rows<std::uint16_t>;)
-  table.halve_rows[2] = &halve_rows<float>;
+  WALLE_ANY_WIDTH(table.halve_rows[2] = &halve_rows<float>;)
   table.pick_row = &pick_row;
   table.sample[0] = &sample<std::uint8_t>;
   WALLE_WORDS(table.sample[1] = &sample<std::uint16_t>;)
   table.sample[2] = &sample<float>;
   table.affine = &affine_places;
   table.perspective = &perspective_places;
-  table.reverse = &reverse_items;
+  WALLE_ANY_WIDTH(table.reverse = &reverse_items;)
   table.planes3 = &planes3;
   table.weave = &weave;
   fill_filters(table);

@@ -189,7 +189,7 @@ void pack(const float* const* planes, int channels, void* output, std::int64_t p
   }
 }
 
-void bilateral(const BilateralArgs& args, float* const* out, std::int64_t length) noexcept {
+[[maybe_unused]] void bilateral(const BilateralArgs& args, float* const* out, std::int64_t length) noexcept {
   float weight_sum[kBlock], sums[4][kBlock], weight[kBlock];
   std::int32_t tone[kBlock];
   const float last = static_cast<float>(args.last_tone);

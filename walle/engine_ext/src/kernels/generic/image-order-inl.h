@@ -123,11 +123,11 @@ void median25(const void* const* given, void* output, std::int64_t length) noexc
 
 template <class T>
 void fill_order(ImageTable& table, int at) noexcept {
-  table.least[at] = &extreme<false, T>;
-  table.greatest[at] = &extreme<true, T>;
-  table.sort3[at] = &sort3<T>;
+  WALLE_ANY_WIDTH(table.least[at] = &extreme<false, T>;)
+  WALLE_ANY_WIDTH(table.greatest[at] = &extreme<true, T>;)
+  WALLE_ANY_WIDTH(table.sort3[at] = &sort3<T>;)
+  WALLE_ANY_WIDTH(table.median9[at] = &median9<T>;)
   table.sort5[at] = &sort5<T>;
-  table.median9[at] = &median9<T>;
   table.median25[at] = &median25<T>;
 }
 
@@ -152,17 +152,17 @@ void fill_filters(ImageTable& table) noexcept {
   at(Combine::i32_u8) = &combine<i32, i32, i32, u8>;
   at(Combine::i32_i16) = &combine<i32, i32, i32, i16>;
   at(Combine::i32_f32) = &combine<i32, i32, i32, float>;
-  at(Combine::u8_f32) = &combine<u8, float, float, float>;
+  WALLE_ANY_WIDTH(at(Combine::u8_f32) = &combine<u8, float, float, float>;)
   WALLE_WORDS(at(Combine::u16_f32) = &combine<u16, float, float, float>;)
-  at(Combine::i16_f32_wide) = &combine<i16, float, float, float>;
-  at(Combine::f32_u8) = &combine<float, float, float, u8>;
+  WALLE_ANY_WIDTH(at(Combine::i16_f32_wide) = &combine<i16, float, float, float>;)
+  WALLE_ANY_WIDTH(at(Combine::f32_u8) = &combine<float, float, float, u8>;)
   WALLE_WORDS(at(Combine::f32_u16) = &combine<float, float, float, u16>;)
-  at(Combine::f32_i16) = &combine<float, float, float, i16>;
-  at(Combine::f32_f32) = &combine<float, float, float, float>;
+  WALLE_ANY_WIDTH(at(Combine::f32_i16) = &combine<float, float, float, i16>;)
+  WALLE_ANY_WIDTH(at(Combine::f32_f32) = &combine<float, float, float, float>;)
   fill_order<u8>(table, 0);
   WALLE_WORDS(fill_order<u16>(table, 1);)
   WALLE_WORDS(fill_order<i16>(table, 2);)
-  fill_order<float>(table, 3);
+  WALLE_ANY_WIDTH(fill_order<float>(table, 3);)
   table.box_row[0] = &box_row<u8, i32>;
   WALLE_WORDS(table.box_row[1] = &box_row<u16, i32>;)
   table.box_row[2] = &box_row<float, double>;
@@ -183,5 +183,5 @@ void fill_filters(ImageTable& table) noexcept {
   table.pack[0] = &pack<u8>;
   WALLE_WORDS(table.pack[1] = &pack<u16>;)
   table.pack[2] = &pack<float>;
-  table.bilateral = &bilateral;
+  WALLE_ANY_WIDTH(table.bilateral = &bilateral;)
 }

@@ -3,12 +3,14 @@
 
 inline constexpr std::int64_t kBlock = 256;
 
-// Marks the table entries for pixels of 16 bits. An instruction set that defines WALLE_NO_WORD_PIXELS leaves them unchanged, so
-// they are those of the set whose kernels it starts from.
-#if defined(WALLE_NO_WORD_PIXELS)
+// Mark the table entries for pixels of 16 bits, and those for which registers wider than avx2's are no faster (on Zen 4).
+// An instruction set that defines WALLE_STARTS_FROM_AVX2 leaves them unchanged.
+#if defined(WALLE_STARTS_FROM_AVX2)
 #define WALLE_WORDS(...)
+#define WALLE_ANY_WIDTH(...)
 #else
 #define WALLE_WORDS(...) __VA_ARGS__
+#define WALLE_ANY_WIDTH(...) __VA_ARGS__
 #endif
 
 template <class T>
@@ -122,7 +124,7 @@ inline void reverse_fixed(const std::uint8_t* in, std::uint8_t* out, std::int64_
                                             [](std::int64_t j) { return 16 - group + (each - 1 - j / size) * size + j % size; });
   for (; done < count; ++done) __builtin_memcpy(out + done * size, in + (count - 1 - done) * size, size);
 }
-void reverse_items(const void* input, std::int64_t size, void* output, std::int64_t count) noexcept {
+[[maybe_unused]] void reverse_items(const void* input, std::int64_t size, void* output, std::int64_t count) noexcept {
   const auto* in = static_cast<const std::uint8_t*>(input);
   auto* out = static_cast<std::uint8_t*>(output);
   switch (size) {

@@ -241,13 +241,18 @@ void fill_one(ImageTable& table) noexcept {
   row[3] = &pointwise<op, float>;
 }
 
-void fill_pointwise(ImageTable& table) noexcept {
-  fill_one<Pointwise::add>(table), fill_one<Pointwise::subtract>(table), fill_one<Pointwise::difference>(table);
-  fill_one<Pointwise::least>(table), fill_one<Pointwise::greatest>(table), fill_one<Pointwise::bit_and>(table);
-  fill_one<Pointwise::bit_or>(table), fill_one<Pointwise::bit_xor>(table), fill_one<Pointwise::weighted>(table);
-  fill_one<Pointwise::multiply>(table), fill_one<Pointwise::binary>(table), fill_one<Pointwise::binary_inv>(table);
+[[maybe_unused]] void fill_any_width(ImageTable& table) noexcept {
+  fill_one<Pointwise::difference>(table), fill_one<Pointwise::least>(table), fill_one<Pointwise::greatest>(table);
+  fill_one<Pointwise::bit_and>(table), fill_one<Pointwise::bit_or>(table), fill_one<Pointwise::bit_xor>(table);
+  fill_one<Pointwise::weighted>(table), fill_one<Pointwise::binary>(table), fill_one<Pointwise::binary_inv>(table);
   fill_one<Pointwise::truncate>(table), fill_one<Pointwise::to_zero>(table), fill_one<Pointwise::to_zero_inv>(table);
-  fill_one<Pointwise::absolute_scale>(table), fill_one<Pointwise::above>(table), fill_one<Pointwise::not_above>(table);
+  fill_one<Pointwise::above>(table), fill_one<Pointwise::not_above>(table);
+}
+
+void fill_pointwise(ImageTable& table) noexcept {
+  fill_one<Pointwise::add>(table), fill_one<Pointwise::subtract>(table), fill_one<Pointwise::multiply>(table);
+  fill_one<Pointwise::absolute_scale>(table);
+  WALLE_ANY_WIDTH(fill_any_width(table);)
   table.in_range[0] = &in_range<std::uint8_t>;
   WALLE_WORDS(table.in_range[1] = &in_range<std::uint16_t>;)
   WALLE_WORDS(table.in_range[2] = &in_range<std::int16_t>;)

@@ -122,6 +122,16 @@ template <class From, class To>
 void cast(const void* in, std::int64_t stride, void* out, std::int64_t count) noexcept {
   const auto* from = static_cast<const From*>(in);
   auto* to = static_cast<To*>(out);
+  if constexpr (kIsHalf<From> && !std::is_same_v<From, To> && !std::is_same_v<To, float>) {
+    // In two steps: a decoder for each of the result's types would be most of the code of casts.
+    float values[kHalfBlock];
+    for (std::int64_t start = 0; start < count; start += kHalfBlock) {
+      const std::int64_t size = std::min(kHalfBlock, count - start);
+      cast<From, float>(from + start * stride, stride, values, size);
+      cast<float, To>(values, 1, to + start, size);
+    }
+    return;
+  }
   if (stride == 1)
     for (std::int64_t i = 0; i < count; ++i) to[i] = convert<From, To>(from[i]);
   else
