@@ -348,7 +348,7 @@ async def test_a_task_removed_between_trigger_and_run_does_not_count_as_a_failur
 
 @pytest.mark.asyncio
 async def test_a_summary_counts_what_queues_dropped_and_what_had_no_visit(tmp_path: Path) -> None:
-    main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.05)\n    return 1\n"
+    main = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.2)\n    return 1\n"
     config_toml = TASK_CONFIG + '[limits]\nqueue = 2\nqueue_full = "drop-oldest"\n'
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = await installed(shop, device, main, config_toml)
