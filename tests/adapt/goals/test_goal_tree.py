@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from walle.adapt import GoalTree
 from walle.engine_ext.errors import ShapeError
 
-NUMBERS = st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0, math.inf])
+NUMBERS = st.sampled_from([1.0, 2.0, 3.0, 4.0, 5.0, math.inf, -math.inf])
 GOALS = st.integers(1, 4).flatmap(
     lambda width: st.lists(st.lists(NUMBERS, min_size=width, max_size=width), min_size=1, max_size=9)
 )

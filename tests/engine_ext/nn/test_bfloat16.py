@@ -150,6 +150,31 @@ def test_a_convolution_network_gives_the_same_bits_with_two_threads() -> None:
 
 
 @needs_bfloat16
+@pytest.mark.parametrize(("images", "channels"), [(1, 8), (3, 16)])
+def test_pieces_of_few_channels_are_rounded_as_the_whole(images: int, channels: int) -> None:
+    x = np.random.default_rng(5).standard_normal((images, 16, 8, 8)).astype("float32")
+    states = []
+    for threads in (1, 2, 4):
+        nn.manual_seed(0)
+        model = nn.Conv2d(16, channels, 1)
+        step = nn.TrainStep(model, lambda y: (y * y).mean(), optim.SGD(lr=0.1), threads=threads, weights="bfloat16")
+        loss = step(x)
+        states.append((float(loss), model.state_dict()["weight"].tobytes()))
+    assert states[0] == states[1] == states[2]
+
+
+@needs_bfloat16
+def test_the_last_rows_of_a_long_product_are_rounded_as_the_others() -> None:
+    random = numpy.random.default_rng(8)
+    graph = GraphBuilder("net")
+    shapes = {"a": (340, 4096), "b": (4096, 256)}
+    arrays = {name: random.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    graph.output("y", graph.op("MatMul", [graph.input(name, shape) for name, shape in shapes.items()]))
+    one, two = (_core.Session(graph.to_bytes(), BACKEND, threads).run(arrays)["y"].tobytes() for threads in (1, 2))
+    assert one == two
+
+
+@needs_bfloat16
 def test_updates_smaller_than_a_step_of_bfloat16_add_up() -> None:
     model = nn.Linear(1, 2, bias=False)
     model.load_state_dict({"weight": np.ones((2, 1))})

@@ -44,7 +44,7 @@ class PReluGradientStep final : public SharedStep {
 
  private:
   static constexpr std::int64_t kPieceElements = 1 << 14;  // least work of a thread at once
-  static constexpr std::int64_t kLeastRows = 64;           // bound of the partial sums: a 32nd of the memory of x
+  static constexpr std::int64_t kLeastRows = 64;           // bound of the partial sums of many rows: a 32nd of the memory of x
   static constexpr std::int64_t kShortPlane = 16;          // shorter planes are read by rows, which have every slope
   static constexpr std::int64_t kStrip = 256;              // elements of a row at once
   static constexpr std::int64_t kRowBlock = 64;            // rows whose products are summed in T

@@ -83,6 +83,7 @@ inline void run_product(const Gemm& gemm, const GemmArgs& args, std::int64_t ite
   };
   const auto work = static_cast<std::int64_t>(std::min(most.work, 1e15));
   GemmArgs piece = args;
+  if (piece.rows == 0) piece.rows = args.m;
   for (std::int64_t column = 0; column < args.n; column += most.columns) {
     piece.n = std::min(most.columns, args.n - column);
     if (args.finish.bias != nullptr) piece.finish.bias = args.finish.bias + column;

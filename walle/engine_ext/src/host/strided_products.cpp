@@ -116,7 +116,10 @@ class TransposeJoin {
   bool read_joined(std::size_t i) {
     ProgramOp& op = program_.ops[i];
     const bool swaps = i < swapped_.size() && swapped_[i];
-    if (value(op.output).dtype != DType::f32 || !table_.gemm[0].finishes || value(op.inputs[1]).shape.size() != 2) return false;
+    const Dims& shape = value(op.output).shape;
+    if (value(op.output).dtype != DType::f32 || !table_.gemm[0].finishes || value(op.inputs[1]).shape.size() != 2 ||
+        element_count(shape) < JoinedOperand::kLeastRows * std::max<std::int64_t>(shape.back(), 1))
+      return false;
     for (std::size_t operand = 0; operand < 2; ++operand) {
       const auto joined = readable_parts(i, op.inputs[operand]);
       const bool is_second = (operand == 1) != swaps;
@@ -124,9 +127,7 @@ class TransposeJoin {
       if ((is_second || swaps) && value(op.inputs[0]).shape.size() != 2) continue;
       const std::size_t rest = 1 - operand;
       Layout other = layout_of(i, rest);
-      if (other.shape.size() != 2) return false;
       if (swaps) std::swap(other.shape[0], other.shape[1]), std::swap(other.strides[0], other.strides[1]);
-      const Dims& shape = value(op.output).shape;
       JoinedProduct product{element_count(shape) / shape.back(),
                             shape.back(),
                             other.shape[is_second ? 1 : 0],

@@ -110,6 +110,7 @@ struct GemmPart {
 // out[m, n] = sum_k a[m, k] * b[k, n]; a and b with any strides, out with rows `out_row` apart; m, n, k >= 0.
 struct GemmArgs {
   std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t rows = 0;  // those of the product that this is a piece of; 0: m
   const void* a = nullptr;
   std::int64_t a_row = 0, a_col = 0;
   const void* b = nullptr;
@@ -125,7 +126,7 @@ struct GemmArgs {
   bool parts_of_b = false;
 };
 struct Gemm {
-  // Against exact arithmetic: |error| <= 2 * k * eps * (|a| @ |b|) per element.
+  // Against exact arithmetic: |error| <= 2 * k * eps * (|a| @ |b|) per element; avx512_bf16: of operands that are rounded.
   void (*run)(const GemmArgs& args) noexcept;
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
   bool accumulates = false;  // supports GemmArgs::accumulate

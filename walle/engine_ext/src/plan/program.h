@@ -37,7 +37,7 @@ struct ProgramOp {
   int output = -1;
   std::vector<std::size_t> axes;          // axes of a reduction
   Attributes attributes;                  // attributes of an operator with a kernel of its own shape
-  Epilogue epilogue;                      // epilogue of Conv and Linear
+  Epilogue epilogue;                      // epilogue of Conv, Linear and MatMul
   ScoreScale score_scale{};               // scale of Softmax
   std::vector<Region> regions;            // regions of a raster
   std::shared_ptr<const Step> step;       // made by search; null: the operator has one algorithm

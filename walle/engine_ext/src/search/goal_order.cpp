@@ -1,6 +1,7 @@
 #include "search/goal_order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -81,12 +82,18 @@ class Matching {
   std::vector<std::size_t> tried_;
 };
 
+// A goal of both infinities is not comparable with another: its place in the order is any one.
+double sum_of(std::span<const double> goal) {
+  const double sum = std::accumulate(goal.begin(), goal.end(), 0.0);
+  return std::isnan(sum) ? 0.0 : sum;
+}
+
 }  // namespace
 
 GoalOrder::GoalOrder(std::span<const double> goals, std::size_t constraints)
     : constraints_(constraints), goals_(goals.begin(), goals.end()) {
   const std::size_t count = constraints == 0 ? 0 : goals.size() / constraints;
-  for (std::size_t i = 0; i < count; ++i) sums_.push_back(std::accumulate(goal(i).begin(), goal(i).end(), 0.0));
+  for (std::size_t i = 0; i < count; ++i) sums_.push_back(sum_of(goal(i)));
   order_.resize(count);
   std::iota(order_.begin(), order_.end(), std::size_t{0});
   std::sort(order_.begin(), order_.end(), [this](std::size_t one, std::size_t other) { return before(one, other); });
@@ -119,7 +126,7 @@ int GoalOrder::find_parent(std::size_t place) const noexcept {
 std::size_t GoalOrder::insert(std::span<const double> goal) {
   const std::size_t index = size();
   goals_.insert(goals_.end(), goal.begin(), goal.end());
-  sums_.push_back(std::accumulate(goal.begin(), goal.end(), 0.0));
+  sums_.push_back(sum_of(goal));
   parents_.push_back(-1);
   const auto at = std::lower_bound(order_.begin(), order_.end(), index,
                                    [this](std::size_t one, std::size_t other) { return before(one, other); });

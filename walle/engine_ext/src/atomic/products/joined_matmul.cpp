@@ -11,6 +11,9 @@ namespace {
 class JoinedProductStep final : public SharedStep {
  public:
   JoinedProductStep(JoinedProduct product, const Table& table) : product_(std::move(product)), gemm_(table.gemm[0]) {
+    const std::int64_t depth = product_.joined.is_second ? std::min(product_.k, kDepth) : product_.k;
+    const std::int64_t fitting = kMultiplications / std::max<std::int64_t>(product_.n * depth, 1);
+    rows_ = std::clamp<std::int64_t>(fitting / RowPieces::kBlock, 1, kMostBlocks) * RowPieces::kBlock;
     scratch_bytes_ = (gemm_.scratch_bytes(product_.m, product_.n, product_.k) + kLine - 1) / kLine * kLine;
   }
 
@@ -22,9 +25,9 @@ class JoinedProductStep final : public SharedStep {
         [&](std::int64_t i, int member) {
           const std::int64_t first = RowPieces::begin(product_.m, pieces, i), last = RowPieces::begin(product_.m, pieces, i + 1);
           StopPoll poll = start;
-          for (std::int64_t row = first; row < last; row += kRows)
+          for (std::int64_t row = first; row < last; row += rows_)
             if (!run_rows(inputs, output, scratch + static_cast<std::size_t>(member) * scratch_bytes_, row,
-                          std::min(kRows, last - row), poll))
+                          std::min(rows_, last - row), poll))
               return;
         },
         2.0 * static_cast<double>(product_.m * product_.n) * static_cast<double>(product_.k));
@@ -34,7 +37,8 @@ class JoinedProductStep final : public SharedStep {
 
  private:
   static constexpr std::size_t kLine = Storage::kAlignment;  // every thread's part is aligned
-  static constexpr std::int64_t kRows = 12 * RowPieces::kBlock, kDepth = 1 << 12, kMultiplicationsAtOnce = 8;
+  static constexpr std::int64_t kMultiplications = 1 << 28;  // those of some ten milliseconds, after which a run may stop
+  static constexpr std::int64_t kMostBlocks = 12, kDepth = 1 << 12, kMultiplicationsAtOnce = 8;
 
   // False where the run is to stop.
   bool run_rows(std::byte* const* inputs, std::byte* output, std::byte* scratch, std::int64_t row, std::int64_t rows,
@@ -82,6 +86,7 @@ class JoinedProductStep final : public SharedStep {
 
   JoinedProduct product_;
   Gemm gemm_;
+  std::int64_t rows_;
 };
 
 }  // namespace

@@ -92,6 +92,7 @@ class MatMulStep final : public SharedStep {
           StopPoll poll = start;
           const std::int64_t first = RowPieces::begin(args_.m, pieces, i);
           GemmArgs args = args_;
+          args.rows = args_.m;
           args.m = RowPieces::begin(args_.m, pieces, i + 1) - first;
           if (args.m == 0) return;
           args.a = inputs[swapped_ ? 1 : 0] + first * args_.a_row * item_;

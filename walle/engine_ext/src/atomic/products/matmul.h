@@ -14,6 +14,7 @@ std::unique_ptr<HostStep> make_matmul_step(std::span<const Layout> inputs, const
 // An operand whose columns lie in several matrices, one beside the other.
 struct JoinedOperand {
   static constexpr std::size_t kMostParts = 16;
+  static constexpr std::int64_t kLeastRows = 5;  // a product of fewer reads a copy of the operand where it lies
   struct Part {
     std::int64_t columns, row, offset;  // distance of rows, and place of the first element, in elements
   };

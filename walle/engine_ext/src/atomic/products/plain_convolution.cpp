@@ -189,6 +189,7 @@ void multiply(const ConvShape& shape, const Table& table, const std::byte* w, co
               std::byte* scratch, std::int64_t k, std::int64_t first, std::int64_t last, StopPoll poll) noexcept {
   const std::int64_t item = item_of(shape);
   GemmArgs args;
+  args.rows = shape.out_channels;
   args.m = last - first;
   args.n = shape.window.out_count();
   args.k = k;

@@ -1,7 +1,8 @@
 // float32 matrix multiplication over the including instruction set's vec.h (see GemmArgs).
 //
 // Large products: blocks of B are packed into panels of the tile kernel (panel-inl.h), which reads A's rows in place, or from a
-// packed copy where their elements are not contiguous. Few rows with B unpacked: rows of B are read once, nothing is packed.
+// packed copy where their elements are not contiguous or the rows are 4 KB apart. Few rows with B unpacked: rows of B are read
+// once, nothing is packed.
 //
 // gemm_packed() is also the product of operands that are rounded while they are packed (gemm-pairs-inl.h).
 
@@ -119,15 +120,20 @@ template <class Operands>
 void find_rows(const GemmArgs& args, std::int64_t m, std::int64_t k0, std::int64_t depth, PanelArgs& tile,
                float* packed) noexcept {
   const bool has_parts = args.part_count > 0 && !args.parts_of_b;
-  tile.a = static_cast<const float*>(args.a) + m * args.a_row + k0 * args.a_col;
-  tile.a_step = args.a_row;
-  if (!has_parts && Operands::reads_rows(args)) return;
-  tile.a_step = packed_step(tile.segments->length);
-  if (has_parts)
-    Operands::pack_parts_of_a(args, m, tile.rows, k0, depth, packed, tile.a_step);
-  else
-    Operands::pack_a(tile.a, args.a_row, args.a_col, tile.rows, depth, packed, tile.a_step);
+  const std::int64_t step = packed_step(tile.segments->length);
+  if (has_parts) {
+    Operands::pack_parts_of_a(args, m, tile.rows, k0, depth, packed, step);
+  } else {
+    const float* a = static_cast<const float*>(args.a) + m * args.a_row + k0 * args.a_col;
+    if (Operands::reads_rows(args)) {
+      tile.a = a;
+      tile.a_step = args.a_row;
+      return;
+    }
+    Operands::pack_a(a, args.a_row, args.a_col, tile.rows, depth, packed, step);
+  }
   tile.a = packed;
+  tile.a_step = step;
 }
 
 template <class Operands>

@@ -97,8 +97,9 @@ inline std::size_t gemm_pairs_scratch(std::int64_t m, std::int64_t n, std::int64
   return gemm_scratch_bytes(m, n, (k + 1) / 2);
 }
 
-// Few rows stay float32: such a product waits for the memory that it reads, and rounding saves none.
+// Products of few rows stay float32: they wait for the memory that they read, and rounding saves none. A piece of more rows is
+// rounded as the whole: results are the same by any number of threads.
 inline void gemm_pairs(const GemmArgs& args) noexcept {
-  if (is_by_rows(args)) return gemm_by_rows(args);
+  if (is_by_rows(args) && (args.k == 0 || args.rows <= kFewRows)) return gemm_by_rows(args);
   gemm_packed<PairOperands>(args);
 }
