@@ -164,6 +164,21 @@ def test_folders_of_images_are_data(tmp_path: Path) -> None:
         load_data(".", tmp_path / "images" / "dog")
 
 
+def test_folders_of_test_images_have_the_labels_of_the_training_data(tmp_path: Path) -> None:
+    from walle import cv
+
+    for folder, names in (("train", "cat dog emu"), ("test", "cat emu"), ("other", "cat fox")):
+        for name in names.split():
+            (tmp_path / folder / name).mkdir(parents=True)
+            _, encoded = cv.imencode(".png", numpy.zeros((4, 6, 3), "uint8"))
+            (tmp_path / folder / name / "1.png").write_bytes(bytes(encoded))
+    train = load_data("train", tmp_path)
+    assert (train.labels.tolist(), train.classes) == ([0, 1, 2], ("cat", "dog", "emu"))
+    assert load_data("test", tmp_path, train.classes).labels.tolist() == [0, 2]
+    with pytest.raises(ConfigError, match="other has images of 'fox'; the training data has cat, dog, emu"):
+        load_data("other", tmp_path, train.classes)
+
+
 def test_a_model_of_a_file_is_adapted(goals: Path, tmp_path: Path) -> None:
     from tests.adapt.networks import images, network
     from walle import nn

@@ -129,10 +129,9 @@ def adapt(
     resume: bool = False,
 ) -> Outcome:
     """Adapt one model to its goals; see `run`."""
-    settings = Settings(
-        load_model(job.model, job.folder), load_data(job.train, job.folder), load_data(job.test, job.folder),
-        job.hardware, job.training, job.settings, job.seed,
-    )  # fmt: skip
+    model, train = load_model(job.model, job.folder), load_data(job.train, job.folder)
+    test = load_data(job.test, job.folder, train.classes)
+    settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed)
     executor = find_algorithm(job.algorithm, job.folder)
     executor.init(settings)
     whole = executor.formula.whole()
