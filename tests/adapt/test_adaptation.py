@@ -94,8 +94,36 @@ def test_an_interrupted_run_continues(goals: Path, tmp_path: Path) -> None:
     (resumed,) = adapt.run(goals, tmp_path / "part", resume=True)
     assert [(one.goal, one.costs) for one in resumed.fitted] == [(one.goal, one.costs) for one in whole.fitted]
     goals.write_text(GOALS.replace("45k", "44k"))
-    with pytest.raises(ConfigError, match="is of other goals or settings"):
+    with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
         adapt.run(goals, tmp_path / "part", resume=True)
+
+
+def test_only_the_same_model_data_and_method_are_resumed(goals: Path, tmp_path: Path) -> None:
+    goals.write_text(GOALS[: GOALS.index("small =")])
+    adapt.run(goals, tmp_path / "out")
+    with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
+        adapt.run(goals, tmp_path / "out", method="alone", resume=True)
+    for old, new in (("manual_seed(1)", "manual_seed(2)"), ("data(seed=0)", "data(seed=1)"), ("Residual()", "Other()")):
+        text = NET.replace(old, new).replace("def make", "class Other(Residual):\n    pass\n\ndef make")
+        (tmp_path / "net.py").write_text(text)
+        with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
+            adapt.run(goals, tmp_path / "out", resume=True)
+
+
+def test_a_new_run_removes_the_record_of_the_last(goals: Path, tmp_path: Path) -> None:
+    goals.write_text(GOALS[: GOALS.index("small =")])
+    adapt.run(goals, tmp_path / "out")
+
+    def stop(_progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapt.run(goals, tmp_path / "out", on_progress=stop)
+    with pytest.raises(ConfigError, match=r"has no report\.json"):
+        read_outcomes(tmp_path / "out")
+    seen: list[Progress] = []
+    adapt.run(goals, tmp_path / "out", on_progress=seen.append, resume=True)
+    assert seen[0].done == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from walle import nn
+from walle import nn, np
 from walle.adapt.algorithms import find_algorithm
 from walle.adapt.arrays import read_arrays, write_arrays
 from walle.adapt.collective.checks import problems_of
@@ -80,7 +81,7 @@ def run(
     """Adapt the model of each adaptation of a file to its goals, and write one `.walle` file for each goal.
 
     Files are in `out`, in a folder for each adaptation where there are several. `resume` goes on from the last goal of
-    an interrupted run of the same goals.
+    an interrupted run of the same goals, model and data; without it the record of an earlier run is removed.
 
     Raises:
         ConfigError: the file is wrong, or goals cannot be met; nothing is adapted then.
@@ -140,7 +141,7 @@ def adapt(
         raise ConfigError("; ".join(problems))
     passes = plan_stops(job.goals, whole, method)
     out.mkdir(parents=True, exist_ok=True)
-    record = _Record(out, job, resume=resume)
+    record = _Record(out, _identity(job, settings, method), resume=resume)
     work = _Work(executor, job, whole, passes, record, on_progress)
     fitted = work.run()
     outcome = Outcome(
@@ -217,17 +218,35 @@ class _Work:
         return max(_LEAST_STEPS, round(self._job.training.steps * share))
 
 
+def _identity(job: Adaptation, settings: Settings, method: str) -> str:
+    """Return the job and method, with a SHA-256 of the contents: Python files, weights, buffers and data."""
+    contents = hashlib.sha256()
+    for source in (job.model, job.algorithm):
+        path, _, name = source.partition(":")
+        contents.update((job.folder / path).read_bytes() if name else b"")
+    arrays = settings.model.state_dict()
+    for part, data in (("train", settings.train), ("test", settings.test)):
+        arrays |= {f"{part} {at}": one for at, one in enumerate((*data.inputs, data.labels))}
+    for name, array in arrays.items():
+        contents.update(f"{name} {array.dtype} {array.shape}".encode() + np.asarray(array).tobytes())
+    document = {"job": asdict(job), "method": method, "contents": contents.hexdigest()}
+    return json.dumps(document, default=str, sort_keys=True)
+
+
 class _Record:
     """The goals that are done, in files of the folder that a later run reads."""
 
-    def __init__(self, folder: Path, job: Adaptation, *, resume: bool) -> None:
+    def __init__(self, folder: Path, identity: str, *, resume: bool) -> None:
         self.folder = folder
         self.fitted: dict[str, Fitted] = {}
         self.seconds = 0.0
-        self._identity = json.dumps(asdict(job), default=str, sort_keys=True)
+        self._identity = identity
         self._states: dict[int, Mapping[str, Any]] = {}
         if resume:
             self._load()
+            return
+        for name in (_RECORD, _REPORT):
+            (folder / name).unlink(missing_ok=True)
 
     def state(self, goal: int) -> Mapping[str, Any]:
         """Return the executor's state after a goal."""
@@ -259,5 +278,7 @@ class _Record:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} cannot be read ({error}); begin again in another folder") from error
         if identity != self._identity:
-            raise ConfigError(f"{path} is of other goals or settings; begin again in another folder")
+            raise ConfigError(
+                f"{path} is of other goals, settings, data or another model; begin again in another folder"
+            )
         self.fitted = {one.goal: one for one in fitted if (self.folder / one.file).exists()}
