@@ -102,6 +102,10 @@ def test_a_table_of_goals_may_have_ranges() -> None:
         ('model = "net.py:make"', "", "model is None; give a text"),
         (r"[goals.scale]", "[goals.small-1]\noperations = 3\n[goals.scale]\ngroup = 3", "group is 3; give a condition"),
         ("[hardware]", "[training]\nsteps = 1\n[hardware]", "Cannot declare"),
+        ("[goals.small]", '[goals."a/b"]', "a goal 'a/b'; its name is that of a file"),
+        ("[goals.small]", '[goals."../x"]', "its name is that of a file"),
+        ("[goals.small]", '[goals.""]', "its name is that of a file"),
+        ("[goals.small]", f"[goals.{'a' * 201}]", "up to 200 bytes"),
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:

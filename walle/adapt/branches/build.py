@@ -64,10 +64,15 @@ def make_branches(
     branch that costs as much as the model is the model itself. `on_progress` gets steps that are done, of how many.
 
     Raises:
-        ConfigError: a number of branches that is not made, or no part of the model that can be branched in the limit.
+        ConfigError: a number of branches that is not made, no part of the model that can be branched in the limit, or
+            an output folder that cannot be made.
     """
     if settings.count not in _COUNTS:
         raise ConfigError(f"{settings.count} branches; {_COUNTS[0]} to {_COUNTS[-1]} are made")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out}: {error}") from error
     factors = factors_of(settings.count)
     samples = [one[:_TRACED_SAMPLES] for one in train.inputs]
     plan = plan_branches(model, samples, factors, settings.added)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ _JSON_KEYS = {"id", "model", "dataset", "algorithm", "adaptation_goal", "hardwar
 _TABLES = {"model", "data", "algorithm", "hardware", "training", "goals", "seed"}
 _GOAL_KEYS = {*UNITS, "accuracy", "group"}
 _MAX_GOALS = 10_000
+_FILE_NAME = re.compile(r"\w[\w .+-]*")
+_MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,11 @@ def _goal(name: str, table: Mapping[str, Any], where: str) -> Goal:
 def _distinct(goals: list[Goal], where: str) -> tuple[Goal, ...]:
     seen: set[str] = set()
     for goal in goals:
+        if not _FILE_NAME.fullmatch(goal.name) or len(goal.name.encode()) > _MAX_NAME_BYTES:
+            raise ConfigError(
+                f"{where} has a goal {goal.name!r:.80}; its name is that of a file: up to {_MAX_NAME_BYTES} bytes of "
+                "letters, digits, spaces and ._+-, the first a letter or digit"
+            )
         if goal.name in seen:
             raise ConfigError(f"{where} has two goals of the name {goal.name!r}")
         seen.add(goal.name)
