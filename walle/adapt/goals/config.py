@@ -19,7 +19,11 @@ _JSON_NAMES = {"FLOP": "operations", "num_of_params": "parameters", "memory": "m
 _JSON_KEYS = {"id", "model", "dataset", "algorithm", "adaptation_goal", "hardware"}
 _TABLES = {"model", "data", "algorithm", "hardware", "training", "goals", "seed"}
 _GOAL_KEYS = {*UNITS, "accuracy", "group"}
+_JSON_OPTIONS = {"init_population": "population"}
+_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*')
+_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[\]}])')
 _MAX_GOALS = 10_000
+_MAX_WHOLE = 1 << 53
 _FILE_NAME = re.compile(r"\w[\w .+-]*")
 _MAX_NAME_BYTES = 200
 
@@ -66,8 +70,8 @@ def read_config(path: Path) -> list[Adaptation]:
 def parse_config(text: str, folder: Path, where: str, *, is_json: bool) -> list[Adaptation]:
     """Return the adaptations of a text; see `read_config`."""
     try:
-        document = json.loads(text) if is_json else tomllib.loads(text)
-    except ValueError as error:
+        document = json.loads(_without_comments(text)) if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: {error}") from error
     found = _of_json(document, folder, where) if is_json else [_of_toml(document, folder, where)]
     for one in found:
@@ -78,6 +82,11 @@ def parse_config(text: str, folder: Path, where: str, *, is_json: bool) -> list[
         if one.hardware is None and any("latency" in goal.budgets for goal in one.goals):
             raise ConfigError(f"{where} has goals of latency and no [hardware]; give compute and bandwidth, or a class")
     return found
+
+
+def _without_comments(text: str) -> str:
+    """Return JSON of a text with comments, "// …", and commas after the last entry, as Fig. 3 has them."""
+    return _LAST_COMMA.sub(r"\1", _COMMENT.sub(r"\1", text))
 
 
 def _of_json(document: object, folder: Path, where: str) -> list[Adaptation]:
@@ -96,11 +105,14 @@ def _of_json(document: object, folder: Path, where: str) -> list[Adaptation]:
     for shared, goals in jobs.values():
         data = _table(shared["dataset"], f"{where}, dataset", {"train", "test"})
         algorithm = _table(shared["algorithm"] or {"name": "morphnet"}, f"{where}, algorithm", {"name", "config"})
+        given = {} if algorithm.get("config") is None else algorithm["config"]
+        options = _table(given, f"{where}, algorithm, config", None)
         made.append(
             Adaptation(
                 _text(shared, "model", where), _text(data, "train", f"{where}, dataset"),
                 _text(data, "test", f"{where}, dataset"), _algorithm(_text(algorithm, "name", f"{where}, algorithm")),
-                algorithm.get("config") or {}, _distinct(goals, where), _hardware(shared["hardware"], where),
+                {_JSON_OPTIONS.get(name, name): value for name, value in options.items()},
+                _distinct(goals, where), _hardware(shared["hardware"], where),
                 folder=folder,
             )
         )  # fmt: skip
@@ -226,6 +238,6 @@ def _text(table: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _whole(value: object, where: str, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{where} is {value!r}; give a whole number, at least {least}")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_WHOLE:
+        raise ConfigError(f"{where} is {value!r:.80}; give a whole number, at least {least}")
     return value
