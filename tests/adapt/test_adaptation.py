@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,24 @@ def test_files_of_arrays_are_numpys(tmp_path: Path) -> None:
     (tmp_path / "none.npz").write_text("no")
     with pytest.raises(ConfigError, match=r"none\.npz"):
         read_arrays(tmp_path / "none.npz")
+
+
+def test_arrays_that_are_damaged_or_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.npz"
+    numpy.savez_compressed(path, x=numpy.random.default_rng(0).normal(size=100))
+    with zipfile.ZipFile(path) as archive:
+        first = archive.getinfo("x.npy").header_offset + 60
+    data = bytearray(path.read_bytes())
+    data[first : first + 20] = b"\xff" * 20
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"x\.npz: Error -3"):
+        read_arrays(path)
+    numpy.savez_compressed(path, x=numpy.zeros(1 << 20, "uint8"), y=numpy.zeros(8, "uint8"))
+    assert path.stat().st_size < 1 << 16
+    monkeypatch.setattr("walle.adapt.arrays._MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("zipfile.ZipFile.read", lambda *_: pytest.fail("it is decompressed"))
+    with pytest.raises(ConfigError, match="has 1048840 bytes of arrays; at most 1048576 are read"):
+        read_arrays(path)
 
 
 def test_folders_of_images_are_data(tmp_path: Path) -> None:
