@@ -99,6 +99,19 @@ def test_an_interrupted_run_continues(goals: Path, tmp_path: Path) -> None:
         adapt.run(goals, tmp_path / "part", resume=True)
 
 
+@pytest.mark.parametrize(
+    "options", ['name = "slimmable"\nshared_steps = 70\nslice = 0.4', 'name = "chamnet"\nsamples = 24']
+)
+def test_shared_training_does_not_end_a_goal_early(
+    goals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.setattr("walle.adapt.adaptation._MAX_ITERATIONS", 6)
+    table = GOALS[GOALS.index('name = "morphnet"') : GOALS.index("[goals]")]
+    goals.write_text(GOALS[: GOALS.index("small =")].replace(table, options + "\n"))
+    (outcome,) = adapt.run(goals, tmp_path / "out")
+    assert [one.meets_budgets for one in outcome.fitted] == [True]
+
+
 def test_only_the_same_model_data_and_method_are_resumed(goals: Path, tmp_path: Path) -> None:
     goals.write_text(GOALS[: GOALS.index("small =")])
     adapt.run(goals, tmp_path / "out")

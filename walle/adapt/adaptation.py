@@ -29,7 +29,7 @@ from walle.errors import ConfigError
 
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
-_MAX_ITERATIONS = 500  # limit for one goal
+_MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
 _FOLLOWS = 0.6  # part of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _RECORD = "adaptation.json"
@@ -191,7 +191,7 @@ class _Work:
         costs = executor.costs()
         schedule = LossSchedule(goal, costs)
         steps = 0
-        for _ in range(_MAX_ITERATIONS):
+        for _ in range(executor.preparation() + _MAX_ITERATIONS):
             self._on_progress(Progress(len(self._record.fitted), len(self._job.goals), goal.name, costs, self.seconds))
             if goal.is_met_by(costs):
                 break

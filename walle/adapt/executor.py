@@ -82,6 +82,10 @@ class AdaptationExecutor(abc.ABC):
     def iterate(self) -> int:
         """Take one iteration, and return its steps of training."""
 
+    def preparation(self) -> int:
+        """Return the iterations that come before those towards the goal, such as training that goals share."""
+        return 0
+
     @abc.abstractmethod
     def channels(self) -> Widths:
         """Return the channels of each group that stay now."""

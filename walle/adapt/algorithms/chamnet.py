@@ -52,6 +52,9 @@ class ChamNet(Ranking):
         self._predict: GaussianProcess | None = None
         self._sampler: tuple[MaskedTrainer, Quality, Mapping[str, Any]] | None = None
 
+    def preparation(self) -> int:
+        return math.ceil((int(self.option["samples"]) - len(self._points)) / _AT_ONCE)
+
     def iterate(self) -> int:
         if len(self._points) < int(self.option["samples"]):
             return self._sample()
