@@ -21,7 +21,7 @@ from walle.adapt.dataset import load_data
 from walle.adapt.executor import AdaptationExecutor, Settings
 from walle.adapt.goals.config import Adaptation, read_config
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.evaluation import Evaluation, accuracy
+from walle.adapt.masked.evaluation import accuracy, outputs_of
 from walle.adapt.report import write_report
 from walle.adapt.source import load_model
 from walle.base.durable_file import write_file
@@ -136,7 +136,7 @@ def adapt(
     executor = find_algorithm(job.algorithm, job.folder)
     executor.init(settings)
     whole = executor.formula.whole()
-    own = accuracy(Evaluation(settings.model)(*settings.test.inputs), settings.test.labels)
+    own = accuracy(outputs_of(settings.model, settings.test.inputs), settings.test.labels)
     if problems := problems_of(job.goals, executor.formula.least(), own):
         raise ConfigError("; ".join(problems))
     passes = plan_stops(job.goals, whole, method)
