@@ -159,6 +159,17 @@ def test_what_is_wrong_is_named_before_training(goals: Path, tmp_path: Path, old
         adapt.run(goals, tmp_path / "out", on_progress=lambda _: pytest.fail("it trains"))
 
 
+def test_goals_of_all_adaptations_are_looked_at_before_training(goals: Path, tmp_path: Path) -> None:
+    shared = {"model": "net.py:make", "dataset": {"train": "net.py:data", "test": "net.py:data"}}
+    first = {"id": "a", **shared, "adaptation_goal": {"FLOP": "45k"}}
+    second = {"id": "b", **shared, "adaptation_goal": {"FLOP": 1}, "algorithm": {"name": "slimmable"}}
+    path = goals.with_suffix(".json")
+    path.write_text(json.dumps([first, second]))
+    with pytest.raises(ConfigError, match="goal 'b': operations 1 is below"):
+        adapt.run(path, tmp_path / "out", on_progress=lambda _: pytest.fail("it trains"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_model_without_channels_is_refused(goals: Path, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         NET.replace("return Residual()", "return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))")

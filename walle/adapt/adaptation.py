@@ -84,19 +84,14 @@ def run(
     an interrupted run of the same goals, model and data; without it the record of an earlier run is removed.
 
     Raises:
-        ConfigError: the file is wrong, or goals cannot be met; nothing is adapted then.
+        ConfigError: the file is wrong, or goals of any adaptation cannot be met; nothing is adapted then.
     """
     jobs = [config] if isinstance(config, Adaptation) else read_config(Path(config))
     folder = Path(out)
+    ready = [_prepared(job, method) for job in jobs]
     return [
-        adapt(
-            job,
-            folder / str(at + 1) if len(jobs) > 1 else folder,
-            method=method,
-            on_progress=on_progress,
-            resume=resume,
-        )
-        for at, job in enumerate(jobs)
+        _adapted(one, folder / str(at + 1) if len(jobs) > 1 else folder, on_progress, resume=resume)
+        for at, one in enumerate(ready)
     ]
 
 
@@ -130,6 +125,22 @@ def adapt(
     resume: bool = False,
 ) -> Outcome:
     """Adapt one model to its goals; see `run`."""
+    return _adapted(_prepared(job, method), out, on_progress, resume=resume)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An adaptation whose goals can be met: its executor, the given model's costs and accuracy, and the passes."""
+
+    job: Adaptation
+    method: str
+    executor: AdaptationExecutor
+    whole: Costs
+    accuracy: float
+    passes: list[list[Stop]]
+
+
+def _prepared(job: Adaptation, method: str) -> _Prepared:
     model, train = load_model(job.model, job.folder), load_data(job.train, job.folder)
     test = load_data(job.test, job.folder, train.classes)
     settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed)
@@ -139,14 +150,18 @@ def adapt(
     own = accuracy(outputs_of(settings.model, settings.test.inputs), settings.test.labels)
     if problems := problems_of(job.goals, executor.formula.least(), own):
         raise ConfigError("; ".join(problems))
-    passes = plan_stops(job.goals, whole, method)
+    return _Prepared(job, method, executor, whole, own, plan_stops(job.goals, whole, method))
+
+
+def _adapted(one: _Prepared, out: Path, on_progress: Callable[[Progress], None], *, resume: bool) -> Outcome:
     out.mkdir(parents=True, exist_ok=True)
-    record = _Record(out, _identity(job, settings, method), resume=resume)
-    work = _Work(executor, job, whole, passes, record, on_progress)
+    record = _Record(out, _identity(one.job, one.executor.settings, one.method), resume=resume)
+    work = _Work(one.executor, one.job, one.whole, one.passes, record, on_progress)
     fitted = work.run()
     outcome = Outcome(
-        whole | {"accuracy": own}, tuple(fitted[goal.name] for goal in job.goals), len(passes), work.seconds
-    )
+        one.whole | {"accuracy": one.accuracy}, tuple(fitted[goal.name] for goal in one.job.goals), len(one.passes),
+        work.seconds,
+    )  # fmt: skip
     write_report(outcome, out)
     write_file(out / _REPORT, json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
     return outcome
