@@ -13,6 +13,7 @@ from walle.adapt.algorithms.chamnet import ChamNet
 from walle.adapt.costs.hardware import Hardware
 from walle.adapt.goals.config import Adaptation, parse_config, read_config
 from walle.adapt.goals.quantity import quantity
+from walle.engine_ext import rates
 from walle.errors import ConfigError
 
 FIGURE_3 = """
@@ -104,7 +105,7 @@ def test_the_papers_configuration_is_read_with_its_comments(tmp_path: Path) -> N
     (goal,) = first.goals
     assert (goal.name, goal.accuracy) == ("1", 0.8)
     assert goal.budgets == {"operations": 5e9, "parameters": 20e6, "latency": 0.03}
-    assert first.hardware == Hardware(6e9, 8.5e9)
+    assert first.hardware == Hardware(3e9, 8.5e9)  # multiply-adds, of two FLOP
     assert [one.name for one in second.goals] == ["9"]
     assert dict(second.settings) == {"population": 10, "crossover_rate": 0.7, "mutation": 0.08}
     assert set(second.settings) <= set(ChamNet.options)
@@ -177,6 +178,14 @@ def test_what_is_wrong_is_named(old: str, new: str, message: str) -> None:
 def test_a_latency_needs_a_hardware() -> None:
     with pytest.raises(ConfigError, match=r"goals of latency and no \[hardware\]"):
         parse(TEXT.replace('[hardware]\ncompute = "6 GFLOP/s"\nbandwidth = "8.5 GB/s"\n', ""))
+
+
+def test_a_class_and_its_rates_are_the_same_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = {"panel": 6e3, "pairs": 6e3, "lanes": 1e3, "streamed": 8.5e3, "moved": 8.5e3}  # a microsecond
+    rates.save({"scalar": found}, rates.cache_path())
+    of_class = TEXT.replace('compute = "6 GFLOP/s"\nbandwidth = "8.5 GB/s"', 'class = "this machine"')
+    assert parse(of_class).hardware == parse(TEXT).hardware
 
 
 def test_a_file_without_goals_is_refused(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def _hardware(given: object, where: str) -> Hardware | None:
     table = _table(given, f"{where}, [hardware]", {"compute", "bandwidth", "class"})
     if "class" in table:
         return Hardware.of_class(_text(table, "class", f"{where}, [hardware]"))
-    return Hardware(
+    return Hardware.of_rates(
         quantity(table.get("compute"), "FLOP", f"{where}, [hardware], compute"),
         quantity(table.get("bandwidth"), "B", f"{where}, [hardware], bandwidth"),
     )
