@@ -3,9 +3,13 @@
 Parts: "tree", building and growing a tree of 1,000 random goals of four constraints, and its passes beside the fewest
 chains; "collective", the CPU time of 10 and of 100 goals together against each alone, which a sample of them stands
 for, and their accuracies (Fig. 6a, Tables 2 and 5); "front", accuracy by operations against the same network made
-narrower everywhere and trained as long (Fig. 8); "algorithms", both for ten goals by each algorithm; "branches",
-parameters that branches add and the time to switch (Table 4); "tuning", devices that learn from peers' models (Table 3,
-Fig. 7). The networks learn scikit-learn's digits. A picture and a page are written to out/.
+narrower everywhere (Fig. 8); "algorithms", both for ten goals by each algorithm; "branches", parameters that branches
+add and the time to switch (Table 4); "tuning", devices that learn from peers' models (Table 3, Fig. 7). The networks
+learn scikit-learn's digits. A picture and a page are written to out/.
+
+Narrower networks are not trained as adapted ones: from their first weights, by labels alone, for the 300 steps of the
+given model and --steps more. A goal of a chain also has the steps of those before it, and learns from the given model's
+outputs.
 
     walle figures mistify -- [--parts tree,collective,front,algorithms,branches,tuning] [--goals 10,100] [--json]
 """
@@ -96,7 +100,7 @@ def measure_collective(goals: int, sample: int, steps: int, algorithm: str = "mo
 
 
 def measure_narrow(steps: int) -> list[tuple[float, float]]:
-    """Return operations and accuracy of narrower networks, each trained for as many steps."""
+    """Return operations and accuracy of narrower networks, each trained from its first weights by labels alone."""
     from benchmarks.mistify_parts import digits
     from walle.adapt.costs.formula import CostFormula
     from walle.adapt.masked.evaluation import Evaluation, accuracy
@@ -112,7 +116,7 @@ def measure_narrow(steps: int) -> list[tuple[float, float]]:
 
 
 def _measure_algorithms(sample: int, steps: int) -> dict[str, Any]:
-    """Return ten goals by each algorithm, and narrower networks that are trained as long."""
+    """Return ten goals by each algorithm, and narrower networks that are trained by labels alone."""
     from benchmarks.mistify_parts.algorithms import compared
     from walle.adapt.algorithms import ALGORITHMS
 
@@ -154,7 +158,7 @@ def _picture(result: dict[str, Any], out: Path) -> None:
     for one in result.get("collective", []):
         axes.plot(*zip(*one["front"], strict=True), "o", ms=3, label=f"{one['goals']} goals adapted together")
     if "front" in result:
-        axes.plot(*zip(*result["front"]["narrow"], strict=True), "s-", label="narrower everywhere, trained as long")
+        axes.plot(*zip(*result["front"]["narrow"], strict=True), "s-", label="narrower everywhere, trained by labels")
     axes.set_xscale("log")
     axes.set_xlabel("multiply-adds of one image")
     axes.set_ylabel("accuracy")

@@ -1,4 +1,8 @@
-"""Algorithms beside each other and beside a network that is narrower everywhere, trained as long (Fig. 8)."""
+"""Algorithms beside each other and beside a network that is narrower everywhere (Fig. 8).
+
+That one learns from labels alone, for the given model's 300 steps and those of one goal; adapted ones also learn from
+the given model's outputs, and goals of a chain have the steps of those before them.
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,49 @@ def test_an_interrupted_run_continues(goals: Path, tmp_path: Path) -> None:
     (resumed,) = adapt.run(goals, tmp_path / "part", resume=True)
     assert [(one.goal, one.costs) for one in resumed.fitted] == [(one.goal, one.costs) for one in whole.fitted]
     goals.write_text(GOALS.replace("45k", "44k"))
-    with pytest.raises(ConfigError, match="is of other goals or settings"):
+    with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
         adapt.run(goals, tmp_path / "part", resume=True)
+
+
+@pytest.mark.parametrize(
+    "options", ['name = "slimmable"\nshared_steps = 70\nslice = 0.4', 'name = "chamnet"\nsamples = 24']
+)
+def test_shared_training_does_not_end_a_goal_early(
+    goals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.setattr("walle.adapt.adaptation._MAX_ITERATIONS", 6)
+    table = GOALS[GOALS.index('name = "morphnet"') : GOALS.index("[goals]")]
+    goals.write_text(GOALS[: GOALS.index("small =")].replace(table, options + "\n"))
+    (outcome,) = adapt.run(goals, tmp_path / "out")
+    assert [one.meets_budgets for one in outcome.fitted] == [True]
+
+
+def test_only_the_same_model_data_and_method_are_resumed(goals: Path, tmp_path: Path) -> None:
+    goals.write_text(GOALS[: GOALS.index("small =")])
+    adapt.run(goals, tmp_path / "out")
+    with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
+        adapt.run(goals, tmp_path / "out", method="alone", resume=True)
+    for old, new in (("manual_seed(1)", "manual_seed(2)"), ("data(seed=0)", "data(seed=1)"), ("Residual()", "Other()")):
+        text = NET.replace(old, new).replace("def make", "class Other(Residual):\n    pass\n\ndef make")
+        (tmp_path / "net.py").write_text(text)
+        with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
+            adapt.run(goals, tmp_path / "out", resume=True)
+
+
+def test_a_new_run_removes_the_record_of_the_last(goals: Path, tmp_path: Path) -> None:
+    goals.write_text(GOALS[: GOALS.index("small =")])
+    adapt.run(goals, tmp_path / "out")
+
+    def stop(_progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapt.run(goals, tmp_path / "out", on_progress=stop)
+    with pytest.raises(ConfigError, match=r"has no report\.json"):
+        read_outcomes(tmp_path / "out")
+    seen: list[Progress] = []
+    adapt.run(goals, tmp_path / "out", on_progress=seen.append, resume=True)
+    assert seen[0].done == 0
 
 
 @pytest.mark.parametrize(
@@ -115,6 +157,17 @@ def test_what_is_wrong_is_named_before_training(goals: Path, tmp_path: Path, old
     goals.write_text(GOALS.replace(old, new))
     with pytest.raises(ConfigError, match=message):
         adapt.run(goals, tmp_path / "out", on_progress=lambda _: pytest.fail("it trains"))
+
+
+def test_goals_of_all_adaptations_are_looked_at_before_training(goals: Path, tmp_path: Path) -> None:
+    shared = {"model": "net.py:make", "dataset": {"train": "net.py:data", "test": "net.py:data"}}
+    first = {"id": "a", **shared, "adaptation_goal": {"FLOP": "45k"}}
+    second = {"id": "b", **shared, "adaptation_goal": {"FLOP": 1}, "algorithm": {"name": "slimmable"}}
+    path = goals.with_suffix(".json")
+    path.write_text(json.dumps([first, second]))
+    with pytest.raises(ConfigError, match="goal 'b': operations 1 is below"):
+        adapt.run(path, tmp_path / "out", on_progress=lambda _: pytest.fail("it trains"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_without_channels_is_refused(goals: Path, tmp_path: Path) -> None:
@@ -147,6 +200,24 @@ def test_files_of_arrays_are_numpys(tmp_path: Path) -> None:
         read_arrays(tmp_path / "none.npz")
 
 
+def test_arrays_that_are_damaged_or_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.npz"
+    numpy.savez_compressed(path, x=numpy.random.default_rng(0).normal(size=100))
+    with zipfile.ZipFile(path) as archive:
+        first = archive.getinfo("x.npy").header_offset + 60
+    data = bytearray(path.read_bytes())
+    data[first : first + 20] = b"\xff" * 20
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"x\.npz: Error -3"):
+        read_arrays(path)
+    numpy.savez_compressed(path, x=numpy.zeros(1 << 20, "uint8"), y=numpy.zeros(8, "uint8"))
+    assert path.stat().st_size < 1 << 16
+    monkeypatch.setattr("walle.adapt.arrays._MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("zipfile.ZipFile.read", lambda *_: pytest.fail("it is decompressed"))
+    with pytest.raises(ConfigError, match="has 1048840 bytes of arrays; at most 1048576 are read"):
+        read_arrays(path)
+
+
 def test_folders_of_images_are_data(tmp_path: Path) -> None:
     from walle import cv
 
@@ -162,6 +233,21 @@ def test_folders_of_images_are_data(tmp_path: Path) -> None:
         load_data("images", tmp_path)
     with pytest.raises(ConfigError, match=r"has no folder of images"):
         load_data(".", tmp_path / "images" / "dog")
+
+
+def test_folders_of_test_images_have_the_labels_of_the_training_data(tmp_path: Path) -> None:
+    from walle import cv
+
+    for folder, names in (("train", "cat dog emu"), ("test", "cat emu"), ("other", "cat fox")):
+        for name in names.split():
+            (tmp_path / folder / name).mkdir(parents=True)
+            _, encoded = cv.imencode(".png", numpy.zeros((4, 6, 3), "uint8"))
+            (tmp_path / folder / name / "1.png").write_bytes(bytes(encoded))
+    train = load_data("train", tmp_path)
+    assert (train.labels.tolist(), train.classes) == ([0, 1, 2], ("cat", "dog", "emu"))
+    assert load_data("test", tmp_path, train.classes).labels.tolist() == [0, 2]
+    with pytest.raises(ConfigError, match="other has images of 'fox'; the training data has cat, dog, emu"):
+        load_data("other", tmp_path, train.classes)
 
 
 def test_a_model_of_a_file_is_adapted(goals: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from walle import nn
+from walle import nn, np
 from walle.adapt.algorithms import find_algorithm
 from walle.adapt.arrays import read_arrays, write_arrays
 from walle.adapt.collective.checks import problems_of
@@ -20,7 +21,7 @@ from walle.adapt.dataset import load_data
 from walle.adapt.executor import AdaptationExecutor, Settings
 from walle.adapt.goals.config import Adaptation, read_config
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.evaluation import Evaluation, accuracy
+from walle.adapt.masked.evaluation import accuracy, outputs_of
 from walle.adapt.report import write_report
 from walle.adapt.source import load_model
 from walle.base.durable_file import write_file
@@ -28,7 +29,7 @@ from walle.errors import ConfigError
 
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
-_MAX_ITERATIONS = 500  # limit for one goal
+_MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
 _FOLLOWS = 0.6  # part of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _RECORD = "adaptation.json"
@@ -80,22 +81,17 @@ def run(
     """Adapt the model of each adaptation of a file to its goals, and write one `.walle` file for each goal.
 
     Files are in `out`, in a folder for each adaptation where there are several. `resume` goes on from the last goal of
-    an interrupted run of the same goals.
+    an interrupted run of the same goals, model and data; without it the record of an earlier run is removed.
 
     Raises:
-        ConfigError: the file is wrong, or goals cannot be met; nothing is adapted then.
+        ConfigError: the file is wrong, or goals of any adaptation cannot be met; nothing is adapted then.
     """
     jobs = [config] if isinstance(config, Adaptation) else read_config(Path(config))
     folder = Path(out)
+    ready = [_prepared(job, method) for job in jobs]
     return [
-        adapt(
-            job,
-            folder / str(at + 1) if len(jobs) > 1 else folder,
-            method=method,
-            on_progress=on_progress,
-            resume=resume,
-        )
-        for at, job in enumerate(jobs)
+        _adapted(one, folder / str(at + 1) if len(jobs) > 1 else folder, on_progress, resume=resume)
+        for at, one in enumerate(ready)
     ]
 
 
@@ -129,24 +125,43 @@ def adapt(
     resume: bool = False,
 ) -> Outcome:
     """Adapt one model to its goals; see `run`."""
-    settings = Settings(
-        load_model(job.model, job.folder), load_data(job.train, job.folder), load_data(job.test, job.folder),
-        job.hardware, job.training, job.settings, job.seed,
-    )  # fmt: skip
+    return _adapted(_prepared(job, method), out, on_progress, resume=resume)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An adaptation whose goals can be met: its executor, the given model's costs and accuracy, and the passes."""
+
+    job: Adaptation
+    method: str
+    executor: AdaptationExecutor
+    whole: Costs
+    accuracy: float
+    passes: list[list[Stop]]
+
+
+def _prepared(job: Adaptation, method: str) -> _Prepared:
+    model, train = load_model(job.model, job.folder), load_data(job.train, job.folder)
+    test = load_data(job.test, job.folder, train.classes)
+    settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed)
     executor = find_algorithm(job.algorithm, job.folder)
     executor.init(settings)
     whole = executor.formula.whole()
-    own = accuracy(Evaluation(settings.model)(*settings.test.inputs), settings.test.labels)
+    own = accuracy(outputs_of(settings.model, settings.test.inputs), settings.test.labels)
     if problems := problems_of(job.goals, executor.formula.least(), own):
         raise ConfigError("; ".join(problems))
-    passes = plan_stops(job.goals, whole, method)
+    return _Prepared(job, method, executor, whole, own, plan_stops(job.goals, whole, method))
+
+
+def _adapted(one: _Prepared, out: Path, on_progress: Callable[[Progress], None], *, resume: bool) -> Outcome:
     out.mkdir(parents=True, exist_ok=True)
-    record = _Record(out, job, resume=resume)
-    work = _Work(executor, job, whole, passes, record, on_progress)
+    record = _Record(out, _identity(one.job, one.executor.settings, one.method), resume=resume)
+    work = _Work(one.executor, one.job, one.whole, one.passes, record, on_progress)
     fitted = work.run()
     outcome = Outcome(
-        whole | {"accuracy": own}, tuple(fitted[goal.name] for goal in job.goals), len(passes), work.seconds
-    )
+        one.whole | {"accuracy": one.accuracy}, tuple(fitted[goal.name] for goal in one.job.goals), len(one.passes),
+        work.seconds,
+    )  # fmt: skip
     write_report(outcome, out)
     write_file(out / _REPORT, json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
     return outcome
@@ -191,7 +206,7 @@ class _Work:
         costs = executor.costs()
         schedule = LossSchedule(goal, costs)
         steps = 0
-        for _ in range(_MAX_ITERATIONS):
+        for _ in range(executor.preparation() + _MAX_ITERATIONS):
             self._on_progress(Progress(len(self._record.fitted), len(self._job.goals), goal.name, costs, self.seconds))
             if goal.is_met_by(costs):
                 break
@@ -218,17 +233,35 @@ class _Work:
         return max(_LEAST_STEPS, round(self._job.training.steps * share))
 
 
+def _identity(job: Adaptation, settings: Settings, method: str) -> str:
+    """Return the job and method, with a SHA-256 of the contents: Python files, weights, buffers and data."""
+    contents = hashlib.sha256()
+    for source in (job.model, job.algorithm):
+        path, _, name = source.partition(":")
+        contents.update((job.folder / path).read_bytes() if name else b"")
+    arrays = settings.model.state_dict()
+    for part, data in (("train", settings.train), ("test", settings.test)):
+        arrays |= {f"{part} {at}": one for at, one in enumerate((*data.inputs, data.labels))}
+    for name, array in arrays.items():
+        contents.update(f"{name} {array.dtype} {array.shape}".encode() + np.asarray(array).tobytes())
+    document = {"job": asdict(job), "method": method, "contents": contents.hexdigest()}
+    return json.dumps(document, default=str, sort_keys=True)
+
+
 class _Record:
     """The goals that are done, in files of the folder that a later run reads."""
 
-    def __init__(self, folder: Path, job: Adaptation, *, resume: bool) -> None:
+    def __init__(self, folder: Path, identity: str, *, resume: bool) -> None:
         self.folder = folder
         self.fitted: dict[str, Fitted] = {}
         self.seconds = 0.0
-        self._identity = json.dumps(asdict(job), default=str, sort_keys=True)
+        self._identity = identity
         self._states: dict[int, Mapping[str, Any]] = {}
         if resume:
             self._load()
+            return
+        for name in (_RECORD, _REPORT):
+            (folder / name).unlink(missing_ok=True)
 
     def state(self, goal: int) -> Mapping[str, Any]:
         """Return the executor's state after a goal."""
@@ -260,5 +293,7 @@ class _Record:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} cannot be read ({error}); begin again in another folder") from error
         if identity != self._identity:
-            raise ConfigError(f"{path} is of other goals or settings; begin again in another folder")
+            raise ConfigError(
+                f"{path} is of other goals, settings, data or another model; begin again in another folder"
+            )
         self.fitted = {one.goal: one for one in fitted if (self.folder / one.file).exists()}

@@ -7,6 +7,7 @@ import io
 import math
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from walle.base.durable_file import write_file
 from walle.errors import ConfigError
 
 _MAGIC = b"\x93NUMPY"
-_MAX_BYTES = 4 << 30  # limit of one array
+_MAX_BYTES = 4 << 30  # limit of a file's arrays, uncompressed
 _KINDS = {"f": "float", "i": "int", "u": "uint", "b": "bool"}
 
 
@@ -24,13 +25,15 @@ def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a file by name, in its order.
 
     Raises:
-        ConfigError: the file does not exist, or has something else.
+        ConfigError: the file does not exist, is damaged, or has something else or too much.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(".npy")]
+            if (size := sum(archive.getinfo(name).file_size for name in names)) > _MAX_BYTES:
+                raise ConfigError(f"{path} has {size} bytes of arrays; at most {_MAX_BYTES} are read")
             return {name.removesuffix(".npy"): _array(archive.read(name), f"{path}, {name}") for name in names}
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 

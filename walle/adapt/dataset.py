@@ -16,10 +16,11 @@ _IMAGES = (".jpg", ".jpeg", ".png")
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Inputs, each (samples, ...), and labels (samples)."""
+    """Inputs, each (samples, ...), and labels (samples); names of the classes, by label, where folders have them."""
 
     inputs: tuple[Any, ...]
     labels: Any
+    classes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -29,12 +30,14 @@ class Dataset:
         return (*(one[places] for one in self.inputs), self.labels[places])
 
 
-def load_data(source: str, folder: Path) -> Dataset:
+def load_data(source: str, folder: Path, classes: tuple[str, ...] = ()) -> Dataset:
     """Return the data of "train.npz" (the last array has the labels), of a folder with a folder of images for each
     class, or of "data.py:function", which returns inputs and labels.
 
+    `classes` are those of the training data, which number the folders of other data; with none a folder has its own.
+
     Raises:
-        ConfigError: the data does not exist, or arrays do not have a row for each sample.
+        ConfigError: the data does not exist, arrays do not have a row for each sample, or a folder has another class.
     """
     path, _, function = source.partition(":")
     place = folder / path
@@ -42,7 +45,10 @@ def load_data(source: str, folder: Path) -> Dataset:
         found = call_function(place, function, source)
         arrays = [np.asarray(one) for one in (found if isinstance(found, tuple | list) else (found,))]
     elif place.is_dir():
-        arrays = _images(place)
+        own = tuple(sorted(one.name for one in place.iterdir() if one.is_dir()))
+        if classes and (other := sorted(set(own) - set(classes))):
+            raise ConfigError(f"{source} has images of {other[0]!r}; the training data has {', '.join(classes)}")
+        arrays, classes = _images(place, classes or own), classes or own
     else:
         arrays = list(read_arrays(place).values())
     if len(arrays) < 2:
@@ -50,7 +56,7 @@ def load_data(source: str, folder: Path) -> Dataset:
     counts = {one.shape[0] if one.ndim else 0 for one in arrays}
     if len(counts) > 1 or 0 in counts:
         raise ConfigError(f"{source} has arrays of {' and '.join(map(str, sorted(counts)))} samples")
-    return Dataset(tuple(arrays[:-1]), arrays[-1])
+    return Dataset(tuple(arrays[:-1]), arrays[-1], classes)
 
 
 def call_function(path: Path, name: str, source: str) -> Any:
@@ -69,15 +75,14 @@ def call_function(path: Path, name: str, source: str) -> Any:
     return function()
 
 
-def _images(folder: Path) -> list[Any]:
+def _images(folder: Path, classes: tuple[str, ...]) -> list[Any]:
     """Return images (samples, 3 of blue, green and red, height, width) from 0 to 1, and the places of their classes."""
     from walle import cv
 
-    classes = sorted(one.name for one in folder.iterdir() if one.is_dir())
     images: list[Any] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        for path in sorted((folder / name).iterdir()):
+        for path in sorted((folder / name).glob("*")):
             if path.suffix.lower() in _IMAGES:
                 image = cv.imdecode(path.read_bytes())
                 if image is None:

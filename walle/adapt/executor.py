@@ -13,7 +13,7 @@ from walle.adapt.costs.hardware import Hardware
 from walle.adapt.dataset import Dataset
 from walle.adapt.goals.config import Training
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.evaluation import Evaluation, accuracy
+from walle.adapt.masked.evaluation import accuracy, outputs_of
 from walle.adapt.structure.cut import Widths
 from walle.adapt.structure.network import Structure, find_structure
 from walle.errors import ConfigError
@@ -71,7 +71,7 @@ class AdaptationExecutor(abc.ABC):
     def measure(self, model: nn.Module) -> Costs:
         """Return the costs of a model by §4.1, and its accuracy on the test data."""
         costs = CostFormula(traced_structure(self.settings, model), self.settings.hardware).whole()
-        logits = Evaluation(model)(*self.settings.test.inputs)
+        logits = outputs_of(model, self.settings.test.inputs)
         return costs | {"accuracy": accuracy(logits, self.settings.test.labels)}
 
     @abc.abstractmethod
@@ -81,6 +81,10 @@ class AdaptationExecutor(abc.ABC):
     @abc.abstractmethod
     def iterate(self) -> int:
         """Take one iteration, and return its steps of training."""
+
+    def preparation(self) -> int:
+        """Return the iterations that come before those towards the goal, such as training that goals share."""
+        return 0
 
     @abc.abstractmethod
     def channels(self) -> Widths:

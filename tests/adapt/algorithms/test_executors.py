@@ -184,6 +184,8 @@ def test_other_losses_than_cross_entropy_are_refused(name: str) -> None:
     ("name", "options", "message"),
     [
         ("chamnet", {"samples": 3}, "ChamNet's option samples is 3; it takes 4 or more"),
+        ("chamnet", {"crossover_rate": 2}, "ChamNet's option crossover_rate is 2; it is a part, up to 1"),
+        ("chamnet", {"mutation": 1.1}, "ChamNet's option mutation is 1.1; it is a part, up to 1"),
         ("slimmable", {"narrowest": 1.5}, "Slimmable's option narrowest is 1.5; it is a part, below 1"),
         ("slimmable", {"slice": 1}, "Slimmable's option slice is 1; it is a part, below 1"),
     ],
@@ -191,6 +193,19 @@ def test_other_losses_than_cross_entropy_are_refused(name: str) -> None:
 def test_options_out_of_range_are_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         executor_of(name, settings_of(name, options=options))
+
+
+def test_an_evolution_changes_by_its_options() -> None:
+    def tried(**options: float) -> list[tuple[int, ...]]:
+        executor: Any = executor_of("chamnet", settings_of("chamnet", options=QUICK["chamnet"] | options))
+        executor.adjust(executor.costs(), GOALS[0], {"operations": 1.0})
+        found: list[tuple[int, ...]] = executor._evolved(lambda points: -points.sum(-1))
+        return found
+
+    usual = tried()
+    assert len(set(usual)) > 1
+    assert tried(mutation=1e-9) == usual[:1]  # only the widths in the proportions of the model
+    assert tried(crossover_rate=1e-9) != usual
 
 
 @pytest.mark.parametrize(("name", "shared", "own"), [("chamnet", 8, 6), ("slimmable", 6, 0)])

@@ -52,7 +52,7 @@ TRAINING = Training(steps=6, batch=16, learning_rate=0.01)
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Branched, nn.Module]:
     """Return five branches on a residual network, and the network."""
     model, _ = network("residual")
-    path = tmp_path_factory.mktemp("branches") / "net.walle"
+    path = tmp_path_factory.mktemp("branches") / "new" / "net.walle"
     return make_branches(model, dataset(), dataset(1), path, BranchSettings(5, 6.0, TRAINING)), model
 
 
@@ -292,6 +292,10 @@ def test_an_input_of_the_name_branch_and_wrong_counts_are_refused(tmp_path: Path
     settings = BranchSettings(3, 5.0, Training(steps=1))
     with pytest.raises(ModelError, match="has an input 'branch'"):
         make_branches(Named(), dataset(), dataset(), tmp_path / "net.walle", settings)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"net\.walle: .*file"):
+        make_branches(Residual(), dataset(), dataset(), tmp_path / "file" / "net.walle", BranchSettings(),
+                      lambda _done, _steps: pytest.fail("it trains"))  # fmt: skip
     with pytest.raises(ConfigError, match="1 branches; 2 to 9 are made"):
         make_branches(Named(), dataset(), dataset(), tmp_path / "net.walle", BranchSettings(1))
 

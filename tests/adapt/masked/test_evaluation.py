@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
+import pytest
 
 from tests.adapt.networks import images, network
-from walle.adapt.masked.evaluation import Evaluation
+from walle.adapt.algorithms.morphnet import MorphNet
+from walle.adapt.dataset import Dataset
+from walle.adapt.executor import Settings
+from walle.adapt.masked.evaluation import Evaluation, outputs_of
 
 
 def test_statistics_of_a_batch_take_the_place_of_running_ones() -> None:
@@ -18,6 +24,26 @@ def test_statistics_of_a_batch_take_the_place_of_running_ones() -> None:
     assert {name: one.tolist() for name, one in model.named_buffers()} == before
     assert not any(module.training for module in model.modules())
     assert numpy.array_equal(Evaluation(model)(x), normal)
+
+
+@pytest.mark.parametrize("count", [1, 256, 257, 600])
+def test_many_samples_are_evaluated_in_batches(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = network("residual")
+    x, sizes, planned = images(count), [], Evaluation._planned
+    data = Dataset((x,), numpy.zeros(count, "int64"))
+    executor = MorphNet()
+    executor.init(Settings(model, Dataset((images(8),), numpy.zeros(8, "int64")), data))
+    whole, masked = Evaluation(model)(x), Evaluation(executor.trainer.network)(x)
+
+    def counted(self: Evaluation, given: list[Any]) -> Any:
+        sizes.append(len(given[0]))
+        return planned(self, given)
+
+    monkeypatch.setattr(Evaluation, "_planned", counted)
+    assert numpy.allclose(outputs_of(model, [x]), whole, rtol=1e-4, atol=1e-5)
+    assert executor.measure(model)["accuracy"] == pytest.approx(numpy.mean(whole.argmax(1) == 0))
+    assert executor.trainer.accuracy() == pytest.approx(numpy.mean(masked.argmax(1) == 0))
+    assert max(sizes) <= 256
 
 
 def test_settled_statistics_are_the_batchs() -> None:

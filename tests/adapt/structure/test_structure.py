@@ -117,6 +117,43 @@ def test_an_operator_without_a_rule_keeps_what_it_reads() -> None:
     assert structure.kept["first.weight", 0].startswith("TopValues")
 
 
+class Normalised(nn.Module):
+    """A normalisation over the channels, which counts those that no weight reads."""
+
+    def __init__(self, norm: type[nn.Module]) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(3, 6), norm(6), nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.norm(self.first(x)))
+
+
+class Scores(nn.Module):
+    """A product of two activations over the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.second = nn.Linear(3, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        query = self.query(x)
+        return self.second(np.matmul(np.matmul(query, np.swapaxes(query, -1, -2)), query))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "reason"),
+    [
+        (Normalised(nn.LayerNorm), (4, 3), "LayerNormalization at "),
+        (Normalised(nn.RMSNorm), (4, 3), "RMSNormalization at "),
+        (Scores(), (4, 5, 3), "MatMul at "),
+    ],
+)
+def test_channels_that_more_than_weights_sum_over_stay(model: nn.Module, shape: tuple[int, ...], reason: str) -> None:
+    structure = find_structure(model, [np.ones(shape, "float32")])
+    assert structure.groups == ()
+    assert structure.kept["second.weight", 1].startswith(reason)
+
+
 def test_a_group_keeps_a_channel() -> None:
     model, inputs = network("residual")
     structure = find_structure(model, inputs)

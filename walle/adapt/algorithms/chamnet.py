@@ -22,18 +22,19 @@ _AT_ONCE = 2  # sampled networks of an iteration
 _LEAST_SAMPLES = 4
 _LEAST_SHARE = 0.08  # least part of a group's channels in a sampled network
 _SPREAD = 0.4  # deviation of the logarithm of a group's share from that of the others
-_CHANGED = 0.3  # part of the groups that a mutation changes
 _HALVINGS = 12
 _PENALTY = 4.0  # quality that a budget costs which is exceeded by its double
 
 
 class ChamNet(Ranking):
     """Options: `samples`, networks that the predictor learns from, and `sample_steps`, the training of each;
-    `population` and `generations` of a goal's evolution, and its `finalists`, which are trained as long and compared.
+    `population` and `generations` of a goal's evolution, and its `finalists`, which are trained as long and compared;
+    `crossover_rate`, the part of children that have two parents, and `mutation`, the part of groups that changes.
     """
 
     options: ClassVar[Mapping[str, float]] = {
         "samples": 32, "sample_steps": 8, "population": 48, "generations": 20, "finalists": 4,
+        "crossover_rate": 1.0, "mutation": 0.3,
     }  # fmt: skip
     tuning: ClassVar[float] = 2.5  # a cut at once takes longer to train than channels that close one by one
 
@@ -43,10 +44,16 @@ class ChamNet(Ranking):
             raise ConfigError(
                 f"ChamNet's option samples is {self.option['samples']}; it takes {_LEAST_SAMPLES} or more"
             )
+        for name in ("crossover_rate", "mutation"):
+            if self.option[name] > 1:
+                raise ConfigError(f"ChamNet's option {name} is {self.option[name]}; it is a part, up to 1")
         self._points: list[list[float]] = []  # logarithms of widths
         self._values: list[float] = []
         self._predict: GaussianProcess | None = None
         self._sampler: tuple[MaskedTrainer, Quality, Mapping[str, Any]] | None = None
+
+    def preparation(self) -> int:
+        return math.ceil((int(self.option["samples"]) - len(self._points)) / _AT_ONCE)
 
     def iterate(self) -> int:
         if len(self._points) < int(self.option["samples"]):
@@ -108,7 +115,9 @@ class ChamNet(Ranking):
             parents = ranked[: max(2, size // 4)]
             population = {first, *parents}
             for _ in range(size - len(parents)):
-                one, other = draw.choice(parents), draw.choice(parents)
+                one = draw.choice(parents)
+                crossed = self.option["crossover_rate"] >= 1 or draw.random() < self.option["crossover_rate"]
+                other = draw.choice(parents) if crossed else one
                 population.add(self._mutated([draw.choice(pair) for pair in zip(one, other, strict=True)], draw))
         ranked = self._by_fitness(population, predict)
         met = [one for one in ranked if one != first and self._goal.is_met_by(self.formula.of(one))]
@@ -125,7 +134,9 @@ class ChamNet(Ranking):
 
     def _mutated(self, widths: Sequence[int], draw: random.Random) -> tuple[int, ...]:
         return tuple(
-            min(most, max(1, round(width * math.exp(draw.gauss(0.0, _SPREAD))))) if draw.random() < _CHANGED else width
+            min(most, max(1, round(width * math.exp(draw.gauss(0.0, _SPREAD)))))
+            if draw.random() < self.option["mutation"]
+            else width
             for width, most in zip(widths, self.widths, strict=True)
         )
 

@@ -6,6 +6,7 @@ again and again. A path of goals is one way down.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -34,6 +35,12 @@ class Slimmable(Ranking):
         self._is_shared = False  # the network at hand comes from the shared training
         self._shared: dict[str, Any] = {}  # state after the shared training
         self._sandwich: SandwichTrainer | None = None
+
+    def preparation(self) -> int:
+        if self._is_shared or self._shared:
+            return int(not self._is_shared)
+        left = int(self.option["shared_steps"]) if self._sandwich is None else self._sandwich.left
+        return math.ceil(left / _AT_ONCE)
 
     def iterate(self) -> int:
         if not self._is_shared:

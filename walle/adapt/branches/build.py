@@ -16,7 +16,7 @@ from walle.adapt.branches.training import Joined, distil, resized
 from walle.adapt.branches.widths import factors_of
 from walle.adapt.dataset import Dataset
 from walle.adapt.goals.config import Training
-from walle.adapt.masked.evaluation import Evaluation, accuracy, outputs_of
+from walle.adapt.masked.evaluation import accuracy, outputs_of
 from walle.errors import ConfigError
 
 _COUNTS = range(2, 10)
@@ -64,10 +64,15 @@ def make_branches(
     branch that costs as much as the model is the model itself. `on_progress` gets steps that are done, of how many.
 
     Raises:
-        ConfigError: a number of branches that is not made, or no part of the model that can be branched in the limit.
+        ConfigError: a number of branches that is not made, no part of the model that can be branched in the limit, or
+            an output folder that cannot be made.
     """
     if settings.count not in _COUNTS:
         raise ConfigError(f"{settings.count} branches; {_COUNTS[0]} to {_COUNTS[-1]} are made")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out}: {error}") from error
     factors = factors_of(settings.count)
     samples = [one[:_TRACED_SAMPLES] for one in train.inputs]
     plan = plan_branches(model, samples, factors, settings.added)
@@ -86,13 +91,13 @@ def make_branches(
             rate = settings.training.learning_rate * (_GENTLY if factors[at] > 1.0 else 1.0)
             training = replace(settings.training, learning_rate=rate)
             distil(student, learnt, teacher, training, settings.seed + at, lambda: on_progress(next(steps), total))
-        reached = accuracy(Evaluation(student)(before[1]), test.labels)
+        reached = accuracy(outputs_of(student, before[1:]), test.labels)
         middles.append(student.middle)
         branches.append(Branch(costs["operations"], costs["parameters"], reached))
     graph = Graph(model, samples)
     names = graph.input_names, graph.output_names
     write_branches(out, Parts(plan.base, middles, plan.end, names), samples, branches)
-    given = accuracy(Evaluation(model)(*test.inputs), test.labels)
+    given = accuracy(outputs_of(model, test.inputs), test.labels)
     return Branched(
         str(out), tuple(branches), own, plan.whole["operations"], plan.whole["parameters"], given, plan.added
     )

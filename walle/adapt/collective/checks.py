@@ -21,11 +21,8 @@ def problems_of(goals: Sequence[Goal], least: Mapping[str, float], accuracy: flo
             found.append(
                 f"goal {goal.name!r}: accuracy {goal.accuracy:g} is above that of the whole model, {accuracy:.4g}"
             )
-    groups: dict[str, Goal] = {}
     budgets: dict[tuple[tuple[str, float], ...], Goal] = {}
     for goal in goals:
-        if goal.group is not None and (other := groups.setdefault(goal.group, goal)) is not goal:
-            found.append(f"goals {other.name!r} and {goal.name!r} are for the same devices, {goal.group!r}")
         key = tuple(sorted(goal.budgets.items()))
         if (other := budgets.setdefault(key, goal)) is not goal and other.accuracy == goal.accuracy:
             found.append(f"goals {other.name!r} and {goal.name!r} have the same budgets")

@@ -13,10 +13,15 @@ _PER_S = 1e6  # rates are per microsecond
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Operations and bytes a second. A multiply-add is two operations of a rate and one of §4.1's."""
+    """Multiply-adds, the operations of §4.1's costs, and bytes a second."""
 
     compute: float
     bandwidth: float
+
+    @classmethod
+    def of_rates(cls, flop_per_s: float, bytes_per_s: float) -> Hardware:
+        """Return the profile of rates, of which a multiply-add takes two floating-point operations."""
+        return cls(flop_per_s / 2, bytes_per_s)
 
     @classmethod
     def of_class(cls, name: str) -> Hardware:
@@ -33,7 +38,7 @@ class Hardware:
         for cpu, backends in found.items():
             if wanted.lower() in cpu.lower():
                 best = max(backends.values(), key=lambda one: one.get("panel", 0.0))
-                return cls(best["panel"] * _PER_S / 2, best["streamed"] * _PER_S)
+                return cls.of_rates(best["panel"] * _PER_S, best["streamed"] * _PER_S)
         known = f"; calibrated are {', '.join(found)}" if found else ""
         raise ConfigError(f"no rates of {name!r}: run `walle model calibrate` there{known}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,8 +18,14 @@ from walle.errors import ConfigError
 _JSON_NAMES = {"FLOP": "operations", "num_of_params": "parameters", "memory": "memory", "latency": "latency"}
 _JSON_KEYS = {"id", "model", "dataset", "algorithm", "adaptation_goal", "hardware"}
 _TABLES = {"model", "data", "algorithm", "hardware", "training", "goals", "seed"}
-_GOAL_KEYS = {*UNITS, "accuracy", "group"}
+_GOAL_KEYS = {*UNITS, "accuracy"}
+_JSON_OPTIONS = {"init_population": "population"}
+_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*')
+_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[\]}])')
 _MAX_GOALS = 10_000
+_MAX_WHOLE = 1 << 53
+_FILE_NAME = re.compile(r"\w[\w .+-]*")
+_MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +70,8 @@ def read_config(path: Path) -> list[Adaptation]:
 def parse_config(text: str, folder: Path, where: str, *, is_json: bool) -> list[Adaptation]:
     """Return the adaptations of a text; see `read_config`."""
     try:
-        document = json.loads(text) if is_json else tomllib.loads(text)
-    except ValueError as error:
+        document = json.loads(_without_comments(text)) if is_json else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: {error}") from error
     found = _of_json(document, folder, where) if is_json else [_of_toml(document, folder, where)]
     for one in found:
@@ -75,6 +82,11 @@ def parse_config(text: str, folder: Path, where: str, *, is_json: bool) -> list[
         if one.hardware is None and any("latency" in goal.budgets for goal in one.goals):
             raise ConfigError(f"{where} has goals of latency and no [hardware]; give compute and bandwidth, or a class")
     return found
+
+
+def _without_comments(text: str) -> str:
+    """Return JSON of a text with comments, "// …", and commas after the last entry, as Fig. 3 has them."""
+    return _LAST_COMMA.sub(r"\1", _COMMENT.sub(r"\1", text))
 
 
 def _of_json(document: object, folder: Path, where: str) -> list[Adaptation]:
@@ -93,11 +105,14 @@ def _of_json(document: object, folder: Path, where: str) -> list[Adaptation]:
     for shared, goals in jobs.values():
         data = _table(shared["dataset"], f"{where}, dataset", {"train", "test"})
         algorithm = _table(shared["algorithm"] or {"name": "morphnet"}, f"{where}, algorithm", {"name", "config"})
+        given = {} if algorithm.get("config") is None else algorithm["config"]
+        options = _table(given, f"{where}, algorithm, config", None)
         made.append(
             Adaptation(
                 _text(shared, "model", where), _text(data, "train", f"{where}, dataset"),
                 _text(data, "test", f"{where}, dataset"), _algorithm(_text(algorithm, "name", f"{where}, algorithm")),
-                algorithm.get("config") or {}, _distinct(goals, where), _hardware(shared["hardware"], where),
+                {_JSON_OPTIONS.get(name, name): value for name, value in options.items()},
+                _distinct(goals, where), _hardware(shared["hardware"], where),
                 folder=folder,
             )
         )  # fmt: skip
@@ -163,15 +178,17 @@ def _goal(name: str, table: Mapping[str, Any], where: str) -> Goal:
         accuracy = quantity(accuracy, "", f"{where}, accuracy")
         if accuracy > 1:
             raise ConfigError(f"{where}, accuracy is {accuracy:g}; it is a share, from 0 to 1")
-    group = table.get("group")
-    if group is not None and not isinstance(group, str):
-        raise ConfigError(f"{where}, group is {group!r}; give a condition over attributes of devices")
-    return Goal(name, budgets, accuracy, group)
+    return Goal(name, budgets, accuracy)
 
 
 def _distinct(goals: list[Goal], where: str) -> tuple[Goal, ...]:
     seen: set[str] = set()
     for goal in goals:
+        if not _FILE_NAME.fullmatch(goal.name) or len(goal.name.encode()) > _MAX_NAME_BYTES:
+            raise ConfigError(
+                f"{where} has a goal {goal.name!r:.80}; its name is that of a file: up to {_MAX_NAME_BYTES} bytes of "
+                "letters, digits, spaces and ._+-, the first a letter or digit"
+            )
         if goal.name in seen:
             raise ConfigError(f"{where} has two goals of the name {goal.name!r}")
         seen.add(goal.name)
@@ -184,7 +201,7 @@ def _hardware(given: object, where: str) -> Hardware | None:
     table = _table(given, f"{where}, [hardware]", {"compute", "bandwidth", "class"})
     if "class" in table:
         return Hardware.of_class(_text(table, "class", f"{where}, [hardware]"))
-    return Hardware(
+    return Hardware.of_rates(
         quantity(table.get("compute"), "FLOP", f"{where}, [hardware], compute"),
         quantity(table.get("bandwidth"), "B", f"{where}, [hardware], bandwidth"),
     )
@@ -218,6 +235,6 @@ def _text(table: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def _whole(value: object, where: str, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{where} is {value!r}; give a whole number, at least {least}")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_WHOLE:
+        raise ConfigError(f"{where} is {value!r:.80}; give a whole number, at least {least}")
     return value

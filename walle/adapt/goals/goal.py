@@ -12,15 +12,11 @@ CONSTRAINTS = tuple(UNITS)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Budgets by constraint: multiply-adds and parameters, bytes of weights, seconds. `accuracy` is the least, 0 to 1.
-
-    `group` is a condition over attributes of devices (CEL), for the devices that get the model.
-    """
+    """Budgets by constraint: multiply-adds, parameters, bytes of weights, seconds. `accuracy` is the least, 0 to 1."""
 
     name: str
     budgets: Mapping[str, float]
     accuracy: float | None = None
-    group: str | None = None
 
     def is_met_by(self, costs: Mapping[str, float]) -> bool:
         """Return whether no cost is above its budget."""

@@ -27,6 +27,15 @@ class Evaluation:
     def __call__(self, *inputs: Any) -> Any:
         return self._run(inputs)["output"]
 
+    def of_all(self, inputs: Sequence[Any]) -> Any:
+        """Return the outputs for many samples, a few hundred at a time, so that memory does not grow with them."""
+        count = len(inputs[0])
+        size = min(_BATCH, count)
+        starts = [*range(0, count - size, size), count - size]
+        parts = [self(*(one[start : start + size] for one in inputs)) for start in starts]
+        last = count - size * (len(starts) - 1)
+        return np.concatenate([*parts[:-1], parts[-1][size - last :]])
+
     def settle(self, *inputs: Any) -> None:
         """Set the running statistics to those of a batch, for an evaluation `of_batch`."""
         results = self._run(inputs)
@@ -75,12 +84,7 @@ class Evaluation:
 
 def outputs_of(model: nn.Module, inputs: Sequence[Any]) -> Any:
     """Return the first output of a model for many samples, a few hundred at a time."""
-    evaluation, count = Evaluation(model), len(inputs[0])
-    size = min(_BATCH, count)
-    starts = [*range(0, count - size, size), count - size]
-    parts = [evaluation(*(one[start : start + size] for one in inputs)) for start in starts]
-    last = count - size * (len(starts) - 1)
-    return np.concatenate([*parts[:-1], parts[-1][size - last :]])
+    return Evaluation(model).of_all(inputs)
 
 
 def _normalizes(module: Any) -> bool:

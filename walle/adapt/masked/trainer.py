@@ -114,7 +114,7 @@ class MaskedTrainer:
         test = self.settings.test
         inputs = test.inputs if samples is None else tuple(one[:samples] for one in test.inputs)
         labels = test.labels if samples is None else test.labels[:samples]
-        return accuracy(self._evaluate(*inputs), labels)
+        return accuracy(self._evaluate.of_all(inputs), labels)
 
     def keep(self, kept: Widths) -> None:
         """Close the gates of all other channels, and open those of these."""

@@ -25,15 +25,14 @@ class Group:
     """Channels of the same axes: any of them can be removed, but not all.
 
     `places[axis]` has, for each channel, its places along that axis. `consumers` are the axes that products sum over:
-    a factor at these places acts as one on the channel. `is_measured` where something else sums over the channels too,
-    a layer's normalisation or a product of two activations: a copy of a channel changes that.
+    a factor at these places acts as one on the channel, for nothing else sums over it: what a layer's normalisation or
+    a product of two activations sums over stays whole.
     """
 
     name: str
     count: int
     places: dict[AxisName, tuple[tuple[int, ...], ...]]
     consumers: tuple[AxisName, ...]
-    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,6 @@ class _Search:
         self._own: dict[AxisName, tuple[int, ...]] = {}  # axes of parameters and buffers
         self._shapes: dict[str, tuple[int, ...]] = {}  # shapes of parameters
         self._consumed: set[int] = set()
-        self._measured: set[int] = set()
         self._products: list[Product] = []
         self._axes: dict[int, list[Axis]] = {}  # by number of a traced value
         self._reshaped: dict[str, list[Axis]] = {}  # by name of the node
@@ -121,8 +119,7 @@ class _Search:
                 groups.setdefault(signature, []).append(members)
             elif reason is not None:
                 kept |= {name: reason for name, _ in members if not isinstance(name, int)}
-        measured = {self._positions.find(position) for position in self._measured}
-        made = [self._group(sets, measured) for sets in groups.values()]
+        made = [self._group(sets) for sets in groups.values()]
         of_set: dict[int, int] = {}  # by position: the number of its group
         for number, group in enumerate(made):
             for name, channels in group.places.items():
@@ -142,7 +139,7 @@ class _Search:
             },
         )
 
-    def _group(self, sets: list[list[tuple[Any, int]]], measured: set[int]) -> Group:
+    def _group(self, sets: list[list[tuple[Any, int]]]) -> Group:
         places: dict[AxisName, list[tuple[int, ...]]] = {}
         for members in sets:
             own: dict[AxisName, list[int]] = {}
@@ -160,12 +157,6 @@ class _Search:
             len(sets),
             {name: tuple(channels) for name, channels in places.items()},
             consumers,
-            any(
-                self._positions.find(self._own[name][place]) in measured
-                for members in sets
-                for name, place in members
-                if not isinstance(name, int)
-            ),
         )
 
     def _lengths(
@@ -222,7 +213,6 @@ class _Search:
         if any(one.of_input for one in operands):
             self._of_input |= {one.number for one in operator.results}
         self._consumed |= call.consumed
-        self._measured |= call.measured
         self._products += call.products
 
     def _operand(self, one: Any) -> Operand:

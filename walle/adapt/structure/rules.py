@@ -45,7 +45,6 @@ class Call:
         self.shapes = [one.shape for one in operands]
         self.axes = [one.axes for one in operands]
         self.consumed: set[int] = set()  # positions of weights that a product sums over
-        self.measured: set[int] = set()  # positions that something else sums over: statistics, or two activations
         self.products: list[Product] = []
 
     @property
@@ -62,9 +61,6 @@ class Call:
 
     def consume(self, axis: Axis) -> None:
         self.consumed |= set(axis or ())
-
-    def measure(self, axis: Axis) -> None:
-        self.measured |= set(axis or ())
 
     def numbers(self, operand: int, name: str) -> list[int] | None:
         """Return whole numbers from an attribute or a known operand; None where neither is given."""
@@ -130,13 +126,14 @@ def _by_channel(call: Call) -> list[Axes]:
 
 
 def _layer_norm(call: Call) -> list[Axes]:
+    """Statistics over the last axis count channels that no weight reads; it stays whole."""
     result = list(call.axes[0])
     first = int(call.attributes.get("axis", -1)) % len(result)
     if first != len(result) - 1:
         return call.whole()
     for axes in call.axes[1:]:
         result[-1] = call.join(result[-1], axes[-1])
-    call.measure(result[-1])
+    call.fix(result[-1])
     return [result]
 
 
@@ -176,7 +173,7 @@ def _matmul(call: Call) -> list[Axes]:
         if not call.operands[operand].of_input:
             call.consume(axis)
     if call.operands[0].of_input and call.operands[1].of_input:
-        call.measure(joined)
+        call.fix(joined)  # a factor at a weight that reads the channel does not act on this product
     output, length = call.outputs[0], call.shapes[0][-1]
     batch: Axes = [None] * (len(output) - 2)
     for shape, axes in zip(call.shapes[:2], (a, b), strict=True):

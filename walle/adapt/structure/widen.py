@@ -19,8 +19,8 @@ _NUMBER = "float32"
 
 
 def can_widen(group: Group) -> bool:
-    """Return whether copies of the group's channels change nothing, and their places along each axis are clear."""
-    return not group.is_measured and (group.count > 1 or all(len(one[0]) == 1 for one in group.places.values()))
+    """Return whether the places of copies along each axis are clear."""
+    return group.count > 1 or all(len(one[0]) == 1 for one in group.places.values())
 
 
 def widen(
@@ -47,7 +47,9 @@ def widen(
         if width == group.count:
             continue
         if not can_widen(group):
-            raise ModelError(f"{group.name} cannot have more channels: what reads them would see the copies")
+            raise ModelError(
+                f"{group.name} cannot have more channels: the places of its only one are not those of copies"
+            )
         copies = [width // group.count + (at < width % group.count) for at in range(group.count)]
         for axis in group.places:
             length = values[axis[0]].shape[axis[1]]

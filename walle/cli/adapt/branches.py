@@ -40,10 +40,9 @@ def branches(
     here = Path()
     training = Training(steps=steps, batch=batch, learning_rate=learning_rate)
     with interruptible("training branches"), _bar(as_json=as_json) as on_progress:
-        made = make_branches(
-            load_model(model, here), load_data(data, here), load_data(test, here), out,
-            BranchSettings(count, added, training, seed), on_progress,
-        )  # fmt: skip
+        given, train = load_model(model, here), load_data(data, here)
+        tested = load_data(test, here, train.classes)
+        made = make_branches(given, train, tested, out, BranchSettings(count, added, training, seed), on_progress)
     if as_json:
         emit(asdict(made), as_json=True)
         return
