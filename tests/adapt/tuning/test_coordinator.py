@@ -58,6 +58,18 @@ def test_who_shares_nothing_gets_nothing() -> None:
         coordinator.file("b", TASK, sha256, now_s=0)
 
 
+def test_a_summary_of_another_length_keeps_no_device_out() -> None:
+    coordinator = TuningCoordinator(seed=1)
+    share(coordinator, "first")
+    for device, part in (("a", 0.1), ("b", 0.2)):
+        coordinator.share(device, TASK, device.encode(), Hints(summary=(part,)), loss=0, accuracy=0, now_s=0)
+    assert names(coordinator, "a") == ["b"]
+    assert names(coordinator, "first") == []
+    share(coordinator, "a")  # summary left out
+    assert names(coordinator, "a") == ["first"]
+    assert names(coordinator, "b") == []
+
+
 def test_stale_models_are_removed() -> None:
     coordinator = TuningCoordinator(seed=1, limits=CoordinatorLimits(age_s=10))
     share(coordinator, "a", now_s=0)
@@ -69,11 +81,9 @@ def test_stale_models_are_removed() -> None:
     assert share(coordinator, "a", now_s=12) == 1
 
 
-def test_other_lengths_of_hints_files_and_counts_are_refused() -> None:
+def test_files_counts_and_tasks_beyond_the_limits_are_refused() -> None:
     coordinator = TuningCoordinator(seed=1, limits=CoordinatorLimits(model_bytes=50, tasks=2))
     share(coordinator, "a")
-    with pytest.raises(SharedModelError, match=r"a summary of 1 numbers; others of shop/digits have 0"):
-        coordinator.share("b", TASK, b"x", Hints(summary=(0.5,)), loss=0, accuracy=0, now_s=0)
     with pytest.raises(SharedModelError, match="51 bytes; it has 1 to 50"):
         share(coordinator, "a", size=51)
     with pytest.raises(SharedModelError, match="0 bytes"):
