@@ -25,6 +25,7 @@ from walle.adapt.tuning.peers import Ensemble
 from walle.deploy.agent.fetch import FetchError
 from walle.device import Device
 from walle.device.peer_models import PeerModelError
+from walle.engine_ext.model import MAGIC
 
 ROOT = Path(__file__).parents[2]
 TASK = "shop/count"
@@ -83,7 +84,7 @@ async def test_devices_tune_by_peers_and_no_sample_leaves_them(tmp_path: Path) -
             assert file in link.sent  # nothing is encoded or encrypted on this link: samples would be seen
             assert not [form for form in forms(one.data) if form in link.sent]
             assert not [form for form in forms(one.data) if form in link.received]
-            await device.peer_models.share(TASK, one.data.inputs[0].tobytes(), hints[0], loss=0.1, accuracy=1.0)
+            await device.peer_models.share(TASK, MAGIC + one.data.inputs[0].tobytes(), hints[0], loss=0.1, accuracy=1.0)
             found = [form for form in forms(one.data) if form in link.sent]
             assert len(found) == len(one.data)  # control: a sample on the link is found
 
@@ -138,6 +139,7 @@ async def test_what_is_not_a_model_of_a_known_task_is_refused(tmp_path: Path) ->
             await models.peers(TASK, 1)
         for task, file, why in (
             ("shop/none", b"x", "404 .*unknown task shop/none"), (TASK, b"", "422 .*0 bytes"),
+            (TASK, b"x", "422 .*not a .walle file"),
         ):  # fmt: skip
             with pytest.raises(httpx.HTTPError, match=why):
                 await models.share(task, file, Hints(), loss=0.0, accuracy=0.0)
@@ -157,7 +159,7 @@ async def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
         async with httpx.AsyncClient(base_url=shop.cloud.address.url, headers=headers) as http:
             for one in [*wrong, {}]:
                 given = {"loss": "0.5", "accuracy": "0.5", **one}
-                answer = await http.post(f"/v1/tuning/{TASK}", params=given, content=b"x")
+                answer = await http.post(f"/v1/tuning/{TASK}", params=given, content=MAGIC)
                 assert answer.status_code == (422 if one else 200), one
             assert (await http.get(f"/v1/tuning/{TASK}/peers", params={"count": 65})).status_code == 422
             assert (await http.get(f"/v1/tuning/{TASK}/peers/{'0' * 64}")).status_code == 404

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from walle.adapt.tuning.hints import Hints
 from walle.adapt.tuning.locality import LocalityIndex
+from walle.engine_ext.model import MAGIC
 from walle.errors import DeployError
 
-MAX_MODEL_BYTES = 16 << 20
+MAX_MODEL_BYTES = 4 << 20
 MAX_PEERS = 64
 
 
@@ -25,12 +26,15 @@ class SharedModelError(DeployError):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLimits:
-    """Limits of what is kept. Beyond a sum, the models that were shared longest ago are removed."""
+    """Limits of what is kept. Beyond a sum, the models that were shared longest ago are removed.
+
+    The largest models of one device fill an eighth of all bytes: alone it removes no model of another.
+    """
 
     model_bytes: int = MAX_MODEL_BYTES
     all_bytes: int = 64 << 20
-    models: int = 10_000
-    tasks: int = 8  # limit of one device
+    models: int = 1_000
+    tasks: int = 2  # limit of one device
     age_s: float = 24 * 3600.0  # an older model is stale
 
 
@@ -74,11 +78,14 @@ class TuningCoordinator:
         """Keep the device's model of a task, instead of the one before; return its version, 1 for the first.
 
         Raises:
-            SharedModelError: the file is empty or too large, or the device shares models of too many tasks.
+            SharedModelError: the file is empty, too large or not a `.walle` file, or the device shares models of too
+                many tasks.
         """
         limits = self.limits
         if not 0 < len(file) <= min(limits.model_bytes, limits.all_bytes):
             raise SharedModelError(f"a model of {len(file)} bytes; it has 1 to {limits.model_bytes}")
+        if not file.startswith(MAGIC):
+            raise SharedModelError("this is not a .walle file; share the model that model_file returns")
         self._remove_stale(now_s)
         before = self._models.get((task, device))
         if before is None and self._tasks[device] >= limits.tasks:
