@@ -32,6 +32,7 @@ def tuning_router(
     coordinator: TuningCoordinator, repos: TaskRepos, identify: IdentifyDevice, clock: Clock
 ) -> APIRouter:
     """Return /v1/tuning/SCENARIO/TASK, which devices call with a session."""
+    coordinating = StoreThreads("tuning coordinator", 1)  # one thread: hashes and distances would hold up the loop
     router = APIRouter(prefix="/v1/tuning/{scenario}/{task}", tags=["devices"])
 
     @router.post("")
@@ -50,23 +51,26 @@ def tuning_router(
         except ConfigError as error:
             raise SharedModelError(str(error)) from error
         file = await _body(request)
-        version = coordinator.share(
-            device, f"{scenario}/{task}", file, hints, loss=loss, accuracy=accuracy, now_s=clock.time()
-        )
+        version = await coordinating.run(
+            coordinator.share, device, f"{scenario}/{task}", file, hints, loss=loss, accuracy=accuracy,
+            now_s=clock.time(),
+        )  # fmt: skip
         return {"version": version}
 
     @router.get("/peers")
     async def peers(scenario: str, task: str, request: Request, count: Count) -> dict[str, list[dict[str, object]]]:
         """Return the models of other devices with the nearest hints, {"peers": [{"sha256", "size_bytes"}]}."""
         device = identify(session_of(request))
-        found = coordinator.peers(device, f"{scenario}/{task}", count, now_s=clock.time())
+        of_task = f"{scenario}/{task}"
+        found = await coordinating.run(coordinator.peers, device, of_task, count, now_s=clock.time())
         return {"peers": [{"sha256": one.sha256, "size_bytes": len(one.file)} for one in found]}
 
     @router.get("/peers/{sha256}")
     async def peer(scenario: str, task: str, sha256: str, request: Request) -> Response:
         """Return a model in that list; 404 where its device has shared another one since."""
         device = identify(session_of(request))
-        file = coordinator.file(device, f"{scenario}/{task}", sha256, now_s=clock.time())
+        of_task = f"{scenario}/{task}"
+        file = await coordinating.run(coordinator.file, device, of_task, sha256, now_s=clock.time())
         if file is None:
             raise HTTPException(404, "the device of this model has shared another one since; list the peers again")
         return Response(file, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
