@@ -1,7 +1,8 @@
-"""/v1/tuning: the coordinator works beside the event loop."""
+"""/v1/tuning: the coordinator works beside the event loop, and bodies under way are bounded."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -92,3 +93,27 @@ async def test_the_coordinator_works_on_one_thread_beside_the_loop(tmp_path: Pat
     assert len(world.coordinator.threads) == 4
     assert len(set(world.coordinator.threads)) == 1
     assert threading.get_ident() not in world.coordinator.threads
+
+
+@pytest.mark.asyncio
+async def test_bodies_under_way_are_one_a_device_and_sixteen_in_all(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    rest, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield MAGIC
+        begun.release()
+        await rest.wait()
+        yield b"rest"
+
+    under_way = [asyncio.create_task(world.share(f"d{at}", slow())) for at in range(16)]
+    async with asyncio.timeout(20):
+        for _ in under_way:
+            await begun.acquire()
+        again, other = await world.share("d0"), await world.share("other")
+        rest.set()
+        done = await asyncio.gather(*under_way)
+    assert (again.status_code, other.status_code) == (429, 503)
+    assert again.headers["Retry-After"] == other.headers["Retry-After"] == "5"
+    assert [one.status_code for one in done] == [200] * 16
+    assert [(await world.share(device)).status_code for device in ("d0", "other")] == [200, 200]

@@ -13,6 +13,7 @@ from walle.adapt.tuning.hints import Hints
 from walle.base.clock import Clock
 from walle.cloud.api.outcomes import session_of
 from walle.deploy.git.repo import RepoError, TaskRepos
+from walle.deploy.git.slots import Places
 from walle.deploy.push.middleware import IdentifyDevice
 from walle.errors import ConfigError
 from walle.store.threads import StoreThreads
@@ -20,6 +21,7 @@ from walle.store.threads import StoreThreads
 _THREADS = StoreThreads("models for tuning")
 _NUMBER = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,9})?")
 _MAX_SUMMARY_CHARS = 4096
+_BODIES = 16  # bodies in memory at once, one of a device; with the largest, as much as the coordinator keeps
 
 Degrees = Annotated[float, Query(allow_inf_nan=False)]
 Loss = Annotated[float, Query(ge=0, allow_inf_nan=False, description="of the device's data")]
@@ -33,6 +35,7 @@ def tuning_router(
 ) -> APIRouter:
     """Return /v1/tuning/SCENARIO/TASK, which devices call with a session."""
     coordinating = StoreThreads("tuning coordinator", 1)  # one thread: hashes and distances would hold up the loop
+    bodies = Places(_BODIES, 1)
     router = APIRouter(prefix="/v1/tuning/{scenario}/{task}", tags=["devices"])
 
     @router.post("")
@@ -50,11 +53,12 @@ def tuning_router(
             hints = Hints(latitude, longitude, time_s, _numbers(summary))
         except ConfigError as error:
             raise SharedModelError(str(error)) from error
-        file = await _body(request)
-        version = await coordinating.run(
-            coordinator.share, device, f"{scenario}/{task}", file, hints, loss=loss, accuracy=accuracy,
-            now_s=clock.time(),
-        )  # fmt: skip
+        with bodies.taken(device):
+            file = await _body(request)
+            version = await coordinating.run(
+                coordinator.share, device, f"{scenario}/{task}", file, hints, loss=loss, accuracy=accuracy,
+                now_s=clock.time(),
+            )  # fmt: skip
         return {"version": version}
 
     @router.get("/peers")
