@@ -19,7 +19,7 @@ from walle.adapt.tuning.distillation import Statistics, Tuner, TuningOptions, mo
 from walle.adapt.tuning.noise import LaplaceNoise
 from walle.adapt.tuning.peers import Ensemble
 from walle.adapt.tuning.plateau import Plateau
-from walle.engine_ext.model import GraphBuilder
+from walle.engine_ext.model import GraphBuilder, Value
 from walle.engine_ext.session import load
 from walle.errors import ConfigError
 
@@ -103,7 +103,7 @@ def test_peers_that_cannot_be_run_are_left_out(caplog: pytest.LogCaptureFixture)
     assert caplog.text.count("left out") == 3
 
 
-def written(build: Callable[[GraphBuilder, str], str]) -> bytes:
+def written(build: Callable[[GraphBuilder, Value], Value]) -> bytes:
     """Return a model that another device wrote by hand."""
     graph = GraphBuilder("written")
     graph.output("y", build(graph, graph.input("x", (-1, 6))))
@@ -118,9 +118,10 @@ def test_a_peer_with_a_sequence_as_its_output_is_left_out() -> None:
 
 
 def test_a_peer_that_needs_more_memory_than_there_is_is_left_out() -> None:
-    def build(graph: GraphBuilder, x: str) -> str:
+    def build(graph: GraphBuilder, x: Value) -> Value:
         rows = graph.constant("rows", np.asarray([1 << 31], "int64"))
-        return graph.op("Expand", [graph.op("ReduceSum", [x], keepdims=0), rows])
+        expanded: Value = graph.op("Expand", [graph.op("ReduceSum", [x], keepdims=0), rows])
+        return expanded
 
     data = samples(8)
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
