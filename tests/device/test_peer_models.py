@@ -6,8 +6,12 @@ import asyncio
 import contextlib
 import json
 import pickle
+import random
+import socket
 import sys
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
@@ -19,15 +23,19 @@ from tests.sim.recorded_link import RecordedLink, recorded_link
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, device_config, shop_cloud
 from walle.adapt.dataset import Dataset
 from walle.adapt.tuning.coordinator import MAX_MODEL_BYTES
-from walle.adapt.tuning.distillation import Tuner, model_file
+from walle.adapt.tuning.distillation import Exchange, Statistics, Tuner, model_file
 from walle.adapt.tuning.hints import Hints, class_shares
 from walle.adapt.tuning.peers import Ensemble
+from walle.base.clock import SystemClock
 from walle.deploy.agent.fetch import FetchError
 from walle.device import Device
-from walle.device.peer_models import PeerModelError
+from walle.device.credentials import DeviceCredentials
+from walle.device.peer_models import PeerModelError, PeerModels
+from walle.engine_ext.model import MAGIC
 
 ROOT = Path(__file__).parents[2]
 TASK = "shop/count"
+STATISTICS = Statistics(1.0, 0.5, 1)
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +91,7 @@ async def test_devices_tune_by_peers_and_no_sample_leaves_them(tmp_path: Path) -
             assert file in link.sent  # nothing is encoded or encrypted on this link: samples would be seen
             assert not [form for form in forms(one.data) if form in link.sent]
             assert not [form for form in forms(one.data) if form in link.received]
-            await device.peer_models.share(TASK, one.data.inputs[0].tobytes(), hints[0], loss=0.1, accuracy=1.0)
+            await device.peer_models.share(TASK, MAGIC + one.data.inputs[0].tobytes(), hints[0], loss=0.1, accuracy=1.0)
             found = [form for form in forms(one.data) if form in link.sent]
             assert len(found) == len(one.data)  # control: a sample on the link is found
 
@@ -138,11 +146,75 @@ async def test_what_is_not_a_model_of_a_known_task_is_refused(tmp_path: Path) ->
             await models.peers(TASK, 1)
         for task, file, why in (
             ("shop/none", b"x", "404 .*unknown task shop/none"), (TASK, b"", "422 .*0 bytes"),
+            (TASK, b"x", "422 .*not a .walle file"),
         ):  # fmt: skip
             with pytest.raises(httpx.HTTPError, match=why):
                 await models.share(task, file, Hints(), loss=0.0, accuracy=0.0)
         with pytest.raises(PeerModelError, match="are shared at most"):
             await models.share(TASK, b"x" * (MAX_MODEL_BYTES + 1), Hints(), loss=0.0, accuracy=0.0)
+
+
+@contextlib.contextmanager
+def waiting_exchange(folder: Path, **options: float) -> Iterator[tuple[asyncio.AbstractEventLoop, Exchange]]:
+    """Give an exchange with a cloud that does not answer, and the loop of the device, which runs on a thread."""
+
+    async def made() -> Exchange:
+        credentials = DeviceCredentials(
+            "d0", folder, http, SystemClock(), random.Random(1), token="", on_certificate=lambda *_: None
+        )
+        await credentials.start()
+        return PeerModels(http, credentials).exchange(TASK, Hints(), 1, **options)
+
+    loop = asyncio.new_event_loop()
+    runner = threading.Thread(target=loop.run_forever)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=LIMIT_S)
+        runner.start()
+        try:
+            yield loop, asyncio.run_coroutine_threadsafe(made(), loop).result(LIMIT_S)
+        finally:
+            if loop.is_running():
+                loop.call_soon_threadsafe(loop.stop)
+            runner.join()
+            for task in (tasks := asyncio.all_tasks(loop)):
+                task.cancel()
+            loop.run_until_complete(asyncio.wait([*tasks, loop.create_task(http.aclose())]))
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+
+def test_a_loop_that_stops_ends_an_exchange(tmp_path: Path) -> None:
+    errors: list[str] = []
+
+    def call() -> None:
+        try:
+            exchange(b"x", STATISTICS)
+        except PeerModelError as error:
+            errors.append(str(error))
+
+    with waiting_exchange(tmp_path) as (loop, exchange):
+        caller = threading.Thread(target=call, daemon=True)
+        caller.start()
+        while not asyncio.all_tasks(loop):
+            time.sleep(0.01)
+        loop.call_soon_threadsafe(loop.stop)
+        caller.join(10)
+        assert errors == ["the device's event loop has stopped; nothing was exchanged"]
+    with pytest.raises(PeerModelError, match="has stopped"):
+        exchange(b"x", STATISTICS)
+
+
+def test_an_exchange_ends_at_its_limit(tmp_path: Path) -> None:
+    with waiting_exchange(tmp_path, limit_s=0.2) as (_, exchange), pytest.raises(TimeoutError):
+        exchange(b"x", STATISTICS)
+
+
+@pytest.mark.asyncio
+async def test_an_exchange_on_the_loop_of_the_device_is_refused(tmp_path: Path) -> None:
+    async with fleet(tmp_path, 1) as (_, devices, _links):
+        exchange = devices[0].peer_models.exchange(TASK, Hints(), 1)
+        with pytest.raises(PeerModelError, match="tune in a thread"):
+            exchange(b"x", STATISTICS)
 
 
 @pytest.mark.asyncio
@@ -157,7 +229,7 @@ async def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
         async with httpx.AsyncClient(base_url=shop.cloud.address.url, headers=headers) as http:
             for one in [*wrong, {}]:
                 given = {"loss": "0.5", "accuracy": "0.5", **one}
-                answer = await http.post(f"/v1/tuning/{TASK}", params=given, content=b"x")
+                answer = await http.post(f"/v1/tuning/{TASK}", params=given, content=MAGIC)
                 assert answer.status_code == (422 if one else 200), one
             assert (await http.get(f"/v1/tuning/{TASK}/peers", params={"count": 65})).status_code == 422
             assert (await http.get(f"/v1/tuning/{TASK}/peers/{'0' * 64}")).status_code == 404

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import hashlib
 import json
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+import threading
+from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 
@@ -25,10 +26,12 @@ _LOG = logging.getLogger(__name__)
 
 _MAX_LIST_BYTES = 64 << 10
 _LISTS = 3  # limit of lists of peers for one answer: a model may be replaced between list and download
+_EXCHANGE_S = 600.0  # limit of an exchange: 64 models of 4 MiB need 3.6 Mbit/s
+_CHECK_S = 1.0  # time after which a waiting thread looks whether the loop still runs
 
 
 class PeerModelError(DeployError):
-    """A model that is too large to share, or a list of peers that is not one."""
+    """A model that is too large to share, a list of peers that is not one, or a loop that cannot exchange models."""
 
 
 class _Peer(NamedTuple):
@@ -97,21 +100,30 @@ class PeerModels:
         self._held[task] = found
         return list(found.values())
 
-    def exchange(self, task: str, hints: Hints, count: int) -> Exchange:
+    def exchange(self, task: str, hints: Hints, count: int, *, limit_s: float = _EXCHANGE_S) -> Exchange:
         """Return what `Tuner.run` calls to share a model and receive peers', in a thread beside that of this loop.
 
-        `await asyncio.to_thread(tuner.run, device.peer_models.exchange(...))` tunes while the device goes on.
+        `await asyncio.to_thread(tuner.run, device.peer_models.exchange(...))` tunes while the device goes on. A call
+        raises as `share` and `peers`, TimeoutError after `limit_s`, and PeerModelError on the loop's own thread, which
+        it would block, or once the loop has stopped.
         """
-        loop = asyncio.get_running_loop()
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
 
-        def wait(work: Coroutine[Any, Any, list[bytes]]) -> list[bytes]:
-            return asyncio.run_coroutine_threadsafe(work, loop).result()
+        async def done(file: bytes, statistics: Statistics) -> list[bytes]:
+            async with asyncio.timeout(limit_s):
+                await self.share(task, file, hints, loss=statistics.loss, accuracy=statistics.accuracy)
+                return await self.peers(task, count)
 
-        async def exchange(file: bytes, statistics: Statistics) -> list[bytes]:
-            await self.share(task, file, hints, loss=statistics.loss, accuracy=statistics.accuracy)
-            return await self.peers(task, count)
+        def exchange(file: bytes, statistics: Statistics) -> list[bytes]:
+            if threading.get_ident() == thread:
+                raise PeerModelError("an exchange would block the device's event loop; tune in a thread")
+            _check_runs(loop)
+            work = asyncio.run_coroutine_threadsafe(done(file, statistics), loop)
+            while not concurrent.futures.wait([work], _CHECK_S).done:
+                _check_runs(loop)
+            return work.result()
 
-        return lambda file, statistics: wait(exchange(file, statistics))
+        return exchange
 
     async def _fetch(self, task: str, peer: _Peer) -> bytes | None:
         """Return a peer's file, None where it was replaced since, or is not what the list says."""
@@ -136,6 +148,11 @@ class PeerModels:
         self._credentials.drop_session(session)
         headers = {DEVICE_HEADER: await self._credentials.session()}
         return await self._fetcher.fetch_small(path, max_bytes=max_bytes, headers=headers)
+
+
+def _check_runs(loop: asyncio.AbstractEventLoop) -> None:
+    if not loop.is_running():
+        raise PeerModelError("the device's event loop has stopped; nothing was exchanged")
 
 
 def _listed(data: bytes) -> list[_Peer]:

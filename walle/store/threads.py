@@ -14,10 +14,10 @@ _THREADS = 4  # more than a store has connections to its database
 
 
 class StoreThreads:
-    """A few threads, which `name` names, made at the first calls."""
+    """A few threads, which `name` names, made at the first calls. One thread takes calls in their order."""
 
-    def __init__(self, name: str) -> None:
-        self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix=name)
+    def __init__(self, name: str, threads: int = _THREADS) -> None:
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     async def run[**P, T](self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Return what `call` returns on one of the threads; as `asyncio.to_thread`."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +19,8 @@ from walle.adapt.tuning.distillation import Statistics, Tuner, TuningOptions, mo
 from walle.adapt.tuning.noise import LaplaceNoise
 from walle.adapt.tuning.peers import Ensemble
 from walle.adapt.tuning.plateau import Plateau
+from walle.engine_ext.model import GraphBuilder, Value
+from walle.engine_ext.session import load
 from walle.errors import ConfigError
 
 
@@ -94,6 +101,51 @@ def test_peers_that_cannot_be_run_are_left_out(caplog: pytest.LogCaptureFixture)
         "its outputs have shape (8, 3); logits have (8, 4)", "its outputs are not finite",
     ]  # fmt: skip
     assert caplog.text.count("left out") == 3
+
+
+def written(build: Callable[[GraphBuilder, Value], Value]) -> bytes:
+    """Return a model that another device wrote by hand."""
+    graph = GraphBuilder("written")
+    graph.output("y", build(graph, graph.input("x", (-1, 6))))
+    return graph.to_bytes()
+
+
+def test_a_peer_with_a_sequence_as_its_output_is_left_out() -> None:
+    data = samples(8)
+    files = [written(lambda graph, x: graph.op("SequenceConstruct", [x])), model_file(dense(), data)]
+    ensemble = Ensemble(files, data, CLASSES, 1.0)
+    assert (len(ensemble), ensemble.refused) == (1, ["its outputs have shape None; logits have (8, 4)"])
+
+
+def test_a_peer_that_needs_more_memory_than_there_is_is_left_out() -> None:
+    def build(graph: GraphBuilder, x: Value) -> Value:
+        rows = graph.constant("rows", np.asarray([1 << 31], "int64"))
+        expanded: Value = graph.op("Expand", [graph.op("ReduceSum", [x], keepdims=0), rows])
+        return expanded
+
+    data = samples(8)
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (1 << 30), limits[1]))
+    try:
+        ensemble = Ensemble([written(build), model_file(dense(), data)], data, CLASSES, 1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert len(ensemble) == 1
+    assert "cannot allocate 8589934592 bytes" in ensemble.refused[0]
+
+
+def test_the_runs_of_a_peer_share_its_time() -> None:
+    data, peer = samples(40 * 256), model_file(dense(width=512), samples(8))
+    session, batch = load(peer), data.inputs[0][:256]
+    times_s = []
+    for _ in range(9):
+        begin_s = time.perf_counter()
+        session.run({session.inputs[0].name: batch})
+        times_s.append(time.perf_counter() - begin_s)
+    assert Ensemble([peer], data, CLASSES, 1.0).refused == []
+    (why,) = Ensemble([peer], data, CLASSES, 1.0, runs_s=5 * min(times_s)).refused  # enough for each of the 40 runs
+    assert "exceeded its deadline" in why
 
 
 def test_training_converges_before_the_limit_and_repeats_bit_by_bit() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.adapt.tuning.hints import Hints, class_shares
-from walle.adapt.tuning.locality import LocalityIndex
+from walle.adapt.tuning.locality import Bucket, LocalityIndex
 from walle.errors import ConfigError
 
 NUMBERS = st.integers(-10_000, 10_000).map(lambda one: one / 100)  # squares of other numbers may be too small
@@ -50,6 +51,24 @@ def test_removed_and_replaced_vectors_are_in_no_bucket(vectors: list[list[float]
     assert len(index) == 0
     assert all(index.near(vector) == set() for vector in vectors)
     assert not any(table for tables in index._tables for table in tables)
+
+
+class CountingIndex(LocalityIndex[int]):
+    """An index that counts the vectors it hashes."""
+
+    hashed = 0
+
+    def buckets(self, vector: Sequence[float]) -> list[list[Bucket]]:
+        self.hashed += 1
+        return super().buckets(vector)
+
+
+def test_removed_and_replaced_vectors_are_not_hashed_again() -> None:
+    index = CountingIndex(3, seed=2)
+    index.put(0, [1.0, 2.0, 3.0])
+    index.put(0, [4.0, 5.0, 6.0])
+    index.remove(0)
+    assert (index.hashed, len(index)) == (2, 0)
 
 
 def test_near_vectors_share_buckets_more_often_than_far_ones() -> None:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from walle.adapt.tuning.hints import Hints
 from walle.adapt.tuning.locality import LocalityIndex
+from walle.engine_ext.model import MAGIC
 from walle.errors import DeployError
 
-MAX_MODEL_BYTES = 16 << 20
+MAX_MODEL_BYTES = 4 << 20
 MAX_PEERS = 64
 
 
@@ -25,12 +26,15 @@ class SharedModelError(DeployError):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLimits:
-    """Limits of what is kept. Beyond a sum, the models that were shared longest ago are removed."""
+    """Limits of what is kept. Beyond a sum, the models that were shared longest ago are removed.
+
+    The largest models of one device fill an eighth of all bytes: alone it removes no model of another.
+    """
 
     model_bytes: int = MAX_MODEL_BYTES
     all_bytes: int = 64 << 20
-    models: int = 10_000
-    tasks: int = 8  # limit of one device
+    models: int = 1_000
+    tasks: int = 2  # limit of one device
     age_s: float = 24 * 3600.0  # an older model is stale
 
 
@@ -54,7 +58,8 @@ class SharedModel:
 class TuningCoordinator:
     """The latest models of devices, by task; `peers` returns those whose hints are nearest. Not thread-safe.
 
-    A model replaces that of its device and task. Stale models are removed whenever the coordinator is called.
+    Devices are peers where their summaries have one length. A model replaces that of its device and task. Stale models
+    are removed whenever the coordinator is called.
     """
 
     def __init__(self, *, seed: int, limits: CoordinatorLimits | None = None) -> None:
@@ -62,7 +67,7 @@ class TuningCoordinator:
         self.size_bytes = 0
         self._seed = seed
         self._models: dict[tuple[str, str], SharedModel] = {}  # by task and device, the one shared longest ago first
-        self._indexes: dict[str, LocalityIndex[str]] = {}  # by task
+        self._indexes: dict[tuple[str, int], LocalityIndex[str]] = {}  # by task and length of the summary
         self._tasks: Counter[str] = Counter()  # by device
 
     def __len__(self) -> int:
@@ -73,18 +78,15 @@ class TuningCoordinator:
         """Keep the device's model of a task, instead of the one before; return its version, 1 for the first.
 
         Raises:
-            SharedModelError: the file is empty or too large, the hints have another length than those of the task, or
-                the device shares models of too many tasks.
+            SharedModelError: the file is empty, too large or not a `.walle` file, or the device shares models of too
+                many tasks.
         """
         limits = self.limits
         if not 0 < len(file) <= min(limits.model_bytes, limits.all_bytes):
             raise SharedModelError(f"a model of {len(file)} bytes; it has 1 to {limits.model_bytes}")
+        if not file.startswith(MAGIC):
+            raise SharedModelError("this is not a .walle file; share the model that model_file returns")
         self._remove_stale(now_s)
-        vector = hints.vector()
-        index = self._indexes.get(task)
-        if index is not None and index.dimensions != len(vector):
-            has = index.dimensions - len(vector) + len(hints.summary)
-            raise SharedModelError(f"a summary of {len(hints.summary)} numbers; others of {task[:200]} have {has}")
         before = self._models.get((task, device))
         if before is None and self._tasks[device] >= limits.tasks:
             raise SharedModelError(f"device {device[:100]} shares models of {limits.tasks} tasks, as many as it may")
@@ -92,8 +94,11 @@ class TuningCoordinator:
             self._remove(before)
         version = 1 if before is None else before.version + 1
         model = SharedModel(device, task, version, file, hashlib.sha256(file).hexdigest(), hints, loss, accuracy, now_s)
-        index = self._indexes.setdefault(task, LocalityIndex(len(vector), seed=self._seed))
-        index.put(device, vector)
+        vector = hints.vector()
+        found = self._indexes.get(_index_of(model))
+        if found is None:
+            found = self._indexes[_index_of(model)] = LocalityIndex(len(vector), seed=self._seed)
+        found.put(device, vector)
         self._models[task, device] = model
         self._tasks[device] += 1
         self.size_bytes += len(file)
@@ -102,7 +107,7 @@ class TuningCoordinator:
         return model.version
 
     def peers(self, device: str, task: str, count: int, *, now_s: float) -> list[SharedModel]:
-        """Return up to `count` models of other devices, those with the nearest hints first.
+        """Return up to `count` models of other devices with a summary as long, those with the nearest hints first.
 
         Raises:
             SharedModelError: the device has not shared a model of the task, or its model is stale: who gives nothing
@@ -111,7 +116,7 @@ class TuningCoordinator:
         if not 1 <= count <= MAX_PEERS:
             raise SharedModelError(f"{count} peers; ask for 1 to {MAX_PEERS}")
         own = self._own(device, task, now_s)
-        keys = self._indexes[task].nearest(own.hints.vector(), count, but=device)
+        keys = self._indexes[_index_of(own)].nearest(own.hints.vector(), count, but=device)
         return [self._models[task, key] for key in keys]
 
     def file(self, device: str, task: str, sha256: str, *, now_s: float) -> bytes | None:
@@ -143,7 +148,11 @@ class TuningCoordinator:
         self._tasks[model.device] -= 1
         if not self._tasks[model.device]:
             del self._tasks[model.device]
-        index = self._indexes[model.task]
+        index = self._indexes[_index_of(model)]
         index.remove(model.device)
         if not len(index):
-            del self._indexes[model.task]
+            del self._indexes[_index_of(model)]
+
+
+def _index_of(model: SharedModel) -> tuple[str, int]:
+    return model.task, len(model.hints.summary)

@@ -113,7 +113,7 @@ class Tuner:
     def run(self, exchange: Exchange, *, rounds: int = 1, noise: LaplaceNoise | None = None) -> Statistics:
         """Take rounds: train alone, send the model, receive those of peers, and train with them (i to iv).
 
-        With noise another model is sent, which is trained on noisy data until it converges (§5.1). Rounds end before
+        With noise another model is sent, `noisy_model` (§5.1), which is not differentially private. Rounds end before
         `rounds` of them when the loss with the peers is not lower than in the round before. What `exchange` raises ends
         the round: the model has been trained alone.
 
@@ -132,7 +132,11 @@ class Tuner:
         return done
 
     def noisy_model(self, noise: LaplaceNoise) -> nn.Module:
-        """Return a copy of the model, trained further on the data with noise until it converges."""
+        """Return a copy of the model, trained further on the data with noise until it converges, as the paper does.
+
+        The copy begins with weights that were learned from the data without noise: the guarantee of `LaplaceNoise`
+        covers only what this training adds, not the model.
+        """
         made = Tuner(copy.deepcopy(self.model), self.data, self.options)
         made._epochs, made.steps = self._epochs, self.steps
         made.train(Dataset(noise.add(self.data.inputs), self.data.labels))

@@ -37,6 +37,7 @@ class LocalityIndex[Key: str | int]:
         ]
         self._tables: list[list[dict[Bucket, set[Key]]]] = [[{} for _ in range(tables)] for _ in range(_LEVELS)]
         self._vectors: dict[Key, tuple[float, ...]] = {}
+        self._buckets: dict[Key, list[list[Bucket]]] = {}  # kept: to hash a long vector takes a millisecond
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -63,15 +64,15 @@ class LocalityIndex[Key: str | int]:
         buckets = self.buckets(vector)
         self.remove(key)
         self._vectors[key] = tuple(vector)
+        self._buckets[key] = buckets
         for table, bucket in self._pairs(buckets):
             table.setdefault(bucket, set()).add(key)
 
     def remove(self, key: Key) -> None:
         """Remove a key, where the index has it."""
-        vector = self._vectors.pop(key, None)
-        if vector is None:
+        if self._vectors.pop(key, None) is None:
             return
-        for table, bucket in self._pairs(self.buckets(vector)):
+        for table, bucket in self._pairs(self._buckets.pop(key)):
             keys = table[bucket]
             keys.discard(key)
             if not keys:

@@ -17,7 +17,8 @@ class LaplaceNoise:
     """Noise of scale (high - low) / epsilon on each value of the samples, which gives each value local differential
     privacy of epsilon: whatever is learned from the noisy samples has it too (Dwork and Roth 2014, 2.1 and 3.3).
 
-    It is per value: a sample of d values has d times epsilon. Labels get no noise.
+    It is per value: a sample of d values has d times epsilon. Labels get no noise. A model that was trained on the
+    samples themselves before, as `Tuner.noisy_model`'s was, does not have it.
 
     Args:
         epsilon: privacy loss of one value, above 0 and below 5.

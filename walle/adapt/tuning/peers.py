@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,28 +16,32 @@ from walle.errors import EngineError
 _LOG = logging.getLogger(__name__)
 
 _BATCH = 256  # samples of one run
-_RUN_S = 60.0  # limit of one run of a peer's model, which another device wrote
+_RUNS_S = 60.0  # limit of all runs of a peer's model, which another device wrote
 
 
 class Ensemble:
     """Softened probabilities of n peers for all samples, (n, samples, classes), computed once.
 
     A file that cannot be run on the samples, whose outputs are not logits (samples, classes) or not finite, or that
-    runs longer than a minute is left out and logged: it comes from another device.
+    runs longer than `runs_s` in all is left out and logged: it comes from another device. So is one that needs more
+    memory than the system gives; where that overcommits, the process may be ended instead.
 
     Args:
         files: contents of `.walle` files.
         classes: count of classes.
         temperature: divisor of the logits (Hinton et al. 2015).
+        runs_s: seconds for one model.
     """
 
-    def __init__(self, files: Sequence[bytes], data: Dataset, classes: int, temperature: float) -> None:
+    def __init__(
+        self, files: Sequence[bytes], data: Dataset, classes: int, temperature: float, *, runs_s: float = _RUNS_S
+    ) -> None:
         self._softened = []
         self.refused: list[str] = []
         for file in files:
             try:
-                logits = _logits(file, data, classes)
-            except (EngineError, ValueError) as error:
+                logits = _logits(file, data, classes, runs_s)
+            except (EngineError, ValueError, MemoryError) as error:
                 _LOG.warning("a peer's model is left out: %s", error)
                 self.refused.append(str(error))
             else:
@@ -58,18 +63,20 @@ class Ensemble:
         return total * (1.0 / len(kept))
 
 
-def _logits(file: bytes, data: Dataset, classes: int) -> Any:
+def _logits(file: bytes, data: Dataset, classes: int, runs_s: float) -> Any:
     session = load(file)
+    end_s = time.monotonic() + runs_s
     names = [one.name for one in session.inputs]
     if len(names) != len(data.inputs):
         raise ValueError(f"it has {len(names)} inputs; the data has {len(data.inputs)}")
     parts = []
     for start in range(0, len(data), _BATCH):
         given = {name: one[start : start + _BATCH] for name, one in zip(names, data.inputs, strict=True)}
-        output = next(iter(session.run(given, deadline=_RUN_S).values()))
+        output = next(iter(session.run(given, deadline=end_s - time.monotonic()).values()))
         rows = given[names[0]].shape[0]
-        if output.shape != (rows, classes):
-            raise ValueError(f"its outputs have shape {output.shape}; logits have ({rows}, {classes})")
+        shape = getattr(output, "shape", None)  # None of a sequence or an empty optional
+        if shape != (rows, classes):
+            raise ValueError(f"its outputs have shape {shape}; logits have ({rows}, {classes})")
         parts.append(output.astype("float32"))
     logits = np.concatenate(parts)
     if not bool(np.all(np.isfinite(logits))):

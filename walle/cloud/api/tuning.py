@@ -13,6 +13,7 @@ from walle.adapt.tuning.hints import Hints
 from walle.base.clock import Clock
 from walle.cloud.api.outcomes import session_of
 from walle.deploy.git.repo import RepoError, TaskRepos
+from walle.deploy.git.slots import Places
 from walle.deploy.push.middleware import IdentifyDevice
 from walle.errors import ConfigError
 from walle.store.threads import StoreThreads
@@ -20,6 +21,7 @@ from walle.store.threads import StoreThreads
 _THREADS = StoreThreads("models for tuning")
 _NUMBER = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,9})?")
 _MAX_SUMMARY_CHARS = 4096
+_BODIES = 16  # bodies in memory at once, one of a device; with the largest, as much as the coordinator keeps
 
 Degrees = Annotated[float, Query(allow_inf_nan=False)]
 Loss = Annotated[float, Query(ge=0, allow_inf_nan=False, description="of the device's data")]
@@ -32,6 +34,8 @@ def tuning_router(
     coordinator: TuningCoordinator, repos: TaskRepos, identify: IdentifyDevice, clock: Clock
 ) -> APIRouter:
     """Return /v1/tuning/SCENARIO/TASK, which devices call with a session."""
+    coordinating = StoreThreads("tuning coordinator", 1)  # one thread: hashes and distances would hold up the loop
+    bodies = Places(_BODIES, 1)
     router = APIRouter(prefix="/v1/tuning/{scenario}/{task}", tags=["devices"])
 
     @router.post("")
@@ -49,24 +53,28 @@ def tuning_router(
             hints = Hints(latitude, longitude, time_s, _numbers(summary))
         except ConfigError as error:
             raise SharedModelError(str(error)) from error
-        file = await _body(request)
-        version = coordinator.share(
-            device, f"{scenario}/{task}", file, hints, loss=loss, accuracy=accuracy, now_s=clock.time()
-        )
+        with bodies.taken(device):
+            file = await _body(request)
+            version = await coordinating.run(
+                coordinator.share, device, f"{scenario}/{task}", file, hints, loss=loss, accuracy=accuracy,
+                now_s=clock.time(),
+            )  # fmt: skip
         return {"version": version}
 
     @router.get("/peers")
     async def peers(scenario: str, task: str, request: Request, count: Count) -> dict[str, list[dict[str, object]]]:
         """Return the models of other devices with the nearest hints, {"peers": [{"sha256", "size_bytes"}]}."""
         device = identify(session_of(request))
-        found = coordinator.peers(device, f"{scenario}/{task}", count, now_s=clock.time())
+        of_task = f"{scenario}/{task}"
+        found = await coordinating.run(coordinator.peers, device, of_task, count, now_s=clock.time())
         return {"peers": [{"sha256": one.sha256, "size_bytes": len(one.file)} for one in found]}
 
     @router.get("/peers/{sha256}")
     async def peer(scenario: str, task: str, sha256: str, request: Request) -> Response:
         """Return a model in that list; 404 where its device has shared another one since."""
         device = identify(session_of(request))
-        file = coordinator.file(device, f"{scenario}/{task}", sha256, now_s=clock.time())
+        of_task = f"{scenario}/{task}"
+        file = await coordinating.run(coordinator.file, device, of_task, sha256, now_s=clock.time())
         if file is None:
             raise HTTPException(404, "the device of this model has shared another one since; list the peers again")
         return Response(file, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})

@@ -219,7 +219,7 @@ def git_app(
         except GitHttpError as error:
             await _send_error(send, error)
         except PlacesTakenError as error:
-            await _send_error(send, GitHttpError(429 if error.own else 503, str(error)))
+            await _send_error(send, GitHttpError(error.status, str(error)))
         except PlaceLostError as error:
             if noted.has_begun:
                 _LOG.warning("git: an answer was ended, since its client was slow and others waited")

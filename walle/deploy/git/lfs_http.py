@@ -110,14 +110,12 @@ def lfs_app(
 
 
 def _status_of(error: Exception) -> int:
-    if isinstance(error, LfsError):
+    if isinstance(error, LfsError | PlacesTakenError):
         return error.status
     if isinstance(error, LargeFileBusyError):
         return 423
     if isinstance(error, LargeFileError):
         return 507 if error.is_full else 422
-    if isinstance(error, PlacesTakenError):
-        return 429 if error.own else 503
     statuses: dict[type[Exception], int] = {PlaceLostError: 503, RepoError: 404, NotInGroupError: 404}
     return statuses.get(type(error), 507)
 

@@ -17,11 +17,14 @@ SLOW_S = 5.0  # wait for the client after which another may have the place
 class PlacesTakenError(DeployError):
     """All places are taken. `own`: by the caller itself."""
 
+    retry_after_s = 5
+
     def __init__(self, caller: str, count: int, *, own: bool) -> None:
         super().__init__(caller, count, own)
         self.caller = caller
         self.count = count
         self.own = own
+        self.status = 429 if own else 503
 
     def __str__(self) -> str:
         if self.own:
