@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_an_operator_without_a_rule_keeps_what_it_reads() -> None:
 class Normalised(nn.Module):
     """A normalisation over the channels, which counts those that no weight reads."""
 
-    def __init__(self, norm: type[nn.Module]) -> None:
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.first, self.norm, self.second = nn.Linear(3, 6), norm(6), nn.Linear(6, 2)
 
