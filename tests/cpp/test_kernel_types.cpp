@@ -187,7 +187,7 @@ void products(const Table& fast, const Table& plain, std::size_t type, std::mt19
       tame(dtype, b.data(), k * n);
       for (const auto& [with, out] : {std::pair{&gemm, &got}, {&meaning, &wanted}}) {
         const Guarded scratch((with->scratch_bytes(m, n, k) + 63) / 64 * 64);
-        with->run({m, n, k, a.data(), k, 1, b.data(), n, 1, out->data(), n, scratch.data()});
+        with->run({m, n, k, m, a.data(), k, 1, b.data(), n, 1, out->data(), n, scratch.data()});
       }
       Watch{what}.equal(dtype, got, wanted);
     }
