@@ -82,7 +82,7 @@ class PeerModels:
         """Return files of up to `count` peers, those with the nearest hints first; `share` comes before.
 
         Raises:
-            httpx.HTTPError: there is no session.
+            httpx.HTTPError: the cloud gives the device no session (docs/identity.md).
             FetchError: the cloud does not answer, or this device shares no model of the task.
             PeerModelError: the answer is not a list of peers.
         """
