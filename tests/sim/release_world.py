@@ -57,9 +57,11 @@ def verify(directive: Directive, signer: Signer = RELEASE_SIGNER) -> None:
     assert signs(signer)(directive) == directive
 
 
-def tree(version: str) -> TaskTree:
-    """Return a small task version as the repositories give it."""
-    files = {"task.toml": _TASK_TOML.encode(), "main.py": f"def execute(ctx, x):\n    return {version!r}\n".encode()}
+def tree(version: str, tables: str = "", resources: Mapping[str, bytes] | None = None) -> TaskTree:
+    """Return a small task version as the repositories give it; `tables` are more of its task.toml."""
+    text = _TASK_TOML + tables
+    files = {"task.toml": text.encode(), "main.py": f"def execute(ctx, x):\n    return {version!r}\n".encode()}
+    files |= resources or {}
     return TaskTree(scenario="shop", task="ipv", version=version, commit="c" * 40, files=files)
 
 
@@ -100,6 +102,8 @@ class ReleaseWorld(Effects):
         self.go_on.set()
         self._release_signer = signer
         self.signer = BUNDLE_SIGNER  # signer of the versions
+        self.trees: dict[str, TaskTree] = {version: tree(version) for version in VERSIONS}
+        self.failing_variant = ""  # simulations of this variant fail
         self.commit = ""  # another one than the version was simulated with
         self.unsigned = False  # the versions wait for a signature
         self.schema: Schema = {"os": ColumnType.STRING, "memory_mb": ColumnType.INT}
@@ -142,7 +146,7 @@ class ReleaseWorld(Effects):
 
     async def read_version(self, scenario: str, task: str, version: str) -> TaskVersion:
         await self.check_version(scenario, task, version)
-        return TaskVersion.parse(tree(version))
+        return TaskVersion.parse(self.trees[version])
 
     async def build(self, version: TaskVersion) -> Bundle:
         if self.unsigned:
@@ -163,7 +167,8 @@ class ReleaseWorld(Effects):
 
     async def store_bundle(self, bundle: Bundle, older: Sequence[str]) -> None:
         assert not [*bundle.large, *bundle.cloud_large]
-        for data in (*bundle.blobs.values(), *bundle.cloud_blobs.values(), bundle.envelope):
+        envelopes = (one.envelope for one in (bundle, *bundle.variants))
+        for data in (*bundle.blobs.values(), *bundle.cloud_blobs.values(), *envelopes):
             self.files.put(data)
         self.coded.append((bundle.manifest.version, tuple(older)))
 
@@ -176,9 +181,11 @@ class ReleaseWorld(Effects):
     async def simulate(
         self, bundle: Bundle, events: bytes | None, files: Mapping[str, bytes], policy: Policy
     ) -> SimulationResult:
-        self.simulated.append(bundle.manifest.version)
+        self.simulated.append(bundle.manifest.installed_as)
         self.simulating.set()
         await self.go_on.wait()
+        if bundle.manifest.variant and bundle.manifest.variant == self.failing_variant:
+            return SimulationResult(ok=False, runs=3, failures=3, first_error="ValueError: too small")
         return self.simulation
 
     async def publish(self, table: ReleaseTable) -> None:

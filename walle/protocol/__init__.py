@@ -127,6 +127,15 @@ from walle.protocol.tunnel import (
     origins_to_text,
     sound_version,
 )
+from walle.protocol.variants import (
+    MAX_VARIANT_RULE_CHARS,
+    MAX_VARIANTS,
+    VARIANT_NAME_RULE,
+    FileVariant,
+    installed_name,
+    is_variant_name,
+    version_of,
+)
 
 __all__ = [
     "DEVICE_HEADER",
@@ -147,6 +156,8 @@ __all__ = [
     "MAX_SEQ",
     "MAX_SMOKE_BYTES",
     "MAX_SMOKE_FILE_BYTES",
+    "MAX_VARIANTS",
+    "MAX_VARIANT_RULE_CHARS",
     "MAX_VERSION_CHARS",
     "METRIC_NAME_RULE",
     "OLDEST_CLOUD",
@@ -163,6 +174,7 @@ __all__ = [
     "TASKS_HEADER",
     "TRUST_HEADER",
     "UNKNOWN_VERSION",
+    "VARIANT_NAME_RULE",
     "VERSIONS_FROM",
     "Ack",
     "Alarm",
@@ -181,6 +193,7 @@ __all__ = [
     "FailureClass",
     "FeaturesPolicy",
     "FileEntry",
+    "FileVariant",
     "Frame",
     "FullPolicy",
     "FullStatePolicy",
@@ -222,8 +235,10 @@ __all__ = [
     "digests_from_text",
     "directives_from_header",
     "directives_to_header",
+    "installed_name",
     "is_exclusive_name",
     "is_metric_name",
+    "is_variant_name",
     "mean_with",
     "numbers_from_text",
     "options_of",
@@ -240,5 +255,6 @@ __all__ = [
     "seal_info",
     "session_proof",
     "sound_version",
+    "version_of",
     "whole_characters",
 ]

@@ -298,7 +298,7 @@ def verify_manifest(envelope_bytes: bytes, keys_of: Callable[[str], RoleKeys | N
         raise SignatureError("manifest", f"no key is delegated to scenario {scenario[:80]!r}")
     keys.verify(f"manifest of scenario {scenario!r}", envelope.signatures, MANIFEST_DOMAIN + envelope.payload)
     try:
-        manifest = Manifest.from_bytes(envelope.payload)
+        manifest = envelope.manifest
     except ProtocolError as error:
         raise SignatureError("manifest", f"is signed, but cannot be read: {error}") from error
     if manifest.scenario != scenario:

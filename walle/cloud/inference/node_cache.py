@@ -78,7 +78,7 @@ class NodeCache:
             InferenceError: it cannot be fetched or read.
         """
         try:
-            return Manifest.from_bytes(Envelope.from_bytes(await self.read(sha256)).payload)
+            return Envelope.from_bytes(await self.read(sha256)).manifest
         except ProtocolError as error:
             raise InferenceError(f"the manifest {sha256} cannot be read: {error}") from error
 

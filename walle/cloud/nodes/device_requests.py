@@ -8,7 +8,7 @@ from walle.cloud.inference.failures import InferenceError, InferenceRefusedError
 from walle.cloud.inference.phase_audience import PhaseAudience
 from walle.cloud.inference.request import phase_request
 from walle.pipeline.ingest.store.topic_check import DeviceTask
-from walle.protocol import Profile
+from walle.protocol import Profile, version_of
 from walle.task.run.runner import PhasePlaceError
 
 RESTORED_S = 30 * 86_400.0  # time after the restore of a cloud in which devices may have tasks that it does not know of
@@ -37,7 +37,7 @@ class DeviceRequests:
 
         async def versions_of(device_id: str) -> Mapping[str, frozenset[str]]:
             device = await monitor.device(device_id, None)
-            return {one.task: frozenset({one.active, one.version}) for one in device.tasks}
+            return {one.task: frozenset({version_of(one.active), one.version}) for one in device.tasks}
 
         self._audience.start(releases.all, versions_of)
         self._inference = inference

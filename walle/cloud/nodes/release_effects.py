@@ -119,7 +119,8 @@ class CloudEffects(Effects):
         for store, files in ((self._home.files, shared), (self._home.cloud_files, of_cloud)):
             for file in files:
                 await asyncio.to_thread(_put, store, file)
-        await self.store_envelope(bundle.envelope)
+        for one in (bundle, *bundle.variants):
+            await self.store_envelope(one.envelope)
         try:
             await asyncio.to_thread(_code_files, self._home, bundle, older)
         except (DeployError, OSError, MemoryError):
@@ -176,5 +177,12 @@ def _code_files(home: CloudHome, bundle: Bundle, older: Sequence[str]) -> None:
     manifests = []
     for sha256 in older:
         with home.files.open(sha256) as file:
-            manifests.append(Manifest.from_bytes(Envelope.from_bytes(file.read()).payload))
-    home.coded_files.make(bundle.manifest.files, [manifest.files for manifest in manifests])
+            manifests.append(Envelope.from_bytes(file.read()).manifest)
+    for name in ("", *(one.name for one in bundle.manifest.variants)):
+        before = [_with_variant(manifest, name).files for manifest in manifests]
+        home.coded_files.make(bundle.manifest.of_variant(name).files, before)
+
+
+def _with_variant(manifest: Manifest, name: str) -> Manifest:
+    """Return what devices of a variant have of an older version, which may not have had it."""
+    return manifest.of_variant(name) if any(one.name == name for one in manifest.variants) else manifest

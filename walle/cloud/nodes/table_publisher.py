@@ -62,7 +62,7 @@ class TablePublisher:
                 self._loading[manifest] = asyncio.create_task(self._load(inference, manifest))
         self._swap()
         if inference is not None:
-            await inference.keep(table.manifests)
+            await inference.keep(table.served)
 
     def _swap(self) -> None:
         self._answerer.swap(self._table.hold(self._loading.keys()))

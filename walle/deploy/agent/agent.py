@@ -12,6 +12,7 @@ expire: installed versions do not.
 """
 
 import asyncio
+import dataclasses
 import logging
 import random
 import sys
@@ -162,8 +163,10 @@ class Agent:
 
     @property
     def tasks(self) -> dict[str, str]:
-        """Return the active version of each task, as in a profile."""
-        return {task: state.active.version for task, state in self._active.states.items() if state.active is not None}
+        """Return the active version of each task, with its variant, as in a profile."""
+        return {
+            task: state.active.installed_as for task, state in self._active.states.items() if state.active is not None
+        }
 
     @property
     def refused(self) -> dict[str, str]:
@@ -367,6 +370,7 @@ class Agent:
             if not directive.version:
                 await to_the_end(self._active.remove(state, directive))
             elif state.active is not None and state.active.manifest == target.manifest:
+                target = dataclasses.replace(target, variant=state.active.variant)
                 await to_the_end(self._active.stay(state.activate(directive.serial, target)))
             elif not await self._activate_from_disk(state, directive, target):
                 await self._go_forward(state, directive, target)
@@ -431,7 +435,7 @@ class Agent:
             is_back = state.active is not None and target.is_back_from(state.active)
             await self._pulls.until_newer(directive, self._run_check(directive, files, manifest, is_back=is_back))
             is_checked = True
-        activated = state.activate(directive.serial, target)
+        activated = state.activate(directive.serial, dataclasses.replace(target, variant=manifest.variant))
         await to_the_end(self._active.activate(activated, files, manifest, is_checked=is_checked))
         return True
 
@@ -455,7 +459,7 @@ class Agent:
                 self._retries.failed(task, number, 0.0, has_progressed=False)
             raise
         self._retries.forget(task)
-        activated = state.activate(directive.serial, target)
+        activated = state.activate(directive.serial, dataclasses.replace(target, variant=manifest.variant))
 
         async def adopt_and_activate() -> None:
             await on_disk(self._installed.adopt, staging, activated)

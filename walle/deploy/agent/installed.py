@@ -45,7 +45,16 @@ from walle.base.durable_file import (
 )
 from walle.deploy.agent.coded_file import Base, CodedPart
 from walle.errors import DeployError
-from walle.protocol import Failure, FailureClass, FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
+from walle.protocol import (
+    Failure,
+    FailureClass,
+    FileEntry,
+    Manifest,
+    Outcome,
+    OutcomeKind,
+    canonical_json,
+    installed_name,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -80,11 +89,17 @@ class Standing(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class VersionRef:
-    """An installed version, the sha256 of its envelope, and the release that brought it."""
+    """An installed version, the sha256 of its envelope, the release that brought it, and the variant that it is."""
 
     version: str
     manifest: str
     release: str
+    variant: str = ""
+
+    @property
+    def installed_as(self) -> str:
+        """What the device says of the task in its profile."""
+        return installed_name(self.version, self.variant)
 
     def is_back_from(self, other: "VersionRef") -> bool:
         """Return whether this version is older than `other`: versions are v1, v2, ..."""
@@ -215,6 +230,9 @@ class TaskState:
 
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
+        for ref in (body["active"], body["previous"]):
+            if ref is not None and not ref["variant"]:
+                del ref["variant"]  # older programs can read the state too
         if self.outcome is not None:
             for name in _REPORTED_ALONE:
                 del body["outcome"][name]

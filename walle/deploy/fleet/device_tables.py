@@ -216,9 +216,12 @@ class DeviceTables:
             has = f"a.key = {mark(query.attribute)} AND a.value = {mark(query.value)}"
             parts.append(f"EXISTS (SELECT 1 FROM {_ATTRIBUTES} WHERE {has})")  # noqa: S608 - our own names
         of_task = []
-        for column, value in (("task", query.task), ("active", query.version), ("state", query.state)):
+        for column, value in (("task", query.task), ("state", query.state)):
             if value:
                 of_task.append(f"t.{column} = {mark(value)}")
+        if query.version:
+            variants = f"strpos(t.active, {mark(f'{query.version}@')}) = 1"
+            of_task.append(f"(t.active = {mark(query.version)} OR {variants})")
         if query.failing:
             of_task.append("t.failed > 0")
         if query.scenarios is not None:

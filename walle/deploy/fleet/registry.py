@@ -29,7 +29,7 @@ from walle.deploy.policies.policy import Policy
 from walle.deploy.policies.rule_index import PolicyIndex
 from walle.deploy.policies.uploaded_attributes import UploadedAttributes, UploadedTables
 from walle.errors import DeployError
-from walle.protocol import Failure, OutcomeBatch, Profile
+from walle.protocol import Failure, OutcomeBatch, Profile, version_of
 from walle.store.lease import Grant
 from walle.store.sql import Database
 from walle.store.sqlite_database import SqliteDatabase
@@ -60,7 +60,7 @@ class UnknownDeviceError(DeployError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceTask:
-    """A task of a device. `active` is the version in its latest profile, "" for none.
+    """A task of a device. `active` is the version in its latest profile, with its variant, "" for none.
 
     `version`, `state`, `release` and `reported_s` are of the latest outcome that it reported, "" and None for none;
     `state` is an `OutcomeKind`. `ok` and `failed` are the runs of that version that it reported.
@@ -440,7 +440,7 @@ class DeviceRegistry:
         counts: dict[str, list[int]] = {}
         for active, version, devices, failing, ok, failed in await self._tables.versions(task):
             if active:
-                counts.setdefault(active, [0] * 5)[0] += devices
+                counts.setdefault(version_of(active), [0] * 5)[0] += devices
             if version:
                 of_version = counts.setdefault(version, [0] * 5)
                 for place, count in enumerate((devices, failing, ok, failed), start=1):

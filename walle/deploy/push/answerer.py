@@ -230,7 +230,8 @@ class Answerer:
         """
         found: list[str] = []
         row = self.table.rows.get(task)
-        before = [entry.policy for entry in row.entries if entry.policy.tier > policy.tier] if row is not None else []
+        entries = [one for one in row.entries if not one.variant] if row is not None else []
+        before = [entry.policy for entry in entries if entry.policy.tier > policy.tier]
         for sent in self.devices.profiles():
             if len(found) == count:
                 break

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from walle.deploy.shared_files.store import FileStore
 from walle.errors import DeployError
-from walle.protocol import Directive, Envelope, Manifest, ProtocolError
+from walle.protocol import Directive, Envelope, ProtocolError
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class PullSizes:
             try:
                 with self._files.open(sha256) as file:
                     data = file.read()
-                manifest = Manifest.from_bytes(Envelope.from_bytes(data).payload)
+                manifest = Envelope.from_bytes(data).manifest
             except (DeployError, ProtocolError, OSError) as error:
                 _LOG.warning("the size of version %s is not known, its pulls count as small ones: %s", sha256, error)
                 continue

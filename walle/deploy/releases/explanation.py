@@ -35,7 +35,7 @@ class ReleaseExplanation:
     """A release of the task, in the order in which they go: `result` says why the device gets it, or why not."""
 
     release: str
-    version: str
+    version: str  # with the variant whose devices it describes: v4@small
     stage: str
     kind: str  # uniform, customised, device-specific
     terms: tuple[TermExplanation, ...]
@@ -89,6 +89,8 @@ def _explain_task(task: str, table: ReleaseTable, profile: Profile, known: Mappi
         applies, terms = explain_policy(entry.policy, profile)
         if not applies:
             result = "not for this device: " + "; ".join(f"{one.term} ({one.device})" for one in terms if not one.holds)
+        elif gets is not None and gets.directive.release == entry.directive.release:
+            result = f"for this device too, but it gets the files of variant {gets.variant}, which goes before"
         elif gets is not None:
             result = f"for this device too, but {gets.directive.release} takes precedence"
         else:
@@ -99,9 +101,9 @@ def _explain_task(task: str, table: ReleaseTable, profile: Profile, known: Mappi
         shown.append(
             ReleaseExplanation(
                 release=name,
-                version=entry.directive.version,
+                version=entry.installed_as,
                 stage=known[name].stage if name in known else "full",
-                kind=entry.policy.tier.words,
+                kind=(known[name].request.policy if name in known else entry.policy).tier.words,
                 terms=terms,
                 applies=applies,
                 result=result,
@@ -110,7 +112,7 @@ def _explain_task(task: str, table: ReleaseTable, profile: Profile, known: Mappi
     shown += [
         _outside(release, profile) for name, release in known.items() if all(one.release != name for one in shown)
     ]
-    version = gets.directive.version if gets is not None else ""
+    version = gets.installed_as if gets is not None else ""
     if row is None:
         return TaskExplanation(
             task=task,
@@ -123,6 +125,8 @@ def _explain_task(task: str, table: ReleaseTable, profile: Profile, known: Mappi
         because = "no release is for it" + ("; the task is removed at its next request" if has else "")
     else:
         because = f"{gets.directive.release} is the first release that is for it"
+        if gets.variant:
+            because += f", and variant {gets.variant} the first of its variants"
         because += "; it has the version already" if has == version else "; it gets the version at its next request"
     return TaskExplanation(task=task, has=has, gets=version, because=because, releases=tuple(shown))
 

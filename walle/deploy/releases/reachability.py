@@ -64,9 +64,11 @@ def find_reachable(
             if release.state.terminal and error.is_absent:
                 continue
             unread.append(error)
-            files[release.manifest].append(release)
+            for sha256 in (release.manifest, *(one.manifest for one in release.variants)):
+                files[sha256].append(release)
             continue
-        for sha256 in {release.manifest, *(entry.sha256 for entry in manifest.files)}:
+        manifests = (release.manifest, *(one.manifest for one in release.variants))
+        for sha256 in {*manifests, *(entry.sha256 for entry in manifest.device_files)}:
             files[sha256].append(release)
         for sha256 in {entry.sha256 for entry in manifest.cloud_files}:
             cloud_files[sha256].append(release)
@@ -96,7 +98,7 @@ def _manifest(release: Release, read: Callable[[str], bytes]) -> Manifest:
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ManifestError(release.id, sha256, "is damaged")
     try:
-        return Manifest.from_bytes(Envelope.from_bytes(data).payload)
+        return Envelope.from_bytes(data).manifest
     except ProtocolError as error:
         raise ManifestError(release.id, sha256, f"is not a manifest ({error})") from error
 

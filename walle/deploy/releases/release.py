@@ -27,6 +27,7 @@ from walle.deploy.gate.step import Step
 from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, ReleaseRequestError
 from walle.deploy.releases.simulated_fault import SimulatedFault
 from walle.deploy.releases.stage_text import stage_text, state_text
+from walle.deploy.releases.variants import BuiltVariant, ReleaseVariant, built
 from walle.errors import DeployError
 from walle.protocol import printable
 from walle.trust.audience import share
@@ -139,6 +140,7 @@ class SimulationPassed:
     other_names: tuple[str, ...] = ()  # names of the largest of these
     state_bytes: int = 0  # the largest that the task's state was on a simulated device; 0 without state or events
     state_max_bytes: int = 0  # bound of the state
+    variants: tuple[BuiltVariant, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +150,7 @@ class SignedAgain:
     at_s: float
     manifest: str
     size_bytes: int
+    variants: tuple[BuiltVariant, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,6 +275,7 @@ class Release:
     beta_devices: tuple[str, ...] = ()
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
+    variants: tuple[ReleaseVariant, ...] = ()  # in the order in which the first that takes a device counts
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     groups: tuple[GroupResult, ...] = ()  # groups of devices that the release is for, on which it was simulated
     other_groups: int = 0  # too small or too many for that
@@ -365,6 +369,7 @@ class Release:
         plain["groups"] = list(plain["groups"])
         plain["other_names"] = list(self.other_names)
         plain["overruled"] = list(self.overruled)
+        plain["variants"] = [one.to_plain() for one in self.variants]
         plain["state"] = self.state.value
         plain["resumes"] = self.resumes.value if self.resumes else None
         return plain
@@ -379,6 +384,7 @@ class Release:
         values["reads"] = tuple(values.get("reads", ()))  # a journal of an older walle has none
         values["groups"] = tuple(GroupResult(**known_fields(GroupResult, one)) for one in values.get("groups", ()))
         values["other_names"] = tuple(values.get("other_names", ()))
+        values["variants"] = tuple(ReleaseVariant.from_plain(one) for one in values.get("variants", ()))
         values["overruled"] = tuple(values.get("overruled", ()))
         return cls(**values)
 
@@ -454,16 +460,16 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
         case SignatureAwaited():
             return {"reason": event.reason[:MAX_REASON_CHARS]}, ()
         case SimulationPassed():
-            built = {"manifest": event.manifest, "size_bytes": event.size_bytes, "reads": event.reads, "reason": ""}
-            built |= {"groups": event.groups, "other_groups": event.other_groups, "other_names": event.other_names}
-            built |= {"state_max_bytes": event.state_max_bytes}
+            found = _envelopes(release, event) | {"reads": event.reads, "reason": ""}
+            found |= {"groups": event.groups, "other_groups": event.other_groups, "other_names": event.other_names}
+            found |= {"state_max_bytes": event.state_max_bytes}
             if release.request.beta == 0:
-                return built | {"state": ReleaseState.GRAY}, reaches_devices
+                return found | {"state": ReleaseState.GRAY}, reaches_devices
             if isinstance(release.request.beta, int):
-                return built | {"state": ReleaseState.BETA}, (Effect.RESOLVE_BETA,)
-            return built | {"state": ReleaseState.BETA, "beta_devices": release.request.beta}, reaches_devices
+                return found | {"state": ReleaseState.BETA}, (Effect.RESOLVE_BETA,)
+            return found | {"state": ReleaseState.BETA, "beta_devices": release.request.beta}, reaches_devices
         case SignedAgain():
-            return {"manifest": event.manifest, "size_bytes": event.size_bytes}, (Effect.PUBLISH,)
+            return _envelopes(release, event), (Effect.PUBLISH,)
         case SimulationFailed():
             return {"state": ReleaseState.FAILED, "reason": event.reason}, ()
         case BetaResolved():
@@ -503,6 +509,15 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
         case Retire():
             reason = f"by {event.by}: {event.rollbacks} newer versions have taken its place"
             return {"state": ReleaseState.RETIRED, "reason": reason[:MAX_REASON_CHARS]}, ()
+
+
+def _envelopes(release: Release, event: SimulationPassed | SignedAgain) -> dict[str, Any]:
+    """Return what a release knows of its built version."""
+    return {
+        "manifest": event.manifest,
+        "size_bytes": event.size_bytes,
+        "variants": built(release.variants, event.variants),
+    }
 
 
 def _over(reason: str) -> dict[str, Any]:

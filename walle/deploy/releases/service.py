@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from walle.access.audit import Audit, NoAudit
@@ -54,12 +54,14 @@ from walle.deploy.releases.release import (
 )
 from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, ReleaseRequestError
 from walle.deploy.releases.signatures import SigningState
-from walle.deploy.releases.simulations import Simulations
+from walle.deploy.releases.simulations import Simulations, envelopes
 from walle.deploy.releases.stage_text import stage_text
 from walle.deploy.releases.table import plan_row, superseded, versions_behind
 from walle.deploy.releases.table_keeper import TableKeeper
+from walle.deploy.releases.variants import ReleaseVariant, variants_of
 from walle.errors import DeployError
 from walle.protocol import Envelope
+from walle.task.format.config import TaskConfig
 
 _LOG = logging.getLogger(__name__)
 _WHO = "release service"  # name in the audit log
@@ -157,10 +159,14 @@ class ReleaseService:
         self._refuse_if_busy(request)
         await self._effects.check_version(request.scenario, request.task, request.version)
         reads: tuple[str, ...] = ()
+        config: TaskConfig | None = None
         with contextlib.suppress(DeployError):  # a version that cannot be read fails in its simulation, with the reason
             config = await self._effects.read_config(request.scenario, request.task, request.version)
             reads = tuple(f"{request.scenario}/{topic}" for topic in config.reads)
-        return await self._whole(self._create(request, reads, by=by, start=start, retries=retries))
+        declared = config.variants if config is not None else ()
+        variants = await variants_of(request.policy, declared, self.typed_policy)
+        self._refuse_if_busy(request, variants)
+        return await self._whole(self._create(request, reads, variants, by=by, start=start, retries=retries))
 
     async def get(self, release_id: str) -> Release:
         """Return the release. Raises UnknownReleaseError."""
@@ -332,8 +338,10 @@ class ReleaseService:
                 continue
             if Envelope.from_bytes(await self._effects.read_envelope(release.manifest)).payload != payload:
                 raise SignedAgainError(release.id)
-            await self._effects.store_envelope(bundle.envelope)
-            event = SignedAgain(self._clock.time(), bundle.sha256, len(bundle.envelope))
+            for one in (bundle, *bundle.variants):
+                await self._effects.store_envelope(one.envelope)
+            again = envelopes(bundle.variants)
+            event = SignedAgain(self._clock.time(), bundle.sha256, len(bundle.envelope), again)
             await self._apply(release.id, event)
             changed.append(release.id)
         return changed
@@ -372,7 +380,7 @@ class ReleaseService:
             raise UnknownReleaseError(release_id)
         return release
 
-    def _refuse_if_busy(self, request: ReleaseRequest) -> None:
+    def _refuse_if_busy(self, request: ReleaseRequest, variants: Iterable[ReleaseVariant] = ()) -> None:
         under_way = [
             release
             for release in self._releases.values()
@@ -384,14 +392,17 @@ class ReleaseService:
             raise TaskBusyError(request.name, first.id, first.state.value, not same)
         of_task = (release for release in self._releases.values() if release.request.name == request.name)
         groups = {entry.policy for entry in plan_row(request.name, of_task, "").entries}
-        if request.policy not in groups and len(groups) >= MAX_GROUPS_OF_TASK:
+        policies = [request.policy, *(one.policy for one in variants)]
+        if (new := len({*policies} - groups)) and len(groups) + new > MAX_GROUPS_OF_TASK:
             raise TooManyGroupsError(request.name)
-        in_use = (
-            release.request.policy
+        in_use = [
+            policy
             for release in self._releases.values()
             if release.request.scenario == request.scenario and not release.state.terminal
-        )
-        check_budget(request.scenario, "releases", request.policy, in_use)
+            for policy in (release.request.policy, *(one.policy for one in release.variants))
+        ]
+        for number, policy in enumerate(policies):
+            check_budget(request.scenario, "releases", policy, [*in_use, *policies[:number]])
 
     async def typed_policy(self, policy: Policy) -> Policy:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""
@@ -399,10 +410,17 @@ class ReleaseService:
         return await asyncio.to_thread(policy.typed, await self._effects.read_schema())
 
     async def _create(
-        self, request: ReleaseRequest, reads: tuple[str, ...], *, by: str, start: bool, retries: str
+        self,
+        request: ReleaseRequest,
+        reads: tuple[str, ...],
+        variants: tuple[ReleaseVariant, ...],
+        *,
+        by: str,
+        start: bool,
+        retries: str,
     ) -> Release:
         async with self._changing:
-            self._refuse_if_busy(request)
+            self._refuse_if_busy(request, variants)
             number = await self._journal.draw("release")
             now_s = self._clock.time()
             release = Release(
@@ -412,6 +430,7 @@ class ReleaseService:
                 created_s=now_s,
                 updated_s=now_s,
                 reads=reads,
+                variants=variants,
                 retries=retries,
                 created_by=by,
             )

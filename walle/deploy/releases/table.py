@@ -31,7 +31,8 @@ from walle.deploy.policies.rule_index import PolicyIndex
 from walle.deploy.releases.decision import Decision, Open, OpenStep, Step, Steps
 from walle.deploy.releases.draws import ReleaseDraws, covers, group_of
 from walle.deploy.releases.release import Admission, Release, ReleaseState
-from walle.protocol import Audience, Directive, Profile, part_number
+from walle.deploy.releases.variants import ReleaseVariant
+from walle.protocol import Audience, Directive, Profile, installed_name, part_number, version_of
 from walle.trust.audience import admitted
 
 MAX_WITHDRAWN = 16  # versions of a task that a row knows to be rolled back
@@ -41,25 +42,34 @@ MAX_GROUPS = 256  # groups of devices whose plans a table caches, and of those t
 
 @dataclasses.dataclass(frozen=True)
 class RowEntry:
-    """A version for the devices of `policy`: a full one without `admission`, else the candidate of a release."""
+    """A version for the devices of `policy`: a full one without `admission`, else the candidate of a release.
+
+    The entries of its variants go before that of the version's own files.
+    """
 
     policy: Policy
     directive: Directive
     back: Directive  # the same version, for devices that return from an earlier entry
     admission: Admission | None = None
+    variant: str = ""
+
+    @property
+    def installed_as(self) -> str:
+        """What a device that has these files says of the task in its profile."""
+        return installed_name(self.directive.version, self.variant)
 
     def admits(self, device_id: str, have: str) -> bool:
         """Return whether a device of the policy, which has version `have`, gets this version."""
         admission = self.admission
         if admission is None:
             return True
-        if not admission.open and have != self.directive.version:
+        if not admission.open and version_of(have) != self.directive.version:
             return False
         return covers(admission, self.directive.release, device_id)
 
     def to_plain(self) -> dict[str, Any]:
         admission = self.admission
-        return {
+        plain: dict[str, Any] = {
             "policy": self.policy.to_plain(),
             "directive": self.directive.to_json(),
             "back": self.back.to_json(),
@@ -67,6 +77,7 @@ class RowEntry:
             if admission is None
             else {"share": admission.share, "devices": sorted(admission.devices), "open": admission.open},
         }
+        return {**plain, "variant": self.variant} if self.variant else plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -78,6 +89,7 @@ class RowEntry:
             None
             if admission is None
             else Admission(admission["share"], frozenset(admission["devices"]), admission["open"]),
+            plain.get("variant", ""),
         )
 
 
@@ -127,7 +139,7 @@ class TaskRow:
         is_before = True
         for other in self.entries:
             is_before = is_before and other is not entry
-            if other.directive.version == have:
+            if other.installed_as == have:
                 return entry.back if is_before else entry.directive
         return entry.back if _number(have) > _number(entry.directive.version) else entry.directive
 
@@ -137,11 +149,12 @@ class TaskRow:
         A device that goes back from a version which others keep has left their group, by an attribute or a rule. That
         may be a million devices at once, whose version is not a bad one: they are paced as those of a release are.
         """
-        if not directive.version or have in self.withdrawn:
+        version = version_of(have)
+        if not directive.version or version in self.withdrawn:
             return True
         if all(directive is not entry.back for entry in self.entries):
             return False
-        return have in self.contested or all(have != entry.directive.version for entry in self.entries)
+        return version in self.contested or all(version != entry.directive.version for entry in self.entries)
 
     def to_plain(self) -> dict[str, Any]:
         entries = [entry.to_plain() for entry in self.entries]
@@ -164,7 +177,8 @@ class TaskRow:
         )
 
 
-def _number(version: str) -> int:
+def _number(installed: str) -> int:
+    version = version_of(installed)
     return int(version[1:]) if version[:1] == "v" and version[1:].isascii() and version[1:].isdigit() else 0
 
 
@@ -172,7 +186,7 @@ def _versions(entries: "Sequence[RowEntry | PlannedEntry]") -> tuple[Any, ...]:
     def facts(entry: "RowEntry | PlannedEntry") -> tuple[Any, ...]:
         one = entry.directive
         signed = (one.version, one.manifest, one.size_bytes, one.url, one.release)
-        return entry.policy, entry.admission is None, *signed
+        return entry.policy, entry.variant, entry.admission is None, *signed
 
     return tuple(map(facts, entries))
 
@@ -185,6 +199,7 @@ class PlannedEntry:
     directive: Directive
     back: Directive
     admission: Admission | None
+    variant: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,6 +233,7 @@ class RowPlan:
                 again(entry.directive, planned.directive),
                 again(entry.back, planned.back),
                 planned.admission,
+                planned.variant,
             )
             for entry, planned in zip(row.entries, self.entries, strict=True)
         )
@@ -246,7 +262,7 @@ class RowPlan:
             )
         )
         entries = tuple(
-            RowEntry(entry.policy, forward, backward, entry.admission)
+            RowEntry(entry.policy, forward, backward, entry.admission, entry.variant)
             for entry, forward, backward in zip(self.entries, there, again, strict=True)
         )
         return TaskRow(self.task, entries, removal, self.withdrawn, self.contested)
@@ -267,21 +283,24 @@ def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
         is_full = release.state is ReleaseState.FULL
         if policy in full or not (is_full or admission):
             continue
-        directive = Directive(
-            task=task,
-            version=release.request.version,
-            manifest=release.manifest,
-            size_bytes=release.size_bytes,
-            serial=0,
-            expires_s=0,
-            url=url,
-            release=release.id,
-            audience=_audience(policy, None if is_full else admission, release.id, entries),
-        )
-        back = directive
-        if is_full:  # going back to it installs nothing new for a release, so it carries none to be counted for
-            back = dataclasses.replace(directive, release="", audience=_audience(policy, None, "", entries))
-        entries.append(PlannedEntry(policy, directive, back, None if is_full else admission))
+        admission = None if is_full else admission
+        own = ReleaseVariant("", policy, release.manifest, release.size_bytes)
+        for one in (*release.variants, own):
+            directive = Directive(
+                task=task,
+                version=release.request.version,
+                manifest=one.manifest,
+                size_bytes=one.size_bytes,
+                serial=0,
+                expires_s=0,
+                url=url,
+                release=release.id,
+                audience=_audience(one.policy, admission, release.id, entries),
+            )
+            back = directive
+            if is_full:  # going back to it installs nothing new for a release, so it carries none to be counted for
+                back = dataclasses.replace(directive, release="", audience=_audience(one.policy, None, "", entries))
+            entries.append(PlannedEntry(one.policy, directive, back, admission, one.name))
         if is_full:
             full.add(policy)
             if policy.takes_all:
@@ -352,9 +371,10 @@ def _checkable(entries: Iterable[PlannedEntry]) -> tuple[str, ...]:
 
 
 def _held(row: TaskRow, manifests: Collection[str]) -> TaskRow:
+    releases = {entry.directive.release for entry in row.candidates if entry.directive.manifest in manifests}
     entries = tuple(
         dataclasses.replace(entry, admission=dataclasses.replace(entry.admission, open=False))
-        if entry.admission is not None and entry.directive.manifest in manifests
+        if entry.admission is not None and entry.directive.release in releases
         else entry
         for entry in row.entries
     )
@@ -376,7 +396,7 @@ class _Target:
     def answer(self, have: str) -> Directive | None:
         if self._full is None:
             return self._row.removal if have else None
-        return None if have == self._full.directive.version else self._row.lead(self._full, have)
+        return None if have == self._full.installed_as else self._row.lead(self._full, have)
 
     def is_urgent(self, directive: Directive, have: str) -> bool:
         return self._row.is_urgent(directive, have)
@@ -388,8 +408,10 @@ class _Target:
         numbers: list[int] = []
         outcomes: list[Directive | None] = []
         for number, entry in self._candidates:
-            is_there = have == entry.directive.version
-            if is_there or (entry.admission is not None and entry.admission.open):
+            is_open = entry.admission is not None and entry.admission.open
+            # Where no device gets anything new, one whose variant is another one by now keeps what it has.
+            is_there = have == entry.installed_as or (not is_open and version_of(have) == entry.directive.version)
+            if is_there or is_open:
                 numbers.append(number)
                 outcomes.append(None if is_there else self._row.lead(entry, have))
         outcomes.append(self.answer(have))
@@ -425,7 +447,8 @@ class _RowSteps:
                 if entry.admission is None:
                     full = entry
                     break
-                candidates.append((number, entry))
+                if all(one.directive.release != entry.directive.release for _, one in candidates):
+                    candidates.append((number, entry))  # of its variants, the first
             number += entry.admission is not None
         target = _Target(self.row, tuple(candidates), full)
         task = self.row.task
@@ -433,7 +456,7 @@ class _RowSteps:
         if candidates:
             made = None, (task, target.known, target)
         else:
-            made = (task, full.directive.version if full is not None else "", target), None
+            made = (task, full.installed_as if full is not None else "", target), None
         if len(self.known) >= MAX_GROUPS:
             self.known.clear()
         self.known[found] = made
@@ -489,12 +512,19 @@ class ReleaseTable:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The manifests of the versions of releases under way."""
-        return tuple(entry.directive.manifest for row in self.rows.values() for entry in row.candidates)
+        """The manifests of the versions of releases under way, without those of their variants."""
+        under_way = (entry for row in self.rows.values() for entry in row.candidates)
+        return tuple(entry.directive.manifest for entry in under_way if not entry.variant)
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The manifests of which phases in the cloud have the files, those of releases under way first."""
+        every = [entry for row in self.rows.values() for entry in row.entries]
+        return tuple(dict.fromkeys([*self.candidates, *(one.directive.manifest for one in every if not one.variant)]))
 
     @property
     def manifests(self) -> tuple[str, ...]:
-        """The manifests of all versions that a device may get, those of releases under way first."""
+        """The manifests of all versions that a device may get, variants too, those of releases under way first."""
         every = [entry.directive.manifest for row in self.rows.values() for entry in row.entries]
         return tuple(dict.fromkeys([*self.candidates, *every]))
 
@@ -509,7 +539,10 @@ class ReleaseTable:
         return {task: serial for serial, task in firsts[:count]}
 
     def hold(self, manifests: Collection[str]) -> "ReleaseTable":
-        """Return the table in which only devices that have these candidates keep them, and no other gets one."""
+        """Return the table in which only devices that have these candidates keep them, and no other gets one.
+
+        Their variants are held with them.
+        """
         if not any(manifest in manifests for manifest in self.candidates):
             return self
         return ReleaseTable(self.generation, [_held(row, manifests) for row in self.rows.values()], self.timestamp)

@@ -26,6 +26,7 @@ from walle.protocol import (
     SMOKE_FOLDER,
     Envelope,
     FileEntry,
+    FileVariant,
     Manifest,
     ModuleSetVersion,
 )
@@ -149,6 +150,19 @@ class Bundle:
         """The hash of the envelope: the name of the version in a directive, and on the CDN."""
         return hashlib.sha256(self.envelope).hexdigest()
 
+    @property
+    def variants(self) -> "tuple[Bundle, ...]":
+        """The bundles of its variants, in their order; their files are among those of this one."""
+        signed = Envelope.from_bytes(self.envelope)
+        return tuple(
+            dataclasses.replace(
+                self,
+                manifest=self.manifest.of_variant(one.name),
+                envelope=dataclasses.replace(signed, variant=one.name).to_bytes(),
+            )
+            for one in self.manifest.variants
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class UnsignedBundle:
@@ -186,6 +200,9 @@ def build_unsigned(
     files = compile_version(version, others, compile_sources)
     large, cloud_large = large_files(version), large_files(version, on_cloud=True)
     entries, blobs = _entries(files, large, "shared")
+    replacing = _replacing_files(tree, config)
+    replacing_large = _replacing_large(tree, config)
+    replacing_entries, replacing_blobs = _entries(replacing, replacing_large, "shared")
     cloud_entries, cloud_blobs = _entries(_listed_files(tree, config, on_cloud=True), cloud_large, "cloud")
     manifest = Manifest(
         scenario=tree.scenario,
@@ -196,13 +213,14 @@ def build_unsigned(
         files=entries,
         cloud_files=cloud_entries,
         modules=tuple(ModuleSetVersion(one.name, one.version, one.commit) for one in version.modules),
+        variants=_variants(config, replacing_entries),
         **config.settings(),
     )
     return UnsignedBundle(
         manifest,
-        blobs,
+        {**blobs, **replacing_blobs},
         cloud_blobs,
-        {file.sha256: file for file in large.values()},
+        {file.sha256: file for file in (*large.values(), *replacing_large.values())},
         {file.sha256: file for file in cloud_large.values()},
     )
 
@@ -217,6 +235,38 @@ def _entries(
     return tuple(sorted(entries, key=lambda entry: entry.path)), {hashes[path]: data for path, data in files.items()}
 
 
+def _replacing_paths(config: TaskConfig) -> frozenset[str]:
+    return frozenset(path for one in config.variants for path in one.files.values())
+
+
+def _replacing_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
+    """Return the files of the tree that replace others in a variant; large ones are only checked."""
+    files = {}
+    for path in sorted(_replacing_paths(config)):
+        if path in tree.large:
+            _check_large(path, tree.large[path], config, on_cloud=False)
+        else:
+            files[path] = _small_file(path, tree, "variants")
+    return files
+
+
+def _replacing_large(tree: TaskTree, config: TaskConfig) -> dict[str, LargeFile]:
+    return {path: file for path, file in tree.large.items() if path in _replacing_paths(config)}
+
+
+def _variants(config: TaskConfig, entries: Iterable[FileEntry]) -> tuple[FileVariant, ...]:
+    """Return the variants of a manifest; `entries` are those of the files that replace others, by their own paths."""
+    by_path = {entry.path: entry for entry in entries}
+    return tuple(
+        FileVariant(
+            one.name,
+            one.rule,
+            tuple(dataclasses.replace(by_path[other], path=path) for path, other in sorted(one.files.items())),
+        )
+        for one in config.variants
+    )
+
+
 def compile_version(
     version: TaskVersion, others: Sequence[OtherPython] = (), compile_sources: Compile = compile_here
 ) -> dict[str, bytes]:
@@ -228,11 +278,12 @@ def compile_version(
     files = _listed_files(tree, config)
     _listed_files(tree, config, on_cloud=True)  # checked here too
     large = [*large_files(version).values(), *large_files(version, on_cloud=True).values()]
+    large += _replacing_large(tree, config).values()
     if (large_bytes := sum(file.size_bytes for file in large)) > MAX_LARGE_BYTES:
         raise BundleError(CONFIG_FILE, f"its large files have {large_bytes} bytes, more than {MAX_LARGE_BYTES}")
     files |= compile_code(version.sources, files, config.reads, others, compile_sources)
     files |= version.smoke_files
-    size_bytes = sum(map(len, files.values()))
+    size_bytes = sum(map(len, files.values())) + sum(map(len, _replacing_files(tree, config).values()))
     if size_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
     return files
@@ -330,19 +381,25 @@ def _listed_files(tree: TaskTree, config: TaskConfig, *, on_cloud: bool = False)
         if path in tree.large:
             _check_large(path, tree.large[path], config, on_cloud=on_cloud)
             continue
-        if path not in tree.files:
-            raise BundleError(CONFIG_FILE, f"[files] {path!r} is not in the tree")
-        _check_listed(path, on_cloud=on_cloud)
+        files[path] = _small_file(path, tree, "files", on_cloud=on_cloud)
         if path == config.dictionary:
             _check_dictionary(path, tree.files[path])
-        if len(tree.files[path]) > MAX_FILE_BYTES and not on_cloud:
-            reason = f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES} for a file in git"
-            raise BundleError(path, f"{reason}; keep it in Git LFS, or use: walle task add-file")
-        files[path] = tree.files[path]
+    listed = config.files.keys() | _replacing_paths(config)
     for path in (*tree.files, *tree.large):
-        if path.startswith(RESOURCES) and path not in config.files and not is_source(path):
+        if path.startswith(RESOURCES) and path not in listed and not is_source(path):
             raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or remove it')
     return files
+
+
+def _small_file(path: str, tree: TaskTree, section: str, *, on_cloud: bool = False) -> bytes:
+    if path not in tree.files:
+        raise BundleError(CONFIG_FILE, f"[{section}] {path!r} is not in the tree")
+    _check_listed(path, section, on_cloud=on_cloud)
+    data = tree.files[path]
+    if len(data) > MAX_FILE_BYTES and not on_cloud:
+        reason = f"has {len(data)} bytes, more than {MAX_FILE_BYTES} for a file in git"
+        raise BundleError(path, f"{reason}; keep it in Git LFS, or use: walle task add-file")
+    return data
 
 
 def large_files(version: TaskVersion, *, on_cloud: bool = False) -> dict[str, LargeFile]:
@@ -352,20 +409,20 @@ def large_files(version: TaskVersion, *, on_cloud: bool = False) -> dict[str, La
     return {path: file for path, file in listed.items() if (routes[path] == "cloud") is on_cloud}
 
 
-def _check_listed(path: str, *, on_cloud: bool) -> None:
+def _check_listed(path: str, section: str, *, on_cloud: bool) -> None:
     if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
-        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
+        raise BundleError(CONFIG_FILE, f"[{section}] {path!r} may not be listed: code travels as the cloud compiles it")
     if path.startswith(SIMULATION):
-        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
+        raise BundleError(CONFIG_FILE, f"[{section}] {path!r} may not be listed: {SIMULATION} stays on the cloud")
     if path in (SMOKE_FILE, SMOKE_FOLDER.rstrip("/")) or path.startswith(SMOKE_FOLDER):
-        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: the cloud makes it of the events")
+        raise BundleError(CONFIG_FILE, f"[{section}] {path!r} may not be listed: the cloud makes it of the events")
     if on_cloud and not path.startswith(RESOURCES):
-        raise BundleError(CONFIG_FILE, f"[files] {path!r} is a file of the cloud, which must be in {RESOURCES}")
+        raise BundleError(CONFIG_FILE, f"[{section}] {path!r} is a file of the cloud, which must be in {RESOURCES}")
 
 
 def _check_large(path: str, file: LargeFile, config: TaskConfig, *, on_cloud: bool) -> None:
     """Check a large file. One without a path is that of an author's checkout, which need not have its bytes."""
-    _check_listed(path, on_cloud=on_cloud)
+    _check_listed(path, "files", on_cloud=on_cloud)
     if path == config.dictionary:
         raise BundleError(path, "is a Git LFS pointer, which a dictionary may not be; commit the file itself")
     if file.size_bytes > MAX_LARGE_FILE_BYTES:

@@ -16,6 +16,9 @@ common = "v3"
 name = "gallery.json"
 required = false                          # true: a device without it does not get the version
 max_bytes = 100_000
+[variants.small]                          # other files for the devices of a rule; the first that admits one counts
+rule = "ram_mb < 512"
+files = { "resources/encoder.walle" = "resources/encoder-small.walle" }
 [limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
 queue_full = "drop-oldest"
@@ -70,6 +73,7 @@ from walle.protocol import (
 )
 from walle.protocol.task_settings import Table
 from walle.task.format.toml_places import key_places
+from walle.task.format.variants import Variant, VariantError, parse_variants
 
 PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "cloud")
@@ -87,7 +91,7 @@ _MAX_LINE_DOTS = 500  # the parser takes the square of a dotted key's parts: 12 
 MAX_FILES = 1000
 MAX_MODULE_SETS = 8
 _SECTIONS = (
-    *("task", "trigger", "phases", "files", "modules", "exclusive", "limits"),
+    *("task", "trigger", "phases", "files", "variants", "modules", "exclusive", "limits"),
     *(*TaskSettings.TABLES, "reads", "tunnel", "simulation"),
 )
 DEFAULT_SMOKE_EVENTS = 32
@@ -149,6 +153,7 @@ class TaskConfig(TaskSettings):
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)  # set of shared modules → version
     simulation_events: str = ""  # path in the tree, empty if the task has none
     smoke_events: int = DEFAULT_SMOKE_EVENTS
+    variants: tuple[Variant, ...] = ()
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Self:
@@ -209,6 +214,7 @@ class TaskConfig(TaskSettings):
             simulation_events=events,
             smoke_events=smoke_events,
             dictionary=dictionary,
+            variants=_variants(sections["variants"], files, dictionary) if "variants" in sections else (),
             exclusive=_exclusive(where, document.get("exclusive", [])),
         )
 
@@ -338,6 +344,17 @@ def _files(section: _Section) -> dict[str, str]:
             what = "is exclusive: replace this line with a table [[exclusive]] with its name, and put it with:"
             raise section.error(path, f"{what} walle device-file put")
     return {section.path(path, path): section.choice(path, ROUTES) for path in section.values}
+
+
+def _variants(section: _Section, files: Mapping[str, str], dictionary: str) -> tuple[Variant, ...]:
+    try:
+        found = parse_variants(section.values, files, dictionary)
+    except VariantError as error:
+        raise section.error(error.key, error.what) from error
+    for one in found:
+        for path in one.files.values():
+            section.path(f"{one.name}.files", path)
+    return found
 
 
 def _exclusive(where: str, tables: object) -> tuple[ExclusiveFile, ...]:
