@@ -37,7 +37,7 @@ def parse_variants(tables: Mapping[str, object], routes: Mapping[str, str], dict
         VariantError: a table is wrong, or replaces what is not a shared file of the version.
     """
     if len(tables) > MAX_VARIANTS:
-        raise VariantError("", f"has {len(tables)} variants, more than {MAX_VARIANTS}")
+        raise VariantError(list(tables)[MAX_VARIANTS], f"is one of {len(tables)} variants, more than {MAX_VARIANTS}")
     return tuple(_variant(name, table, routes, dictionary) for name, table in tables.items())
 
 
