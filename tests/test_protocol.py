@@ -123,8 +123,8 @@ def test_a_walle_that_would_upload_an_output_that_stays_refuses_its_manifest() -
     kept = dataclasses.replace(manifest, output=OutputPolicy(destination=Destination.DEVICE))
     value = json.loads(kept.to_bytes())
     assert (value["format"], value["output"]) == (3, {"destination": "device"})
-    with pytest.raises(ProtocolError, match=r"manifest\.format: must be 1 to 5, is 6; a newer walle may read it"):
-        Manifest.from_bytes(json.dumps(value | {"format": 6}).encode())
+    with pytest.raises(ProtocolError, match=r"manifest\.format: must be 1 to 6, is 7; a newer walle may read it"):
+        Manifest.from_bytes(json.dumps(value | {"format": 7}).encode())
 
 
 def test_a_walle_that_does_not_know_training_refuses_a_manifest_with_it() -> None:

@@ -73,7 +73,15 @@ def _model(world: ReleaseWorld, memory_mb: int | None, have: str = "") -> bytes:
 
 
 async def _released(world: ReleaseWorld, version: str, to: str = "full", **changes: object) -> Release:
-    values = {"scenario": "shop", "task": "ipv", "version": version, "beta": 0, "steps": (1.0,), "gate": TRIAL, **changes}
+    values = {
+        "scenario": "shop",
+        "task": "ipv",
+        "version": version,
+        "beta": 0,
+        "steps": (1.0,),
+        "gate": TRIAL,
+        **changes,
+    }
     release = await world.service.create(ReleaseRequest(**values))  # type: ignore[arg-type]
     release = await world.reached(release.id, "gray 1.0")
     while release.stage != to:

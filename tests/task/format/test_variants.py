@@ -40,7 +40,10 @@ def test_variants_keep_their_order() -> None:
         (VARIANT.replace(b'"ram_mb < 512"', b'" "'), "small.rule must be a rule of at most 2000 characters"),
         (VARIANT.replace(b'"ram_mb < 512"', b"1"), "small.rule must be a rule"),
         (b'[variants.small]\nrule = "x"\nfiles = {}\n', "small.files must be a table of files"),
-        (VARIANT.replace(b"m.walle", b"n.walle"), "replaces 'resources/n.walle', which .files. does not list as shared"),
+        (
+            VARIANT.replace(b"m.walle", b"n.walle"),
+            "replaces 'resources/n.walle', which .files. does not list as shared",
+        ),
         (VARIANT.replace(b"m.walle", b"big.walle"), "replaces 'resources/big.walle', which .files. does not list"),
         (VARIANT.replace(b"s.walle", b"big.walle"), "'resources/big.walle' is a file of the cloud"),
         (VARIANT.replace(b"resources/s.walle", b"../s.walle"), "must be a plain path from the task's root"),
