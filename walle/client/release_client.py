@@ -100,6 +100,7 @@ class ReleaseJson(TypedDict):
     manifest: str
     retries: NotRequired[str]  # the release that it is another attempt of
     created_by: NotRequired[str]
+    variants: NotRequired[list[dict[str, Any]]]  # name, policy and manifest of each; an older cloud sends none
     reads: NotRequired[list[str]]  # topics of other tasks; an older cloud sends none
     groups: NotRequired[list[SimulatedGroupJson]]
     other_groups: NotRequired[int]

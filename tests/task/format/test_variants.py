@@ -10,7 +10,7 @@ from walle.task.format.bundle import build_bundle
 from walle.task.format.bundle_error import BundleError
 from walle.task.format.config import TaskConfig, TaskConfigError
 from walle.trust.metadata import RoleKeys, verify_manifest
-from walle.trust.signing import Signer, SignatureError
+from walle.trust.signing import SignatureError, Signer
 
 SIGNER = Signer.generate()
 FILE = b'[files]\n"resources/m.walle" = "shared"\n"resources/big.walle" = "cloud"\n'
@@ -65,7 +65,7 @@ def test_a_wrong_variant_is_refused_with_its_line(tables: bytes, what: str) -> N
 
 def test_the_dictionary_of_the_tunnel_is_the_same_for_all() -> None:
     tables = FILE + b'[tunnel]\ndictionary = "resources/m.walle"\n' + VARIANT
-    with pytest.raises(TaskConfigError, match="which all devices share: it is in .tunnel."):
+    with pytest.raises(TaskConfigError, match=r"which all devices share: it is in \[tunnel\]"):
         TaskConfig.parse(CONFIG + tables, "task.toml")
 
 
@@ -127,5 +127,5 @@ def test_a_file_that_is_missing_or_unlisted_is_named() -> None:
     without = {path: data for path, data in files.items() if path != "resources/s.walle"}
     with pytest.raises(BundleError, match=r"\[variants\] 'resources/s.walle' is not in the tree"):
         build_bundle(task_version(without), SIGNER)
-    with pytest.raises(BundleError, match="resources/other.walle is not in"):
+    with pytest.raises(BundleError, match=r"resources/other\.walle is not in"):
         build_bundle(task_version(files | {"resources/other.walle": b""}), SIGNER)

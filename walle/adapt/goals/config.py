@@ -18,7 +18,7 @@ from walle.errors import ConfigError
 _JSON_NAMES = {"FLOP": "operations", "num_of_params": "parameters", "memory": "memory", "latency": "latency"}
 _JSON_KEYS = {"id", "model", "dataset", "algorithm", "adaptation_goal", "hardware"}
 _TABLES = {"model", "data", "algorithm", "hardware", "training", "goals", "seed"}
-_GOAL_KEYS = {*UNITS, "accuracy"}
+_GOAL_KEYS = {*UNITS, "accuracy", "rule"}
 _JSON_OPTIONS = {"init_population": "population"}
 _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*')
 _LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[\]}])')
@@ -178,7 +178,10 @@ def _goal(name: str, table: Mapping[str, Any], where: str) -> Goal:
         accuracy = quantity(accuracy, "", f"{where}, accuracy")
         if accuracy > 1:
             raise ConfigError(f"{where}, accuracy is {accuracy:g}; it is a share, from 0 to 1")
-    return Goal(name, budgets, accuracy)
+    rule = table.get("rule", "")
+    if not isinstance(rule, str):
+        raise ConfigError(f'{where}, rule is {rule!r:.80}; give a text, such as "ram_mb < 512"')
+    return Goal(name, budgets, accuracy, rule)
 
 
 def _distinct(goals: list[Goal], where: str) -> tuple[Goal, ...]:

@@ -12,11 +12,15 @@ CONSTRAINTS = tuple(UNITS)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Budgets by constraint: multiply-adds, parameters, bytes of weights, seconds. `accuracy` is the least, 0 to 1."""
+    """Budgets by constraint: multiply-adds, parameters, bytes of weights, seconds. `accuracy` is the least, 0 to 1.
+
+    `rule` says which devices get the model when it is released, "" for all others.
+    """
 
     name: str
     budgets: Mapping[str, float]
     accuracy: float | None = None
+    rule: str = ""
 
     def is_met_by(self, costs: Mapping[str, float]) -> bool:
         """Return whether no cost is above its budget."""

@@ -17,7 +17,7 @@ from walle.errors import ConfigError
 
 if TYPE_CHECKING:
     from walle.client.release_client import SigningJson
-    from walle.protocol import Manifest
+    from walle.protocol import FileEntry, Manifest
 
 
 def sign(
@@ -130,15 +130,23 @@ def _build(repo: Path, scenario: str, task: str, version: str, pythons: tuple[st
 
 def differences(mine: "Manifest", theirs: "Manifest") -> list[str]:
     """Return what differs between two manifests: fields, and the paths of files."""
-    left, right = ({one.path: one for one in (*manifest.files, *manifest.cloud_files)} for manifest in (mine, theirs))
+    left, right = map(_files_of, (mine, theirs))
     files = sorted(path for path in {*left, *right} if left.get(path) != right.get(path))
     fields = [
         name
         for name in mine.__dataclass_fields__
-        if name not in ("files", "cloud_files") and getattr(mine, name) != getattr(theirs, name)
+        if name not in ("files", "cloud_files", "variants") and getattr(mine, name) != getattr(theirs, name)
     ]
+    rules = [f"variant {one.name}" for one in mine.variants if all(one.rule != other.rule for other in theirs.variants)]
+    fields += rules or ["variants"] * (len(mine.variants) != len(theirs.variants))
     shown = [f"file {path[:100]}" for path in files[:10]]
     return [*fields, *shown, *([f"and {len(files) - 10} more files"] if len(files) > 10 else [])] or ["its encoding"]
+
+
+def _files_of(manifest: "Manifest") -> dict[str, "FileEntry"]:
+    """Return the files of a manifest by their paths, those of variants with the name behind."""
+    found = {one.path: one for one in (*manifest.files, *manifest.cloud_files)}
+    return found | {f"{file.path} of variant {one.name}": file for one in manifest.variants for file in one.files}
 
 
 def _key_of(keys: Mapping[str, str], signature: bytes, data: bytes) -> str:

@@ -11,13 +11,29 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from walle.cli.adapt.branches import branches
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows, interruptible, progress_console
+from walle.deploy.releases.stage_text import state_text
 
 if TYPE_CHECKING:
     from walle.adapt.adaptation import Outcome
     from walle.adapt.adaptation import Progress as Done
+    from walle.cli.adapt.release import AdaptedRelease
+    from walle.client.release_client import ReleaseJson
 
+type Where = tuple[str, str, Path, str, str, str]
+"""Scenario and task, folder and file of the task, address and token of the cloud."""
 Goals = Annotated[Path, typer.Argument(help="A file of goals: TOML, or the JSON of the paper.", dir_okay=False)]
+ReleaseOf = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        "--release",
+        metavar="SCENARIO TASK",
+        help="Push the models as the next version of this task, and release it, each to the devices of its rule.",
+    ),
+]
+Folder = Annotated[Path, typer.Option(help="The checkout of that task, on its branch.", file_okay=False)]
+File = Annotated[str, typer.Option(help="The file of the task that the models replace; its only model if not given.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the models, the report and the checkpoints.")]
 
 
@@ -35,24 +51,36 @@ def run(
     method: Annotated[
         Method, typer.Option(help="chains: the fewest passes; tree: each goal from the nearest looser one; alone.")
     ] = Method.CHAINS,
+    release: ReleaseOf = None,
+    folder: Folder = Path(),
+    file: File = "",
+    url: UrlOption = "",
+    token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
     """Adapt a model to each goal of a file, and write a .walle file for each and a report.
 
     Goals that no width of the model can meet, or that contradict each other, are named before any training. Ctrl-C
-    keeps the goals that are done: `walle adapt resume` goes on.
+    keeps the goals that are done: `walle adapt resume` goes on. A model that misses its goal is not released.
     """
-    _run(goals, out, method, as_json=as_json, resume=False)
+    where = None if release is None else (*release, folder, file, url, token)
+    _run(goals, out, method, where, as_json=as_json, resume=False)
 
 
 def resume(
     goals: Goals,
     out: Out = Path("adapted"),
     method: Annotated[Method, typer.Option(help="As in the run that was interrupted.")] = Method.CHAINS,
+    release: ReleaseOf = None,
+    folder: Folder = Path(),
+    file: File = "",
+    url: UrlOption = "",
+    token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
     """Go on with an interrupted run of the same goals, from the last goal that is done."""
-    _run(goals, out, method, as_json=as_json, resume=True)
+    where = None if release is None else (*release, folder, file, url, token)
+    _run(goals, out, method, where, as_json=as_json, resume=True)
 
 
 def tree(goals: Goals, as_json: JsonFlag = False) -> None:
@@ -84,14 +112,28 @@ def show(
     _show(read_outcomes(out), as_json=as_json)
 
 
-def _run(goals: Path, out: Path, method: Method, *, as_json: bool, resume: bool) -> None:
+def _run(goals: Path, out: Path, method: Method, where: "Where | None", *, as_json: bool, resume: bool) -> None:
     from walle import adapt
 
+    release = None if where is None else _release_of(goals, *where)
     with interruptible("adapting; walle adapt resume continues"), _bar(as_json=as_json) as on_progress:
         outcomes = adapt.run(goals, out, method=method, on_progress=on_progress, resume=resume)
-    _show(outcomes, as_json=as_json)
+    started = None if release is None else release.start(outcomes[0], out)
+    _show(outcomes, as_json=as_json, release=started)
     if not as_json:
         emit(None, as_json=False, text=f"models and report.html are in {out}")
+
+
+def _release_of(
+    goals: Path, scenario: str, task: str, folder: Path, file: str, url: str, token: str
+) -> "AdaptedRelease":
+    from walle.adapt.goals.config import read_config
+    from walle.cli.adapt.release import AdaptedRelease
+
+    jobs = read_config(goals)
+    if len(jobs) > 1:
+        raise typer.BadParameter("has several adaptations, and a release is of one", param_hint="GOALS")
+    return AdaptedRelease(scenario, task, folder, file, jobs[0].goals, url=url, token=token)
 
 
 @contextmanager
@@ -110,9 +152,9 @@ def _bar(*, as_json: bool) -> Iterator[Callable[["Done"], None]]:
         yield on_progress
 
 
-def _show(outcomes: list["Outcome"], *, as_json: bool) -> None:
+def _show(outcomes: list["Outcome"], *, as_json: bool, release: "ReleaseJson | None" = None) -> None:
     if as_json:
-        emit([asdict(one) for one in outcomes], as_json=True)
+        emit([asdict(one) | ({} if release is None else {"release": release["id"]}) for one in outcomes], as_json=True)
         return
     for one in outcomes:
         rows: list[dict[str, Any]] = [_row("(the model)", one.whole, "")]
@@ -122,6 +164,9 @@ def _show(outcomes: list["Outcome"], *, as_json: bool) -> None:
             rows.append(_row(fitted.goal, fitted.costs, ", ".join(missed)))
         title = f"{len(one.fitted)} models in {one.passes} passes, {one.seconds:.0f} s"
         emit_rows(rows, as_json=False, title=title)
+    if release is not None:
+        name = release["id"]
+        emit(None, as_json=False, text=f"{name} is {state_text(release['state'])}; next: walle release status {name}")
 
 
 def _row(name: str, costs: Any, missed: str) -> dict[str, Any]:

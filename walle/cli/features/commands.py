@@ -327,7 +327,7 @@ def made_by(
         raise typer.BadParameter("name the cloud with --url or WALLE_URL", param_hint="--url")
     manifest = _manifest(url, token, scenario, name, version)
     files = [{"path": one.path, "sha256": one.sha256, "size_bytes": one.size_bytes, "route": one.route}
-             for one in (*manifest.files, *manifest.cloud_files)]  # fmt: skip
+             for one in (*manifest.device_files, *manifest.cloud_files)]  # fmt: skip
     modules = [dataclasses.asdict(one) for one in manifest.modules]
     report = {"task": task, "version": manifest.version, "commit": manifest.commit, "modules": modules, "files": files}
     lines = [f"{task} {manifest.version}, commit {manifest.commit}"]

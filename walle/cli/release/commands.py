@@ -79,7 +79,7 @@ def start(
         emit_line(release)
         return
     name = escape(release["id"])
-    reads = "".join(f"; it {line}" for line in _reads(release))
+    reads = "".join(f"; it {line}" for line in [*_reads(release), *_variants(release)])
     emit(
         release,
         as_json=False,
@@ -142,6 +142,7 @@ def status(
         emit(release, as_json=False, text=f"another attempt of {escape(retries)}")
     lines = [
         *_reads(release),
+        *_variants(release),
         *_group_lines(release),
         *_state_lines(release),
         *_evidence_lines(evidence, release["state"]),
@@ -240,6 +241,12 @@ def _reads(release: ReleaseJson) -> list[str]:
     """Return a line on the topics of other tasks that the version reads, none if it reads none."""
     reads = release.get("reads", [])
     return [f"reads topics of other tasks: {', '.join(reads)}"] if reads else []
+
+
+def _variants(release: ReleaseJson) -> list[str]:
+    """Return a line on the variants of the version with their rules, none if it has none."""
+    variants = [f"{one['name']} ({one['policy']['rule']})" for one in release.get("variants", [])]
+    return [f"has variants: {', '.join(variants)}"] if variants else []
 
 
 async def _get_with_failures(
