@@ -94,9 +94,18 @@ def test_an_interrupted_run_continues(goals: Path, tmp_path: Path) -> None:
         read_outcomes(tmp_path / "part")
     (resumed,) = adapt.run(goals, tmp_path / "part", resume=True)
     assert [(one.goal, one.costs) for one in resumed.fitted] == [(one.goal, one.costs) for one in whole.fitted]
-    goals.write_text(GOALS.replace("45k", "44k"))
-    with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
-        adapt.run(goals, tmp_path / "part", resume=True)
+
+
+def test_goals_that_came_later_are_adapted_and_the_others_stay(goals: Path, tmp_path: Path) -> None:
+    (before,) = adapt.run(goals, tmp_path / "out", method="tree")
+    goals.write_text(GOALS.replace("500", "480") + 'tiny = {operations = "15k", parameters = "800"}\n')
+    seen: list[Progress] = []
+    (after,) = adapt.run(goals, tmp_path / "out", method="tree", resume=True, on_progress=seen.append)
+    assert {one.goal for one in seen} == {"narrow", "tiny"}
+    assert seen[-1].costs["operations"] <= 20_000 or seen[0].costs["operations"] <= 20_000  # it began at `small`
+    kept = {one.goal: one for one in before.fitted}
+    assert [one for one in after.fitted if one == kept.get(one.goal)] == [kept["half"], kept["small"]]
+    assert all(one.meets_budgets for one in after.fitted)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +124,12 @@ def test_shared_training_does_not_end_a_goal_early(
 def test_only_the_same_model_data_and_method_are_resumed(goals: Path, tmp_path: Path) -> None:
     goals.write_text(GOALS[: GOALS.index("small =")])
     adapt.run(goals, tmp_path / "out")
-    with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
+    with pytest.raises(ConfigError, match="is of other settings, data or another model"):
         adapt.run(goals, tmp_path / "out", method="alone", resume=True)
     for old, new in (("manual_seed(1)", "manual_seed(2)"), ("data(seed=0)", "data(seed=1)"), ("Residual()", "Other()")):
         text = NET.replace(old, new).replace("def make", "class Other(Residual):\n    pass\n\ndef make")
         (tmp_path / "net.py").write_text(text)
-        with pytest.raises(ConfigError, match="is of other goals, settings, data or another model"):
+        with pytest.raises(ConfigError, match="is of other settings, data or another model"):
             adapt.run(goals, tmp_path / "out", resume=True)
 
 

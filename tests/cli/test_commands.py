@@ -21,7 +21,7 @@ from walle.cli.help_text import show_help_as_written
 from walle.cli.output import emit, emit_rows
 
 COMMANDS = {
-    "adapt branches", "adapt resume", "adapt run", "adapt show", "adapt tree",
+    "adapt branches", "adapt follow", "adapt resume", "adapt run", "adapt show", "adapt tree",
     "attributes list", "attributes put", "attributes remove",
     "audit head", "audit show", "audit verify",
     "cloud backup", "cloud config", "cloud down", "cloud drain", "cloud gateway", "cloud move-state", "cloud restart",

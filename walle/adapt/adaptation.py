@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,8 @@ def run(
     """Adapt the model of each adaptation of a file to its goals, and write one `.walle` file for each goal.
 
     Files are in `out`, in a folder for each adaptation where there are several. `resume` goes on from the last goal of
-    an interrupted run of the same goals, model and data; without it the record of an earlier run is removed.
+    an interrupted run of the same model and data, and adapts goals that were added or changed since, each from the goal
+    before it in its pass; without it the record of an earlier run is removed.
 
     Raises:
         ConfigError: the file is wrong, or goals of any adaptation cannot be met; nothing is adapted then.
@@ -155,7 +156,7 @@ def _prepared(job: Adaptation, method: str) -> _Prepared:
 
 def _adapted(one: _Prepared, out: Path, on_progress: Callable[[Progress], None], *, resume: bool) -> Outcome:
     out.mkdir(parents=True, exist_ok=True)
-    record = _Record(out, _identity(one.job, one.executor.settings, one.method), resume=resume)
+    record = _Record(out, one.job.goals, _identity(one.job, one.executor.settings, one.method), resume=resume)
     work = _Work(one.executor, one.job, one.whole, one.passes, record, on_progress)
     fitted = work.run()
     outcome = Outcome(
@@ -193,10 +194,10 @@ class _Work:
                 if goals[stop.goal].name in record.fitted:
                     continue
                 if stop.before != at:
-                    executor.restore(first if stop.before is None else record.state(stop.before))
+                    executor.restore(first if stop.before is None else record.state(goals[stop.before]))
                 self._adapt(goals[stop.goal], stop)
                 at = stop.goal
-                record.keep(stop.goal, executor.state(), is_start=stop.goal in self._kept, seconds=self.seconds)
+                record.keep(goals[stop.goal], executor.state(), is_start=stop.goal in self._kept, seconds=self.seconds)
         return record.fitted
 
     def _adapt(self, goal: Goal, stop: Stop) -> None:
@@ -234,7 +235,7 @@ class _Work:
 
 
 def _identity(job: Adaptation, settings: Settings, method: str) -> str:
-    """Return the job and method, with a SHA-256 of the contents: Python files, weights, buffers and data."""
+    """Return the job but for its goals, and a SHA-256 of the contents: Python files, weights, buffers and data."""
     contents = hashlib.sha256()
     for source in (job.model, job.algorithm):
         path, _, name = source.partition(":")
@@ -244,42 +245,43 @@ def _identity(job: Adaptation, settings: Settings, method: str) -> str:
         arrays |= {f"{part} {at}": one for at, one in enumerate((*data.inputs, data.labels))}
     for name, array in arrays.items():
         contents.update(f"{name} {array.dtype} {array.shape}".encode() + np.asarray(array).tobytes())
-    document = {"job": asdict(job), "method": method, "contents": contents.hexdigest()}
+    same = {name: value for name, value in asdict(job).items() if name != "goals"}
+    document = {"job": same, "method": method, "contents": contents.hexdigest()}
     return json.dumps(document, default=str, sort_keys=True)
 
 
 class _Record:
     """The goals that are done, in files of the folder that a later run reads."""
 
-    def __init__(self, folder: Path, identity: str, *, resume: bool) -> None:
+    def __init__(self, folder: Path, goals: Sequence[Goal], identity: str, *, resume: bool) -> None:
         self.folder = folder
         self.fitted: dict[str, Fitted] = {}
         self.seconds = 0.0
+        self._goals = {goal.name: {"budgets": dict(goal.budgets), "accuracy": goal.accuracy} for goal in goals}
         self._identity = identity
-        self._states: dict[int, Mapping[str, Any]] = {}
+        self._states: dict[str, Mapping[str, Any]] = {}
         if resume:
             self._load()
             return
         for name in (_RECORD, _REPORT):
             (folder / name).unlink(missing_ok=True)
 
-    def state(self, goal: int) -> Mapping[str, Any]:
+    def state(self, goal: Goal) -> Mapping[str, Any]:
         """Return the executor's state after a goal."""
-        if goal not in self._states:
-            self._states[goal] = read_arrays(self._path(goal))
-        return self._states[goal]
+        if goal.name not in self._states:
+            self._states[goal.name] = read_arrays(self._path(goal.name))
+        return self._states[goal.name]
 
-    def keep(self, goal: int, state: Mapping[str, Any], *, is_start: bool, seconds: float) -> None:
+    def keep(self, goal: Goal, state: Mapping[str, Any], *, is_start: bool, seconds: float) -> None:
         """Write the state after a goal, and that the goal is done."""
-        write_arrays(self._path(goal), state)
+        write_arrays(self._path(goal.name), state)
         if is_start:
-            self._states[goal] = state
-        document = {
-            "adaptation": self._identity, "seconds": seconds, "fitted": [asdict(one) for one in self.fitted.values()],
-        }  # fmt: skip
+            self._states[goal.name] = state
+        fitted = [{**asdict(one), "of": self._goals[one.goal]} for one in self.fitted.values()]
+        document = {"adaptation": self._identity, "seconds": seconds, "fitted": fitted}
         write_file(self.folder / _RECORD, json.dumps(document) + "\n", mode=0o644)
 
-    def _path(self, goal: int) -> Path:
+    def _path(self, goal: str) -> Path:
         return self.folder / f"state-{goal}.npz"
 
     def _load(self) -> None:
@@ -288,12 +290,15 @@ class _Record:
             return
         try:
             document = json.loads(path.read_text())
+            done = {one["goal"]: one.pop("of") for one in document["fitted"]}
             fitted = [Fitted(**one) for one in document["fitted"]]
             identity, self.seconds = document["adaptation"], float(document["seconds"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} cannot be read ({error}); begin again in another folder") from error
         if identity != self._identity:
-            raise ConfigError(
-                f"{path} is of other goals, settings, data or another model; begin again in another folder"
-            )
-        self.fitted = {one.goal: one for one in fitted if (self.folder / one.file).exists()}
+            raise ConfigError(f"{path} is of other settings, data or another model; begin again in another folder")
+        self.fitted = {
+            one.goal: one
+            for one in fitted
+            if self._goals.get(one.goal) == done[one.goal] and (self.folder / one.file).exists()
+        }

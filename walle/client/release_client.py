@@ -269,6 +269,13 @@ class ReleaseClient(CloudClient):
         explanation: ExplanationJson = await self.call("GET", path, parameters={"task": task})
         return explanation
 
+    async def attribute_values(self, attribute: str, task: str, seen_within_s: float) -> dict[str, int]:
+        """Return how many devices with the task (scenario/task) have each value of an attribute; needs `reader`."""
+        path = f"/v1/device-attributes/{urllib.parse.quote(attribute, safe='')}"
+        parameters: dict[str, str | float] = {"task": task, "seen_within_s": seen_within_s}
+        counts: list[dict[str, Any]] = await self.call("GET", path, parameters=parameters)
+        return {one["value"]: one["devices"] for one in counts}
+
     async def preview(
         self, scenario: str, task: str, *, rule: str, app_version: str, seen_within_s: float
     ) -> PreviewJson:

@@ -25,6 +25,7 @@ from walle.protocol import (
     REPORT_INTERVAL_HEADER,
     TASKS_HEADER,
     TRUST_HEADER,
+    Attribute,
     Directive,
     ProtocolError,
     PushAnswer,
@@ -71,6 +72,7 @@ class CloudRequests:
         self._credentials = credentials
         self._clock = clock
         self._rng = rng
+        self._attributes: dict[str, Attribute] = dict(config.attributes)
         self._tasks: tuple[dict[str, str], dict[str, str]] | None = None  # active and refused, of which the parts are
         self._parts: list[bytes] = []
         self._profile: tuple[str, str] = "", ""  # the place, and the header that has it
@@ -89,6 +91,11 @@ class CloudRequests:
         """Return after how many seconds the cloud may have more than in its latest answer, 0 if it has not."""
         return self._answer.wait_s
 
+    def set_attribute(self, name: str, value: Attribute) -> None:
+        """Send another value of an attribute from the next profile on."""
+        self._attributes[name] = value
+        self._tasks = None
+
     def headers(self) -> dict[str, str]:
         """Return the headers for the app's next request: profile and session; none before there is a session."""
         session = self._credentials.session_header
@@ -101,7 +108,7 @@ class CloudRequests:
             self._tasks = now
             self._parts = parts_of(*now)
             digests = [part_digest(part) if part else "" for part in self._parts]
-            profile = ShortProfile(self._config.app_version, self._config.attributes, digests, place)
+            profile = ShortProfile(self._config.app_version, self._attributes, digests, place)
             self._profile = place, profile.to_header()
         headers = {PROFILE_HEADER: self._profile[1]}
         asked = [self._parts[number] for number in self._answer.unknown if 0 <= number < len(self._parts)]

@@ -287,6 +287,14 @@ class Device:
         if self._is_open:
             self._training.note_change()
 
+    def ask_for_model(self, goal: str, *, attribute: str = "model_goal") -> None:
+        """Ask for a model of another goal, such as "latency <= 8ms, memory <= 5MB", until this device is closed.
+
+        The goal goes up as an attribute of the profile, which the cloud has to declare as a string. `walle adapt
+        follow` adapts the model to it and releases it; it arrives as the task's next version (Mistify §6).
+        """
+        self._requests.set_attribute(attribute, goal)
+
     def request_headers(self) -> dict[str, str]:
         """Return the headers for the app's next request to its server: `X-Walle-Profile` and `X-Walle-Device`.
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.sim.git_host import git
-from tests.sim.shop_cloud import ShopCloud, User, shop_cloud
+from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, shop_cloud
 from walle import nn, np
 from walle.cli import app
 
@@ -85,7 +85,8 @@ async def _adapt(shop: ShopCloud, folder: Path, *words: str, command: str = "run
 
 
 def _parameters(folder: Path) -> int:
-    (path,) = folder.rglob("versions/*/files/resources/model.walle")
+    """Return the parameters of the model that a device got last."""
+    path = max(folder.rglob("versions/*/files/resources/model.walle"), key=lambda path: path.parents[2].stat().st_ctime)
     return sum(one.size for one in nn.from_onnx(path).parameters())
 
 
@@ -159,9 +160,8 @@ async def test_a_push_that_the_cloud_refuses_leaves_no_commit_and_no_tag(tmp_pat
     async with _shop(tmp_path) as shop:
         work = tmp_path / "work"
         hook = work / ".git" / "hooks" / "pre-push"
-        hook.write_text(
-            "#!/bin/sh\nread -r reference rest\ncase $reference in *tags*) exit 1 ;; esac\nread -r more && exit 1\nexit 0\n"
-        )
+        only_branch = "read -r reference rest\nread -r more && exit 1\nexit 0\n"  # the check before has one, no tag
+        hook.write_text(f"#!/bin/sh\n{only_branch}")
         hook.chmod(0o755)
         status, shown = await _adapt(shop, tmp_path)
         assert status == 1
@@ -170,3 +170,43 @@ async def test_a_push_that_the_cloud_refuses_leaves_no_commit_and_no_tag(tmp_pat
         assert git(work, "log", "--oneline").stdout.count("\n") == 1
         assert git(work, "tag").stdout.split() == ["count/v1"]
         assert (tmp_path / "models" / "small.walle").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_goal_that_devices_ask_for_arrives_as_their_variant(tmp_path: Path) -> None:
+    async with _shop(tmp_path) as shop, contextlib.AsyncExitStack() as stack:
+        attributes = '[attributes]\nperformance = "string"\nmodel_goal = "string"\n'
+        (tmp_path / "cloud" / "attributes.toml").write_text(attributes)
+        devices = [await stack.enter_async_context(shop.device(tmp_path / name, vm_host=False)) for name in ("a", "b")]
+        users = [User(device) for device in devices]
+        release = await shop.release("v1", beta=0)
+        await shop.until(release, "full", users=users)
+        await users[0].until(lambda: users[0].has("v1"))
+        devices[0].ask_for_model("parameters <= 60")
+        devices[1].ask_for_model("parameters <= 1")
+
+        async def look() -> list[dict[str, Any]]:
+            await asyncio.gather(*(user.visit() for user in users))
+            return await _follow(shop, tmp_path)
+
+        said: list[dict[str, Any]] = []
+        async with asyncio.timeout(LIMIT_S):
+            while not any("release" in line for line in said):
+                said += await look()
+        refused = next(line for line in said if "refused" in line)
+        assert refused["goal"] == "parameters <= 1"
+        assert "parameters" in refused["refused"]
+        name = next(line["release"] for line in said if "release" in line)
+        assert name.startswith("count-v2-")
+        await users[0].until(lambda: users[0].device.tasks.get("shop/count", "").startswith("v2@asked-"))
+        assert _parameters(tmp_path / "a") <= 60
+        assert not [line for line in await look() if "release" in line]  # nothing new
+
+
+async def _follow(shop: ShopCloud, folder: Path) -> list[dict[str, Any]]:
+    arguments = ["adapt", "follow", str(folder / "goals.toml"), "--out", str(folder / "models"), "--release", "shop"]
+    arguments += ["count", "--folder", str(folder / "work"), "--url", shop.cloud.address.url, "--once", "--json"]
+    env = {"WALLE_TOKEN": shop.cloud.home.admin_token}
+    done = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--least", "1"], env=env)
+    assert done.exception is None, done.exception
+    return [json.loads(line) for line in done.stdout.splitlines()]

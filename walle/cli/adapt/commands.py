@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from walle.cli.adapt.branches import branches
+from walle.cli.adapt.follow import follow
+from walle.cli.adapt.options import File, Folder, Goals, Method, Out, ReleaseOf
 from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows, interruptible, progress_console
 from walle.deploy.releases.stage_text import state_text
@@ -23,26 +24,6 @@ if TYPE_CHECKING:
 
 type Where = tuple[str, str, Path, str, str, str]
 """Scenario and task, folder and file of the task, address and token of the cloud."""
-Goals = Annotated[Path, typer.Argument(help="A file of goals: TOML, or the JSON of the paper.", dir_okay=False)]
-ReleaseOf = Annotated[
-    tuple[str, str] | None,
-    typer.Option(
-        "--release",
-        metavar="SCENARIO TASK",
-        help="Push the models as the next version of this task, and release it, each to the devices of its rule.",
-    ),
-]
-Folder = Annotated[Path, typer.Option(help="The checkout of that task, on its branch.", file_okay=False)]
-File = Annotated[str, typer.Option(help="The file of the task that the models replace; its only model if not given.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the models, the report and the checkpoints.")]
-
-
-class Method(StrEnum):
-    """Ways in which goals share passes."""
-
-    CHAINS = "chains"
-    TREE = "tree"
-    ALONE = "alone"
 
 
 def run(
@@ -197,4 +178,5 @@ def register(app: typer.Typer) -> None:
         branches
     )
     group.command(epilog="Example: walle adapt resume goals.toml --out models")(resume)
+    group.command(epilog="Example: walle adapt follow goals.toml --release shop visits --folder visits")(follow)
     app.add_typer(group, name="adapt")

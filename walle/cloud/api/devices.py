@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Header, Query
+from fastapi import Path as PathParameter
 
 from walle.access.access import Identifier
 from walle.access.errors import AccessError
@@ -44,7 +45,7 @@ Authorization = Annotated[str, Header()]
 
 
 def registry_router(devices: Devices, access: Identifier, key_states: KeyStates) -> APIRouter:
-    """Return /v1/devices and /v1/device-log.
+    """Return /v1/devices, /v1/device-attributes and /v1/device-log.
 
     A device's id may have slashes and end in any word, so that it is the rest of a path, and nothing follows it.
 
@@ -103,6 +104,19 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
             "unlisted": found.unlisted,
             "is_full": found.is_full,
         }
+
+    @router.get("/v1/device-attributes/{attribute}")
+    async def count_values(
+        attribute: Annotated[str, PathParameter(max_length=MAX_ID_CHARS, description="an attribute of profiles")],
+        *,
+        task: Annotated[str, Query(max_length=MAX_ID_CHARS, description="scenario/task")] = "",
+        seen_within_s: Annotated[float, Query(ge=0, le=1e9, description="0: at any time")] = 0.0,
+        authorization: Authorization = "",
+    ) -> list[dict[str, Any]]:
+        """Count the devices that have each value of an attribute, those of most devices first, at most 30."""
+        query = DeviceQuery(scenarios=readable(authorization), task=task, seen_within_s=seen_within_s)
+        counts = await devices.attribute_counts(query, attribute)
+        return [{"value": one.value, "devices": one.devices} for one in counts]
 
     @router.get("/v1/device-log/{device_id:path}")
     async def device_log(

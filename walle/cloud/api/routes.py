@@ -176,6 +176,7 @@ ROUTES: tuple[RouteRule, ...] = (
     RouteRule("GET", "/v1/tuning/{scenario}/{task}/peers/{sha256}", Caller.DEVICE, note="who shares a model"),
     _person("GET", "/v1/devices", Role.READER, Where.SOME),
     _person("GET", "/v1/devices/{device_id:path}", Role.READER, Where.SOME),
+    _person("GET", "/v1/device-attributes/{attribute}", Role.READER, Where.SOME),
     _person("GET", "/v1/device-log/{device_id:path}", Role.READER, Where.SOME),
     _person("GET", "/v1/features", Role.READER, Where.SOME),
     _person("GET", "/v1/whoami", Role.NONE, Where.SOME),

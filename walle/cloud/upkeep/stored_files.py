@@ -60,7 +60,7 @@ class StoredFiles:
             files = {**built.blobs, **built.cloud_blobs}
             with contextlib.suppress(SignatureAwaitedError, ConfigError):  # the offline keys are elsewhere
                 bundle = built.signed(self._home.signatures.envelope(built.manifest))
-                files[bundle.sha256] = bundle.envelope
+                files |= {one.sha256: one.envelope for one in (bundle, *bundle.variants)}
             return files
 
         repos = self._home.repos

@@ -1,0 +1,24 @@
+"""Goals as texts that devices send: read, or refused with the form that is expected."""
+
+import pytest
+
+from walle.adapt.goals.asked import asked_goal
+from walle.errors import ConfigError
+
+
+def test_budgets_are_read_and_the_rule_is_for_devices_that_ask() -> None:
+    goal = asked_goal("latency <= 8ms, memory<=5MB", "model_goal")
+    assert goal.budgets == {"latency": 8e-3, "memory": 5e6}
+    assert goal.rule == 'model_goal == "latency <= 8ms, memory<=5MB"'
+    assert goal.name == asked_goal("latency <= 8ms, memory<=5MB", "other").name
+    assert goal.name != asked_goal("latency <= 8ms", "model_goal").name
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "latency", "latency < 3ms", "speed <= 3", "latency <= 3ms, latency <= 4ms", "latency <= 0",
+     "memory <= -1B", "latency <= 3ms,", 'x" || true <= 1', "latency <= 3ms" + ", " * 200],
+)  # fmt: skip
+def test_what_is_no_goal_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"the goal .* of devices"):
+        asked_goal(text, "model_goal")
