@@ -58,7 +58,7 @@ def test_every_key_of_task_toml_has_a_row() -> None:
     tables = (HistoryPolicy, StatePolicy, TrainingPolicy, CloudPolicy, OutputPolicy, ExclusiveFile)
     policies = {key for table in tables for key in table.KEYS}
     keys = {*TriggerCondition.KEYS, *PHASES, *LIMITS, *POLICIES, *policies}
-    assert named == {*keys, "name", "topics", "dictionary", "events", "destination", "smoke_events"}
+    assert named == {*keys, "rule", "files", "name", "topics", "dictionary", "events", "destination", "smoke_events"}
 
 
 def test_every_limit_has_its_default_and_range() -> None:

@@ -76,9 +76,12 @@ async def _shop(folder: Path) -> AsyncIterator[ShopCloud]:
         yield shop
 
 
-async def _adapt(shop: ShopCloud, folder: Path, *words: str, command: str = "run") -> tuple[int, Any]:
-    arguments = ["adapt", command, str(folder / "goals.toml"), "--out", str(folder / "models"), "--release", "shop"]
-    arguments += ["count", "--folder", str(folder / "work"), "--url", shop.cloud.address.url, "--json", *words]
+async def _adapt(shop: ShopCloud, folder: Path, *words: str) -> tuple[int, Any]:
+    """Run the command of the how-to page in the checkout of shop/count."""
+    texts = (Path(__file__).parents[3] / "docs/how-to/adapt.md").read_text().split("`")
+    (page,) = {text for text in texts if text.startswith("walle adapt run ../goals.toml")}
+    arguments = page.replace("../", f"{folder}/").replace("visits", "count").split()[1:]
+    arguments += ["--folder", str(folder / "work"), "--url", shop.cloud.address.url, "--json", *words]
     env = {"WALLE_TOKEN": shop.cloud.home.admin_token, "COLUMNS": "200"}
     done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=env)
     return done.exit_code, json.loads(done.stdout) if done.exception is None else str(done.exception)
