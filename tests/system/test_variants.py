@@ -61,6 +61,10 @@ async def test_devices_of_two_kinds_get_other_files_of_one_version(tmp_path: Pat
             await low.until(lambda: low.has("v1@small"))
             assert (_model(tmp_path / "high"), _model(tmp_path / "low")) == ("large", "small")
             await until(lambda: _is_explained(shop, "low"))
+            found = (await shop.http.get("/v1/devices", params={"task": "shop/count", "version": "v1"})).json()
+            assert {one["device_id"]: one["tasks"][0]["active"] for one in found["devices"]} == {
+                "high": "v1", "low": "v1@small",
+            }  # fmt: skip
         async with _device(shop, tmp_path / "low", "high") as device:  # its app says now that it is faster
             low = User(device)
             await low.until(lambda: low.has("v1"))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from walle.base.durable_file import write_file
 from walle.cli.adapt.options import File, Folder, Goals, Method, Out
@@ -15,7 +16,7 @@ from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonLinesFlag, emit, emit_line, interruptible
 from walle.client.release_client import ReleaseClient
 from walle.errors import ConfigError
-from walle.protocol import MAX_VARIANTS
+from walle.protocol import MAX_VARIANTS, printable
 
 if TYPE_CHECKING:
     from walle.adapt.goals.config import Adaptation
@@ -180,4 +181,4 @@ class _Follower:
         if self._as_json:
             emit_line(fields)
         else:
-            emit(None, as_json=False, text=text)
+            emit(None, as_json=False, text=escape(printable(text)))
