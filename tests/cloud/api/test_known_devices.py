@@ -78,9 +78,9 @@ async def test_a_device_is_listed_with_its_task_its_failures_and_their_log(tmp_p
             with pytest.raises(CloudRefusedError, match="'nobody' is unknown") as unknown:
                 await client.device("nobody")
             assert unknown.value.status == 404
-        async with ReleaseClient(shop.cloud.address.url, shop.cloud.home.admin_token) as client:
-            assert await client.attribute_values("os", "shop/count", 600.0) == {HOSTILE: 1}
-            assert await client.attribute_values("os", "shop/other", 600.0) == {}
+        async with ReleaseClient(shop.cloud.address.url, shop.cloud.home.admin_token) as releases:
+            assert await releases.attribute_values("os", "shop/count", 600.0) == {HOSTILE: 1}
+            assert await releases.attribute_values("os", "shop/other", 600.0) == {}
         status, text = await command(shop, "list", "--failing", "--task", "shop/count")
         assert (status, "d0" in text, "shop/count v1 (installed)" in text) == (0, True, True)
         assert "nothing to show" in (await command(shop, "list", "--version", "v9"))[1]
