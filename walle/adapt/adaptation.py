@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -16,13 +17,14 @@ from walle.adapt.arrays import read_arrays, write_arrays
 from walle.adapt.collective.checks import problems_of
 from walle.adapt.collective.plan import Stop, plan_stops
 from walle.adapt.collective.schedule import LossSchedule
+from walle.adapt.costs.engine import Latency, latencies_of
 from walle.adapt.costs.formula import Costs
 from walle.adapt.dataset import load_data
 from walle.adapt.executor import AdaptationExecutor, Settings
 from walle.adapt.goals.config import Adaptation, read_config
 from walle.adapt.goals.goal import Goal
 from walle.adapt.masked.evaluation import accuracy, outputs_of
-from walle.adapt.report import write_report
+from walle.adapt.report import GIVEN, write_report
 from walle.adapt.source import load_model
 from walle.base.durable_file import write_file
 from walle.errors import ConfigError
@@ -47,16 +49,21 @@ class Fitted:
     meets_accuracy: bool
     steps: int  # training steps, with those of the pass since the goal before
     seconds: float
+    latency_budget: float | None = None  # seconds that the goal allows
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All fitted models of an adaptation, and the costs of the model that was given."""
+    """All fitted models of an adaptation, and the costs of the model that was given.
+
+    `latencies` are those of the machine that finished the adaptation: of the given model, then of each fitted one.
+    """
 
     whole: Costs
     fitted: tuple[Fitted, ...]
     passes: int
     seconds: float
+    latencies: tuple[Latency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,8 @@ def _read_outcome(path: Path) -> Outcome:
     try:
         document = json.loads(path.read_text())
         fitted = tuple(Fitted(**one) for one in document.pop("fitted"))
-        return Outcome(fitted=fitted, **document)
+        latencies = tuple(Latency(**one) for one in document.pop("latencies", ()))
+        return Outcome(fitted=fitted, latencies=latencies, **document)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
@@ -158,13 +166,24 @@ def _adapted(one: _Prepared, out: Path, on_progress: Callable[[Progress], None],
     record = _Record(out, _identity(one.job, one.executor.settings, one.method), resume=resume)
     work = _Work(one.executor, one.job, one.whole, one.passes, record, on_progress)
     fitted = work.run()
+    in_order = tuple(fitted[goal.name] for goal in one.job.goals)
     outcome = Outcome(
-        one.whole | {"accuracy": one.accuracy}, tuple(fitted[goal.name] for goal in one.job.goals), len(one.passes),
-        work.seconds,
+        one.whole | {"accuracy": one.accuracy}, in_order, len(one.passes), work.seconds,
+        _latencies(one.executor.settings, in_order, out),
     )  # fmt: skip
     write_report(outcome, out)
     write_file(out / _REPORT, json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
     return outcome
+
+
+def _latencies(settings: Settings, fitted: tuple[Fitted, ...], out: Path) -> tuple[Latency, ...]:
+    """Return the latencies of the given model and of those of the goals, on this machine."""
+    example = [one[:1] for one in settings.test.inputs]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.walle"
+        nn.to_walle(settings.model, str(path), *example)
+        files = [(GIVEN, path), *((one.goal, out / one.file) for one in fitted)]
+        return tuple(latencies_of(files, example))
 
 
 class _Work:
@@ -220,7 +239,7 @@ class _Work:
         nn.to_walle(model, self._record.folder / file, *(one[:1] for one in self._job_inputs()))
         self._record.fitted[goal.name] = Fitted(
             goal.name, file, costs, goal.is_met_by(costs), goal.accuracy is None or costs["accuracy"] >= goal.accuracy,
-            steps + training, time.monotonic() - begin_s,
+            steps + training, time.monotonic() - begin_s, goal.budgets.get("latency"),
         )  # fmt: skip
 
     def _job_inputs(self) -> tuple[Any, ...]:
