@@ -82,5 +82,5 @@ def predicted_by_steps(times: Sequence[Measured]) -> list[float | None]:
 def _by_rates(session: Session | Module) -> tuple[float, str]:
     """Return the prediction by rates in seconds, and the source of the rates."""
     plan = session.plan()
-    assert plan is not None  # it has run
+    assert plan is not None  # a plan of its runs
     return plan.costs.get(plan.backend, 0.0) / 1e6, plan.source
