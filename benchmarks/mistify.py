@@ -75,13 +75,14 @@ def measure_collective(goals: int, sample: int, steps: int, algorithm: str = "mo
     own_s = min(_overhead_s(job) for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
-        together = adapt(job, Path(folder) / "together")
+        together = adapt(job, Path(folder) / "together", measure_latency=False)
         together_s = time.process_time() - begin
         chosen = [round(at * (goals - 1) / max(sample - 1, 1)) for at in range(sample)]
         alone, alone_s = {}, []
         for at in chosen:
             begin = time.process_time()
-            outcome = adapt(dataclasses.replace(job, goals=(job.goals[at],)), Path(folder) / str(at))
+            own_job = dataclasses.replace(job, goals=(job.goals[at],))
+            outcome = adapt(own_job, Path(folder) / str(at), measure_latency=False)
             alone_s.append(time.process_time() - begin)
             alone[job.goals[at].name] = outcome.fitted[0].costs
     costs = {one.goal: one.costs for one in together.fitted}

@@ -79,6 +79,8 @@ def test_each_goal_gets_a_smaller_model(goals: Path, tmp_path: Path, method: str
     assert all(f"<td>{goal}<" in page for goal in budgets)
     assert set(front(outcome, "operations")) <= set(budgets)
     assert read_outcomes(tmp_path / "out") == [outcome]
+    assert [one.model for one in outcome.latencies] == ["(the model)", *budgets]
+    assert all(0 < one.measured_s < 1 for one in outcome.latencies)
 
 
 def test_an_interrupted_run_continues(goals: Path, tmp_path: Path) -> None:
