@@ -4,14 +4,15 @@ Parts: "tree", building and growing a tree of 1,000 random goals of four constra
 chains; "collective", the CPU time of 10 and of 100 goals together against each alone, which a sample of them stands
 for, and their accuracies (Fig. 6a, Tables 2 and 5); "front", accuracy by operations against the same network made
 narrower everywhere (Fig. 8); "algorithms", both for ten goals by each algorithm; "branches", parameters that branches
-add and the time to switch (Table 4); "tuning", devices that learn from peers' models (Table 3, Fig. 7). The networks
-learn scikit-learn's digits. A picture and a page are written to out/.
+add and the time to switch (Table 4); "latency", predicted and measured latencies of goals; "tuning", devices that
+learn from peers' models (Table 3, Fig. 7). The networks learn scikit-learn's digits. A picture and a page are written
+to out/.
 
 Narrower networks are not trained as adapted ones: from their first weights, by labels alone, for the 300 steps of the
 given model and --steps more. A goal of a chain also has the steps of those before it, and learns from the given model's
 outputs.
 
-    walle figures mistify -- [--parts tree,collective,front,algorithms,branches,tuning] [--goals 10,100] [--json]
+    walle figures mistify -- [--parts tree,collective,front,algorithms,branches,latency,tuning] [--json]
 """
 
 import argparse
@@ -30,9 +31,9 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.headline import print_headline  # noqa: E402  # the path must be set first
-from benchmarks.mistify_parts import algorithms, branches, tuning  # noqa: E402
+from benchmarks.mistify_parts import algorithms, branches, latency, tuning  # noqa: E402
 
-_PARTS = ("tree", "collective", "front", "algorithms", "branches", "tuning")
+_PARTS = ("tree", "collective", "front", "algorithms", "branches", "latency", "tuning")
 _LEAST, _MOST = 20e3, 600e3  # multiply-adds, of the network's 763,520
 _WIDTHS = (4, 5, 6, 8, 11, 14)
 
@@ -74,13 +75,14 @@ def measure_collective(goals: int, sample: int, steps: int, algorithm: str = "mo
     own_s = min(_overhead_s(job) for _ in range(2))
     with tempfile.TemporaryDirectory() as folder:
         begin = time.process_time()
-        together = adapt(job, Path(folder) / "together")
+        together = adapt(job, Path(folder) / "together", measure_latency=False)
         together_s = time.process_time() - begin
         chosen = [round(at * (goals - 1) / max(sample - 1, 1)) for at in range(sample)]
         alone, alone_s = {}, []
         for at in chosen:
             begin = time.process_time()
-            outcome = adapt(dataclasses.replace(job, goals=(job.goals[at],)), Path(folder) / str(at))
+            own_job = dataclasses.replace(job, goals=(job.goals[at],))
+            outcome = adapt(own_job, Path(folder) / str(at), measure_latency=False)
             alone_s.append(time.process_time() - begin)
             alone[job.goals[at].name] = outcome.fitted[0].costs
     costs = {one.goal: one.costs for one in together.fitted}
@@ -199,6 +201,7 @@ def _print(result: dict[str, Any]) -> None:
     if "algorithms" in result:
         print("\n".join(algorithms.lines(result["algorithms"])))
     print("\n".join(branches.describe(result.get("branches", []))))
+    print("\n".join(latency.lines(result.get("latency", []))))
     if "tuning" in result:
         tuning.print_tuning(result["tuning"])
 
@@ -236,6 +239,8 @@ def main() -> None:
         result["algorithms"] = _measure_algorithms(args.sample, args.steps)
     if "branches" in parts:
         result["branches"] = branches.measure(args.steps)
+    if "latency" in parts:
+        result["latency"] = latency.measure()
     if "tuning" in parts:
         result["tuning"] = tuning.measure(args.seeds)
         tuning.draw(result["tuning"], args.out)
@@ -251,6 +256,11 @@ def main() -> None:
         print_headline(
             f"time of {one['goals']} adaptation goals, share of one by one", unit="%", better="lower",
             ours=100 * one["together_s"] / one["alone_s"],
+        )  # fmt: skip
+    for one in result.get("latency", []):
+        print_headline(
+            f"latency of goals of the {one['network']} network predicted by timed steps, largest error", unit="%",
+            better="lower", ours=100 * one["errors"]["steps"][-1],
         )  # fmt: skip
     if rows := result.get("branches"):
         slowest = max(rows, key=lambda one: one["switch_us"])

@@ -79,6 +79,8 @@ def test_each_goal_gets_a_smaller_model(goals: Path, tmp_path: Path, method: str
     assert all(f"<td>{goal}<" in page for goal in budgets)
     assert set(front(outcome, "operations")) <= set(budgets)
     assert read_outcomes(tmp_path / "out") == [outcome]
+    assert [one.model for one in outcome.latencies] == ["(the model)", *budgets]
+    assert all(0 < one.measured_s < 1 for one in outcome.latencies)
 
 
 def test_an_interrupted_run_continues(goals: Path, tmp_path: Path) -> None:
@@ -149,10 +151,60 @@ def test_a_new_run_removes_the_record_of_the_last(goals: Path, tmp_path: Path) -
     assert seen[0].done == 0
 
 
+_LOOSE = """[goals]
+loose = {operations = "200k"}
+looser = {operations = "300k"}
+own = {operations = "90k"}
+"""
+
+
+@pytest.mark.parametrize("options", ['name = "morphnet"', 'name = "slimmable"\nshared_steps = 4'])
+def test_a_looser_goal_gets_a_wider_model(goals: Path, tmp_path: Path, options: str) -> None:
+    goals.write_text(GOALS[: GOALS.index("[algorithm]")] + f"[algorithm]\n{options}\n{_LOOSE}")
+    (outcome,) = adapt.run(goals, tmp_path / "out")
+    loose, looser, own = (one.costs["operations"] for one in outcome.fitted)
+    assert all(one.meets_budgets for one in outcome.fitted)
+    assert outcome.whole["operations"] < 0.5 * loose < 100e3
+    assert loose < looser <= 300e3
+    assert looser > 240e3
+    assert 70e3 < own <= 90e3
+
+
+def test_a_looser_goal_keeps_the_model_where_it_is_not_widened(goals: Path, tmp_path: Path) -> None:
+    text = GOALS[: GOALS.index("[algorithm]")].replace("steps = 8", "widen = 1, steps = 8")
+    goals.write_text(text + '[algorithm]\nname = "morphnet"\n' + _LOOSE)
+    (outcome,) = adapt.run(goals, tmp_path / "out")
+    for one in outcome.fitted:
+        assert one.steps == 0
+        assert one.costs["operations"] == outcome.whole["operations"]
+        assert one.costs["accuracy"] == pytest.approx(outcome.whole["accuracy"], abs=0.05)
+
+
+def test_a_wider_model_is_resumed(goals: Path, tmp_path: Path) -> None:
+    text = GOALS[: GOALS.index("narrow =")].replace('"45k"', '"200k"').replace('"20k", parameters = "900"', '"100k"')
+    goals.write_text(text)
+    (whole,) = adapt.run(goals, tmp_path / "whole")
+
+    def stop(progress: Progress) -> None:
+        if progress.done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adapt.run(goals, tmp_path / "part", on_progress=stop)
+    (resumed,) = adapt.run(goals, tmp_path / "part", resume=True)
+    assert [(one.goal, one.costs) for one in resumed.fitted] == [(one.goal, one.costs) for one in whole.fitted]
+    assert resumed.fitted[0].costs["operations"] > 1.5 * resumed.whole["operations"]
+    goals.write_text(text.replace("steps = 8", "widen = 1.5, steps = 8"))
+    with pytest.raises(ConfigError, match="is of other settings, data or another model"):
+        adapt.run(goals, tmp_path / "part", resume=True)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("45k", "1", "goal 'half': operations 1 is below"),
+        ('"45k"', '"900k", accuracy = 0.999', "goal 'half': accuracy 0.999 is above that of the whole model"),
+        ("steps = 8", "widen = 0.5, steps = 8", "widen is 0.5; give a number from 1"),
         ("net.py:make", "net.py:missing", "has no function 'missing'"),
         ("net.py:make", "net.py:data", "returns tuple; it takes a walle.nn.Module"),
         ("net.py:make", "net.onnx", "does not exist"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from walle.adapt.arrays import read_arrays, write_arrays
 from walle.adapt.collective.checks import problems_of
 from walle.adapt.collective.plan import Stop, plan_stops
 from walle.adapt.collective.schedule import LossSchedule
-from walle.adapt.costs.formula import Costs
+from walle.adapt.costs.engine import Latency, latencies_of
+from walle.adapt.costs.formula import CostFormula, Costs
 from walle.adapt.dataset import load_data
-from walle.adapt.executor import AdaptationExecutor, Settings
+from walle.adapt.executor import AdaptationExecutor, Settings, traced_structure
+from walle.adapt.expand import widths_for
 from walle.adapt.goals.config import Adaptation, read_config
 from walle.adapt.goals.goal import Goal
 from walle.adapt.masked.evaluation import accuracy, outputs_of
-from walle.adapt.report import write_report
+from walle.adapt.report import GIVEN, write_report
 from walle.adapt.source import load_model
+from walle.adapt.structure.widen import widen
 from walle.base.durable_file import write_file
 from walle.errors import ConfigError
 
@@ -32,6 +36,7 @@ __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 _MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
 _FOLLOWS = 0.6  # part of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
+_NOISE = 0.1  # deviation of the noise on copied channels, as a share of their array's
 _RECORD = "adaptation.json"
 _REPORT = "report.json"
 
@@ -47,16 +52,21 @@ class Fitted:
     meets_accuracy: bool
     steps: int  # training steps, with those of the pass since the goal before
     seconds: float
+    latency_budget: float | None = None  # seconds that the goal allows
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All fitted models of an adaptation, and the costs of the model that was given."""
+    """All fitted models of an adaptation, and the costs of the model that was given.
+
+    `latencies` are those of the machine that finished the adaptation: of the given model, then of each fitted one.
+    """
 
     whole: Costs
     fitted: tuple[Fitted, ...]
     passes: int
     seconds: float
+    latencies: tuple[Latency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +122,8 @@ def _read_outcome(path: Path) -> Outcome:
     try:
         document = json.loads(path.read_text())
         fitted = tuple(Fitted(**one) for one in document.pop("fitted"))
-        return Outcome(fitted=fitted, **document)
+        latencies = tuple(Latency(**one) for one in document.pop("latencies", ()))
+        return Outcome(fitted=fitted, latencies=latencies, **document)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
@@ -124,9 +135,10 @@ def adapt(
     method: str = "chains",
     on_progress: Callable[[Progress], None] = lambda _progress: None,
     resume: bool = False,
+    measure_latency: bool = True,
 ) -> Outcome:
-    """Adapt one model to its goals; see `run`."""
-    return _adapted(_prepared(job, method), out, on_progress, resume=resume)
+    """Adapt one model to its goals; see `run`. Latencies take about 0.1 s of a CPU for each model."""
+    return _adapted(_prepared(job, method), out, on_progress, resume=resume, measure_latency=measure_latency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,27 +157,50 @@ def _prepared(job: Adaptation, method: str) -> _Prepared:
     model, train = load_model(job.model, job.folder), load_data(job.train, job.folder)
     test = load_data(job.test, job.folder, train.classes)
     settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed)
+    formula = CostFormula(traced_structure(settings, model), job.hardware)
+    if (widths := widths_for(formula, job.goals, job.training.widen)) != list(formula.structure.widths):
+        settings = replace(
+            settings, model=widen(model, formula.structure, widths, noise=_NOISE, seed=job.seed), teacher=model
+        )
     executor = find_algorithm(job.algorithm, job.folder)
     executor.init(settings)
-    whole = executor.formula.whole()
-    own = accuracy(outputs_of(settings.model, settings.test.inputs), settings.test.labels)
+    whole = formula.whole()
+    own = accuracy(outputs_of(model, test.inputs), test.labels)
     if problems := problems_of(job.goals, executor.formula.least(), own):
         raise ConfigError("; ".join(problems))
     return _Prepared(job, method, executor, whole, own, plan_stops(job.goals, whole, method))
 
 
-def _adapted(one: _Prepared, out: Path, on_progress: Callable[[Progress], None], *, resume: bool) -> Outcome:
+def _adapted(
+    one: _Prepared,
+    out: Path,
+    on_progress: Callable[[Progress], None],
+    *,
+    resume: bool,
+    measure_latency: bool = True,
+) -> Outcome:
     out.mkdir(parents=True, exist_ok=True)
     record = _Record(out, one.job.goals, _identity(one.job, one.executor.settings, one.method), resume=resume)
     work = _Work(one.executor, one.job, one.whole, one.passes, record, on_progress)
     fitted = work.run()
+    in_order = tuple(fitted[goal.name] for goal in one.job.goals)
     outcome = Outcome(
-        one.whole | {"accuracy": one.accuracy}, tuple(fitted[goal.name] for goal in one.job.goals), len(one.passes),
-        work.seconds,
+        one.whole | {"accuracy": one.accuracy}, in_order, len(one.passes), work.seconds,
+        _latencies(one.executor.settings, in_order, out) if measure_latency else (),
     )  # fmt: skip
     write_report(outcome, out)
     write_file(out / _REPORT, json.dumps(asdict(outcome), indent=1) + "\n", mode=0o644)
     return outcome
+
+
+def _latencies(settings: Settings, fitted: tuple[Fitted, ...], out: Path) -> tuple[Latency, ...]:
+    """Return the latencies of the given model and of those of the goals, on this machine."""
+    example = [one[:1] for one in settings.test.inputs]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.walle"
+        nn.to_walle(settings.given, str(path), *example)
+        files = [(GIVEN, path), *((one.goal, out / one.file) for one in fitted)]
+        return tuple(latencies_of(files, example))
 
 
 class _Work:
@@ -203,8 +238,8 @@ class _Work:
     def _adapt(self, goal: Goal, stop: Stop) -> None:
         executor = self._executor
         begin_s = time.monotonic()
-        before = executor.costs() if stop.before is not None else self._whole
         costs = executor.costs()
+        before = costs if stop.before is None else self._record.fitted[self._job.goals[stop.before].name].costs
         schedule = LossSchedule(goal, costs)
         steps = 0
         for _ in range(executor.preparation() + _MAX_ITERATIONS):
@@ -215,23 +250,29 @@ class _Work:
             steps += executor.iterate()
             costs = executor.costs()
         training = self._training_steps(goal, before, follows=stop.before is not None)
+        if steps:  # those changed the weights for channels that are cut
+            training = max(training, _LEAST_STEPS)
         model = executor.fitted(goal, training)
         costs = executor.measure(model)
         file = f"{goal.name}.walle"
         nn.to_walle(model, self._record.folder / file, *(one[:1] for one in self._job_inputs()))
         self._record.fitted[goal.name] = Fitted(
             goal.name, file, costs, goal.is_met_by(costs), goal.accuracy is None or costs["accuracy"] >= goal.accuracy,
-            steps + training, time.monotonic() - begin_s,
+            steps + training, time.monotonic() - begin_s, goal.budgets.get("latency"),
         )  # fmt: skip
 
     def _job_inputs(self) -> tuple[Any, ...]:
         return self._executor.settings.test.inputs
 
     def _training_steps(self, goal: Goal, before: Mapping[str, float], *, follows: bool) -> int:
-        """Return the steps of training after the channels are chosen: as many as the part of the costs that went."""
-        gone = max(1 - budget / max(before[name], budget) for name, budget in goal.budgets.items())
-        share = gone * (_FOLLOWS if follows else 1.0) * self._executor.tuning
-        return max(_LEAST_STEPS, round(self._job.training.steps * share))
+        """Return the steps of training after the channels are chosen: as many as the part of the costs that went, or
+        that a wider model has more than the given one. A goal that is as loose as the model has none.
+        """
+        parts = [1 - budget / max(before[name], budget) for name, budget in goal.budgets.items()]
+        if not follows:
+            parts += [1 - self._whole[name] / max(before[name], self._whole[name]) for name in goal.budgets]
+        share = max(parts) * (_FOLLOWS if follows else 1.0) * self._executor.tuning
+        return max(_LEAST_STEPS, round(self._job.training.steps * share)) if share > 0 else 0
 
 
 def _identity(job: Adaptation, settings: Settings, method: str) -> str:

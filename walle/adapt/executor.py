@@ -25,7 +25,10 @@ _TRACED_SAMPLES = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """Arguments of an algorithm: the model with its structure, data, hardware, and its own options."""
+    """Arguments of an algorithm: the model, data, hardware, and its own options.
+
+    `teacher` is the model that was given, where `model` is a wider one made of it for looser goals.
+    """
 
     model: nn.Module
     train: Dataset
@@ -34,6 +37,12 @@ class Settings:
     training: Training = field(default_factory=Training)
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    teacher: nn.Module | None = None
+
+    @property
+    def given(self) -> nn.Module:
+        """Return the model that was given."""
+        return self.model if self.teacher is None else self.teacher
 
 
 class AdaptationExecutor(abc.ABC):

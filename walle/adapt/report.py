@@ -11,7 +11,10 @@ from walle.base.durable_file import write_file
 
 if TYPE_CHECKING:
     from walle.adapt.adaptation import Outcome
+    from walle.adapt.costs.engine import Latency
 
+GIVEN = "(the model)"
+LATENCIES = ("formula", "engine: rates", "engine: steps", "measured")
 _AXES = (("operations", "multiply-adds of one sample", 1.0), ("memory", "KB of weights", 1e-3))
 _WIDTH, _HEIGHT, _EDGE = 460, 300, 50
 _STYLE = """body{font:15px system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#1f2937}
@@ -36,36 +39,61 @@ def write_report(outcome: Outcome, folder: Path) -> None:
         OSError: a file cannot be written.
     """
     drawings = "".join(_drawing(outcome, *axis) for axis in _AXES)
-    rows = "".join(_row(name, costs, missed) for name, costs, missed in _rows(outcome))
+    latencies = {one.model: one for one in outcome.latencies}
+    rows = "".join(_row(name, costs, latencies.get(name), missed) for name, costs, missed in rows_of(outcome))
     page = (
         f"<!doctype html><meta charset=utf-8><title>Adapted models</title><style>{_STYLE}</style>"
         f"<h1>{len(outcome.fitted)} models in {outcome.passes} passes, {outcome.seconds:.0f} s</h1>{drawings}"
-        "<table><tr><th>goal<th>multiply-adds<th>parameters<th>KB<th>latency, ms<th>accuracy<th>missed"
-        f"{rows}</table>\n"
+        "<table><tr><th rowspan=2>goal<th rowspan=2>multiply-adds<th rowspan=2>parameters<th rowspan=2>KB"
+        f"<th colspan={len(LATENCIES)}>latency of one sample, ms<th rowspan=2>accuracy<th rowspan=2>missed<tr>"
+        f"{''.join(f'<th>{title}' for title in LATENCIES)}{rows}</table><p>{escape(describe_latencies(outcome))}\n"
     )
     write_file(folder / "report.html", page, mode=0o644)
     _picture(outcome, folder / "report.png")
 
 
-def _rows(outcome: Outcome) -> list[tuple[str, dict[str, float], str]]:
-    rows = [("(the model)", outcome.whole, "")]
+def rows_of(outcome: Outcome) -> list[tuple[str, dict[str, float], str]]:
+    """Return the name of each model, the given one first, its costs, and what of its goal it misses."""
+    rows = [(GIVEN, outcome.whole, "")]
+    measured = {one.model: one.measured_s for one in outcome.latencies}
     for one in outcome.fitted:
         missed = [name for name, met in (("budgets", one.meets_budgets), ("accuracy", one.meets_accuracy)) if not met]
+        if one.latency_budget is not None and measured.get(one.goal, 0.0) > one.latency_budget:
+            missed.append("latency as measured")
         rows.append((one.goal, one.costs, ", ".join(missed)))
     return rows
 
 
-def _row(name: str, costs: dict[str, float], missed: str) -> str:
-    latency = f"{costs['latency'] * 1e3:.3g}" if "latency" in costs else ""
+def latency_cells(costs: dict[str, float], latency: Latency | None) -> list[str]:
+    """Return milliseconds under each title of `LATENCIES`; an empty text for one that is not known."""
+    found = [costs.get("latency")]
+    found += [None] * 3 if latency is None else [latency.rates_s, latency.steps_s, latency.measured_s]
+    return ["" if seconds is None else f"{seconds * 1e3:.3g}" for seconds in found]
+
+
+def describe_latencies(outcome: Outcome) -> str:
+    """Return where the latencies come from."""
+    text = "Latency by formula: bytes over bandwidth and operations over compute power, of [hardware]."
+    if not outcome.latencies:
+        return text
+    one = outcome.latencies[0]
     return (
-        f"<tr><td>{escape(name)}<td>{costs['operations']:.4g}<td>{costs['parameters']:.4g}"
-        f"<td>{costs['memory'] / 1e3:.4g}<td>{latency}<td>{costs['accuracy']:.4f}<td class=missed>{missed}"
+        f"{text} Others are of the machine that ran the adaptation ({one.cpu}, one thread): by the engine's rates "
+        f"({one.source}); by steps, each timed, and the fixed time of other models' runs; measured, least CPU time."
+    )
+
+
+def _row(name: str, costs: dict[str, float], latency: Latency | None, missed: str) -> str:
+    return (
+        f"<tr><td>{escape(name)}<td>{costs['operations']:.4g}<td>{costs['parameters']:.4g}<td>"
+        f"{costs['memory'] / 1e3:.4g}{''.join(f'<td>{cell}' for cell in latency_cells(costs, latency))}"
+        f"<td>{costs['accuracy']:.4f}<td class=missed>{missed}"
     )
 
 
 def _points(outcome: Outcome, cost: str, factor: float) -> list[tuple[str, float, float]]:
     points = [(one.goal, one.costs[cost] * factor, one.costs["accuracy"]) for one in outcome.fitted]
-    return [("(the model)", outcome.whole[cost] * factor, outcome.whole["accuracy"]), *points]
+    return [(GIVEN, outcome.whole[cost] * factor, outcome.whole["accuracy"]), *points]
 
 
 def _drawing(outcome: Outcome, cost: str, title: str, factor: float) -> str:
@@ -81,7 +109,7 @@ def _drawing(outcome: Outcome, cost: str, title: str, factor: float) -> str:
     for (name, x, y), at in zip(points, xs, strict=True):
         left = _EDGE + (at - min(xs)) / width * (_WIDTH - 2 * _EDGE)
         top = _HEIGHT - _EDGE - (y - low) / spread * (_HEIGHT - 2 * _EDGE)
-        colour = "#2563eb" if name in best else "#9ca3af" if name != "(the model)" else "#f97316"
+        colour = "#2563eb" if name in best else "#9ca3af" if name != GIVEN else "#f97316"
         text = escape(f"{name}: {x:.4g}, accuracy {y:.4f}")
         marks.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"><title>{text}</title></circle>')
     labels = (

@@ -24,18 +24,23 @@ _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*')
 _LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[\]}])')
 _MAX_GOALS = 10_000
 _MAX_WHOLE = 1 << 53
+_MOST_WIDER = 16
 _FILE_NAME = re.compile(r"\w[\w .+-]*")
 _MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Training of weights: the loss of walle.nn.functional, steps for each goal, batch, and learning rate."""
+    """Training of weights: the loss of walle.nn.functional, steps for each goal, batch, and learning rate.
+
+    `widen` is how many times the channels of the given model one for a looser goal may have; 1 keeps its own.
+    """
 
     loss: str = "cross_entropy"
     steps: int = 400
     batch: int = 64
     learning_rate: float = 0.05
+    widen: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +216,17 @@ def _hardware(given: object, where: str) -> Hardware | None:
 
 
 def _training(given: object, where: str) -> Training:
-    table = _table(given, where, {"loss", "steps", "batch", "learning_rate"})
+    table = _table(given, where, {"loss", "steps", "batch", "learning_rate", "widen"})
     default = Training()
+    widen = quantity(table.get("widen", default.widen), "", f"{where}, widen")
+    if not 1 <= widen <= _MOST_WIDER:
+        raise ConfigError(f"{where}, widen is {widen:g}; give a number from 1, for none, to {_MOST_WIDER}")
     return Training(
         str(table.get("loss", default.loss)),
         _whole(table.get("steps", default.steps), f"{where}, steps", 1),
         _whole(table.get("batch", default.batch), f"{where}, batch", 1),
         quantity(table.get("learning_rate", default.learning_rate), "", f"{where}, learning_rate"),
+        widen,
     )
 
 

@@ -39,7 +39,7 @@ class MaskedTrainer:
         if loss is None:
             raise ConfigError(f"walle.nn.functional has no loss {settings.training.loss!r}")
         if teacher is None and settings.training.loss == "cross_entropy":
-            teacher = outputs_of(settings.model, settings.train.inputs)
+            teacher = outputs_of(settings.given, settings.train.inputs)
         self.teacher = teacher
 
         def plain(outputs: Any, labels: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from walle.cli.adapt.branches import branches
@@ -19,6 +20,7 @@ from walle.deploy.releases.stage_text import state_text
 if TYPE_CHECKING:
     from walle.adapt.adaptation import Outcome
     from walle.adapt.adaptation import Progress as Done
+    from walle.adapt.costs.engine import Latency
     from walle.cli.adapt.release import AdaptedRelease
     from walle.client.release_client import ReleaseJson
 
@@ -137,27 +139,30 @@ def _show(outcomes: list["Outcome"], *, as_json: bool, release: "ReleaseJson | N
     if as_json:
         emit([asdict(one) | ({} if release is None else {"release": release["id"]}) for one in outcomes], as_json=True)
         return
+    from walle.adapt.report import describe_latencies, rows_of
+
     for one in outcomes:
-        rows: list[dict[str, Any]] = [_row("(the model)", one.whole, "")]
-        for fitted in one.fitted:
-            missed = [] if fitted.meets_budgets else ["budgets"]
-            missed += [] if fitted.meets_accuracy else ["accuracy"]
-            rows.append(_row(fitted.goal, fitted.costs, ", ".join(missed)))
+        latencies = {latency.model: latency for latency in one.latencies}
+        rows = [_row(name, costs, latencies.get(name), missed) for name, costs, missed in rows_of(one)]
         title = f"{len(one.fitted)} models in {one.passes} passes, {one.seconds:.0f} s"
-        emit_rows(rows, as_json=False, title=title)
+        known = [name for name in rows[0] if name == "missed" or any(row[name] for row in rows)]
+        emit_rows([{name: row[name] for name in known} for row in rows], as_json=False, title=title)
+        emit(None, as_json=False, text=escape(describe_latencies(one)))
     if release is not None:
         name = release["id"]
         emit(None, as_json=False, text=f"{name} is {state_text(release['state'])}; next: walle release status {name}")
 
 
-def _row(name: str, costs: Any, missed: str) -> dict[str, Any]:
-    latency = costs.get("latency")
+def _row(name: str, costs: Any, latency: "Latency | None", missed: str) -> dict[str, Any]:
+    from walle.adapt.report import LATENCIES, latency_cells
+
+    cells = zip(LATENCIES, latency_cells(costs, latency), strict=True)
     return {
         "goal": name,
         "operations": f"{costs['operations']:.4g}",
         "parameters": f"{costs['parameters']:.4g}",
         "memory": f"{costs['memory'] / 1e3:.4g} KB",
-        **({} if latency is None else {"latency": f"{latency * 1e3:.3g} ms"}),
+        **{f"ms, {title}": cell for title, cell in cells},
         "accuracy": f"{costs['accuracy']:.4f}",
         "missed": missed,
     }
