@@ -14,7 +14,7 @@ from typing import Any
 from walle import nn, np
 from walle.adapt.algorithms import find_algorithm
 from walle.adapt.arrays import read_arrays, write_arrays
-from walle.adapt.collective.checks import problems_of
+from walle.adapt.collective.checks import UnmetGoalError, problems_of
 from walle.adapt.collective.plan import Stop, plan_stops
 from walle.adapt.collective.schedule import LossSchedule
 from walle.adapt.costs.engine import Latency, latencies_of
@@ -95,7 +95,8 @@ def run(
     before it in its pass; without it the record of an earlier run is removed.
 
     Raises:
-        ConfigError: the file is wrong, or goals of any adaptation cannot be met; nothing is adapted then.
+        ConfigError: the file is wrong; an UnmetGoalError where goals of any adaptation cannot be met. Nothing is
+            adapted then.
     """
     jobs = [config] if isinstance(config, Adaptation) else read_config(Path(config))
     folder = Path(out)
@@ -167,7 +168,7 @@ def _prepared(job: Adaptation, method: str) -> _Prepared:
     whole = formula.whole()
     own = accuracy(outputs_of(model, test.inputs), test.labels)
     if problems := problems_of(job.goals, executor.formula.least(), own):
-        raise ConfigError("; ".join(problems))
+        raise UnmetGoalError("; ".join(problems))
     return _Prepared(job, method, executor, whole, own, plan_stops(job.goals, whole, method))
 
 

@@ -2,15 +2,18 @@
 
 import asyncio
 import email.utils
+import json
 import logging
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 
 from walle.base.backoff import Pace
 from walle.base.clock import Clock
+from walle.base.durable_file import write_file
 from walle.base.http_roots import http_tls
 from walle.base.waiting import first_of
 from walle.deploy.agent.agent import Agent
@@ -30,6 +33,7 @@ from walle.protocol import (
     ProtocolError,
     PushAnswer,
     ShortProfile,
+    canonical_json,
     part_digest,
     parts_of,
     parts_to_header,
@@ -40,12 +44,26 @@ from walle.trust.audience import is_named
 
 _LOG = logging.getLogger(__name__)
 
+MODEL_GOAL = "model_goal"  # attribute of a profile by which a device asks for a model of another goal
+_ASKED = "asked.json"  # file of the attributes that a device sends besides its own
 _ERROR_HEADER = "X-Walle-Error"
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # a proxy may answer so, or a cloud during its set-up
 
 _TIMEOUT_S = 10.0
 # Idle connections end before the gateway ends them (5 s): else a request may meet the end of one.
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+
+
+def _read_asked(path: Path) -> dict[str, Attribute]:
+    """Return the attributes that were asked for; none where the file is not what `ask` wrote: the app asks again."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        _LOG.warning("%s is ignored: %s", path, error)
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def device_http(cloud_url: str, ca_pem: str, *, timeout_s: float = _TIMEOUT_S) -> httpx.AsyncClient:
@@ -72,7 +90,7 @@ class CloudRequests:
         self._credentials = credentials
         self._clock = clock
         self._rng = rng
-        self._attributes: dict[str, Attribute] = dict(config.attributes)
+        self._asked: dict[str, Attribute] = _read_asked(config.folder / _ASKED)
         self._tasks: tuple[dict[str, str], dict[str, str]] | None = None  # active and refused, of which the parts are
         self._parts: list[bytes] = []
         self._profile: tuple[str, str] = "", ""  # the place, and the header that has it
@@ -91,9 +109,11 @@ class CloudRequests:
         """Return after how many seconds the cloud may have more than in its latest answer, 0 if it has not."""
         return self._answer.wait_s
 
-    def set_attribute(self, name: str, value: Attribute) -> None:
-        """Send another value of an attribute from the next profile on."""
-        self._attributes[name] = value
+    def ask(self, attribute: str, value: str | None) -> None:
+        """Send an attribute besides the device's own, from the next profile on and after restarts; None ends that."""
+        asked = {**self._asked, attribute: value}
+        self._asked = {name: text for name, text in asked.items() if text is not None}
+        write_file(self._config.folder / _ASKED, canonical_json(self._asked), mode=0o600)
         self._tasks = None
 
     def headers(self) -> dict[str, str]:
@@ -108,7 +128,7 @@ class CloudRequests:
             self._tasks = now
             self._parts = parts_of(*now)
             digests = [part_digest(part) if part else "" for part in self._parts]
-            profile = ShortProfile(self._config.app_version, self._attributes, digests, place)
+            profile = ShortProfile(self._config.app_version, {**self._asked, **self._config.attributes}, digests, place)
             self._profile = place, profile.to_header()
         headers = {PROFILE_HEADER: self._profile[1]}
         asked = [self._parts[number] for number in self._answer.unknown if 0 <= number < len(self._parts)]

@@ -21,7 +21,7 @@ from walle.deploy.agent.fetch import HttpFetcher
 from walle.deploy.agent.outcomes import OutcomeReport, device_groups
 from walle.deploy.agent.trust import DeviceTrust
 from walle.device.background import BackgroundWork
-from walle.device.cloud_requests import CloudRequests, device_http
+from walle.device.cloud_requests import MODEL_GOAL, CloudRequests, device_http
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials, asked_pause_s
@@ -287,13 +287,21 @@ class Device:
         if self._is_open:
             self._training.note_change()
 
-    def ask_for_model(self, goal: str, *, attribute: str = "model_goal") -> None:
-        """Ask for a model of another goal, such as "latency <= 8ms, memory <= 5MB", until this device is closed.
+    def ask_for_model(self, goal: str | None, *, attribute: str = MODEL_GOAL) -> None:
+        """Ask for a model of another goal, such as "latency <= 8ms, memory <= 5MB"; None takes the goal back.
 
-        The goal goes up as an attribute of the profile, which the cloud has to declare as a string. `walle adapt
-        follow` adapts the model to it and releases it; it arrives as the task's next version (Mistify §6).
+        The goal goes up as an attribute of the profile, which the cloud has to declare as a string, and is kept over
+        restarts. `walle adapt follow` adapts the model to it and releases it; it arrives as the task's next version
+        (Mistify §6). Tasks do not see it.
+
+        Raises:
+            ConfigError: the goal is not of that form, or the attribute is one of the device's own.
         """
-        self._requests.set_attribute(attribute, goal)
+        from walle.adapt.goals.asked import asked_text
+
+        if attribute in (*self.config.attributes, "id", "app_version"):
+            raise ConfigError(f"the attribute {attribute[:80]} of a device is its own; name another one for goals")
+        self._requests.ask(attribute, None if goal is None else asked_text(goal))
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers for the app's next request to its server: `X-Walle-Profile` and `X-Walle-Device`.

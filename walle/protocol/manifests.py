@@ -86,7 +86,7 @@ class Manifest(TaskSettings):
 
     @property
     def installed_as(self) -> str:
-        """What a device that has these files says of the task in its profile."""
+        """The version with the variant, as in the profile of a device that has these files."""
         return installed_name(self.version, self.variant)
 
     @property
@@ -179,7 +179,9 @@ def _variants(manifest: Mapping[str, Any], paths: Collection[str]) -> tuple[File
             if file.path not in paths:
                 raise ProtocolError(f"{where}.files", f"{file.path!r} is not one of the version's files")
         if not is_variant_name(name) or name in found or index >= MAX_VARIANTS:
-            raise ProtocolError(f"{where}.name", f"{name[:80]!r} is no name, listed twice, or above {MAX_VARIANTS}")
+            raise ProtocolError(
+                f"{where}.name", f"{name[:80]!r} is not a name, is listed twice, or is above {MAX_VARIANTS}"
+            )
         found[name] = FileVariant(name, take(entry, "rule", str, where), files)
     return tuple(found.values())
 

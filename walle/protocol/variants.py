@@ -38,10 +38,10 @@ def is_variant_name(text: str) -> bool:
 
 
 def installed_name(version: str, variant: str) -> str:
-    """Return what a device says it has of a task: the version, with its variant if it is one."""
+    """Return the version with its variant, if it is one, as a device reports it."""
     return f"{version}{_MARK}{variant}" if variant else version
 
 
 def version_of(installed: str) -> str:
-    """Return the version in what a device says it has."""
+    """Return the version without the variant."""
     return installed.partition(_MARK)[0]

@@ -2,16 +2,18 @@
 
 import pytest
 
-from walle.adapt.goals.asked import asked_goal
+from walle.adapt.goals.asked import asked_goal, asked_text
 from walle.errors import ConfigError
 
 
 def test_budgets_are_read_and_the_rule_is_for_devices_that_ask() -> None:
-    goal = asked_goal("latency <= 8ms, memory<=5MB", "model_goal")
+    text = asked_text(" memory<=5MB,latency <= 8ms")
+    assert text == asked_text("latency <= 0.008, memory <= 5 MB") == "latency <= 0.008, memory <= 5e+06"
+    goal = asked_goal(text, "model_goal")
     assert goal.budgets == {"latency": 8e-3, "memory": 5e6}
-    assert goal.rule == 'model_goal == "latency <= 8ms, memory<=5MB"'
-    assert goal.name == asked_goal("latency <= 8ms, memory<=5MB", "other").name
-    assert goal.name != asked_goal("latency <= 8ms", "model_goal").name
+    assert goal.rule == 'model_goal == "latency <= 0.008, memory <= 5e+06"'
+    assert goal.name == asked_goal(text, "other").name
+    assert goal.name != asked_goal("latency <= 0.008", "model_goal").name
 
 
 @pytest.mark.parametrize(

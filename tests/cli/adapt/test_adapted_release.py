@@ -134,10 +134,6 @@ async def test_what_cannot_be_released_is_refused_before_anything_is_trained(tmp
             assert status == 1
             assert what in shown
         goals.write_text(GOALS)
-        (work / "main.py").write_text(MAIN + "\n")
-        status, shown = await _adapt(shop, tmp_path)
-        assert (status, "has changes that are not committed" in shown) == (1, True)
-        git(work, "checkout", "-q", "main.py")
         git(work, "checkout", "-q", "-b", "other")
         status, shown = await _adapt(shop, tmp_path)
         assert (status, "is on the branch other; the task's is count" in shown) == (1, True)
@@ -159,12 +155,11 @@ async def test_a_model_that_misses_its_goal_is_not_released(tmp_path: Path) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_push_that_the_cloud_refuses_leaves_no_commit_and_no_tag(tmp_path: Path) -> None:
+async def test_a_push_that_is_refused_leaves_the_checkout_as_it_is_and_is_repeated(tmp_path: Path) -> None:
     async with _shop(tmp_path) as shop:
         work = tmp_path / "work"
         hook = work / ".git" / "hooks" / "pre-push"
-        only_branch = "read -r reference rest\nread -r more && exit 1\nexit 0\n"  # the check before has one, no tag
-        hook.write_text(f"#!/bin/sh\n{only_branch}")
+        hook.write_text("#!/bin/sh\nread -r _ commit reference rest\ncase $reference in *tags*) exit 1 ;; esac\n")
         hook.chmod(0o755)
         status, shown = await _adapt(shop, tmp_path)
         assert status == 1
@@ -172,6 +167,18 @@ async def test_a_push_that_the_cloud_refuses_leaves_no_commit_and_no_tag(tmp_pat
         assert git(work, "status", "--porcelain").stdout == ""
         assert git(work, "log", "--oneline").stdout.count("\n") == 1
         assert git(work, "tag").stdout.split() == ["count/v1"]
+        hook.unlink()
+        assert "git pull" in (await _adapt(shop, tmp_path))[1]  # the cloud has the commit, and no version of it
+        await asyncio.to_thread(git, work, "pull", "-q", "origin", "count")
+        (work / "main.py").write_text(MAIN + "# an edit that is not committed\n")
+        status, outcomes = await _adapt(shop, tmp_path)
+        assert (status, outcomes[0]["release"]) == (0, "count-v2-1")
+        assert (work / "main.py").read_text().endswith("not committed\n")
+        status, shown = await _adapt(shop, tmp_path)
+        assert "count-v2-1 is under way" in shown
+        await shop.releases.rollback("count-v2-1", "tester")
+        status, outcomes = await _adapt(shop, tmp_path)  # the same models: the same version
+        assert (status, outcomes[0]["release"]) == (0, "count-v2-2")
         assert (tmp_path / "models" / "small.walle").exists()
 
 
@@ -196,9 +203,9 @@ async def test_a_goal_that_devices_ask_for_arrives_as_their_variant(tmp_path: Pa
         async with asyncio.timeout(LIMIT_S):
             while not any("release" in line for line in said):
                 said += await look()
-        refused = next(line for line in said if "refused" in line)
-        assert refused["goal"] == "parameters <= 1"
-        assert "parameters" in refused["refused"]
+        left_out = next(line for line in said if "left_out" in line)
+        assert left_out["goal"] == "parameters <= 1"
+        assert "is below" in left_out["left_out"]
         name = next(line["release"] for line in said if "release" in line)
         assert name.startswith("count-v2-")
         await users[0].until(lambda: users[0].device.tasks.get("shop/count", "").startswith("v2@asked-"))

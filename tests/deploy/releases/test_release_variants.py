@@ -173,8 +173,8 @@ async def test_a_release_by_rule_joins_its_rule_with_those_of_the_variants(tmp_p
     async with _world(tmp_path) as world:
         release = await _released(world, "v2", policy=Policy(rule="os == 'a'"))
         assert [one.policy.rule for one in release.variants] == [
-            "(os == 'a') && (memory_mb < 256)",
-            "(os == 'a') && (memory_mb < 1024)",
+            "(os == 'a'\n) && (memory_mb < 256\n)",
+            "(os == 'a'\n) && (memory_mb < 1024\n)",
         ]
         assert _due(world, 128) is None
 
@@ -210,7 +210,12 @@ async def test_a_variant_that_fails_its_simulation_fails_the_release(tmp_path: P
 
 @pytest.mark.parametrize(
     ("rule", "what"),
-    [("ram_gb < 2", "ram_gb"), ("memory_mb <", "memory_mb <"), ("memory_mb < 'a'", "memory_mb")],
+    [
+        ("ram_gb < 2", "ram_gb"),
+        ("memory_mb <", "memory_mb <"),
+        ("memory_mb < 'a'", "memory_mb"),
+        ("memory_mb < 256) || (true", "memory_mb < 256) || (true"),  # it would reach devices that the release excludes
+    ],
 )
 @pytest.mark.asyncio
 async def test_a_rule_that_the_cloud_cannot_use_is_refused_before_anything_runs(
@@ -218,8 +223,10 @@ async def test_a_rule_that_the_cloud_cannot_use_is_refused_before_anything_runs(
 ) -> None:
     async with _world(tmp_path) as world:
         world.trees["v2"] = tree("v2", TABLES.replace("memory_mb < 1024", rule), RESOURCES)
+        policy = Policy(rule="memory_mb > 4000")
+        request = ReleaseRequest(scenario="shop", task="ipv", version="v2", policy=policy)
         with pytest.raises(ReleaseRequestError, match=r"the rule of \[variants.small\] in its task.toml") as caught:
-            await world.service.create(ReleaseRequest(scenario="shop", task="ipv", version="v2"))
+            await world.service.create(request)
         assert what in str(caught.value)
         assert not await world.service.all()
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from walle.adapt.goals.goal import UNITS, Goal
+from walle.errors import ConfigError
+
+
+class UnmetGoalError(ConfigError):
+    """Goals that no model can meet, or that contradict each other."""
 
 
 def problems_of(goals: Sequence[Goal], least: Mapping[str, float], accuracy: float) -> list[str]:

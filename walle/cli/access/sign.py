@@ -137,8 +137,8 @@ def differences(mine: "Manifest", theirs: "Manifest") -> list[str]:
         for name in mine.__dataclass_fields__
         if name not in ("files", "cloud_files", "variants") and getattr(mine, name) != getattr(theirs, name)
     ]
-    rules = [f"variant {one.name}" for one in mine.variants if all(one.rule != other.rule for other in theirs.variants)]
-    fields += rules or ["variants"] * (len(mine.variants) != len(theirs.variants))
+    rules = [[(one.name, one.rule) for one in manifest.variants] for manifest in (mine, theirs)]
+    fields += ["variants"] * (rules[0] != rules[1])
     shown = [f"file {path[:100]}" for path in files[:10]]
     return [*fields, *shown, *([f"and {len(files) - 10} more files"] if len(files) > 10 else [])] or ["its encoding"]
 

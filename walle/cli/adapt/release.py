@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from walle.adapt.goals.goal import Goal
 
 _WEEK_S = 7 * 86_400.0
+_EVERY_DEVICE = {"app_version": ""}  # policy of the releases that this module starts
+_UNDER_WAY = ("created", "simulating", "beta", "gray", "paused")
+
+
+class ReleaseUnderWayError(ConfigError):
+    """A release of the task to the same devices is not over. `release_id` is its id."""
+
+    def __init__(self, release_id: str) -> None:
+        super().__init__(f"{release_id} is under way; wait for its end, or roll it back")
+        self.release_id = release_id
 
 
 class AdaptedRelease:
@@ -46,11 +56,16 @@ class AdaptedRelease:
         _check_goals(goals)
         rules = [goal.rule for goal in goals if goal.rule]
 
-        async def check_rules(client: ReleaseClient) -> None:
+        async def check(client: ReleaseClient) -> None:
+            for one in await client.list_all():
+                request = one["request"]
+                is_same = (request["scenario"], request["task"], request["policy"]) == (scenario, task, _EVERY_DEVICE)
+                if is_same and one["state"] in _UNDER_WAY:
+                    raise ReleaseUnderWayError(one["id"])
             for rule in rules:
                 await client.preview(scenario, task, rule=rule, app_version="", seen_within_s=_WEEK_S)
 
-        call_cloud(ReleaseClient, url, token, check_rules)
+        call_cloud(ReleaseClient, url, token, check)
 
     def start(self, outcome: "Outcome", out: Path) -> ReleaseJson:
         """Push the models as the task's next version, and start its release.
@@ -64,8 +79,10 @@ class AdaptedRelease:
         files = {one.goal: (out / one.file).read_bytes() for one in outcome.fitted}
         variants = [NewVariant(goal.name, goal.rule, files[goal.name]) for goal in self._goals if goal.rule]
         own = next((files[goal.name] for goal in self._goals if not goal.rule), None)
-        changed = write_variants(self._folder, self._file, own, variants)
-        version = self._checkout.push(changed, f"{self._task}: {len(files)} adapted models")
+        version = self._checkout.push(
+            lambda folder: write_variants(folder, self._file, own, variants),
+            f"{self._task}: {len(files)} adapted models",
+        )
         return call_cloud(
             ReleaseClient, self._url, self._token, lambda client: client.create(self._scenario, self._task, version)
         )

@@ -1,18 +1,19 @@
-"""Push of a task's next version from its checkout: commit, tag and branch, or nothing of them."""
+"""Push of a task's next version, made in a worktree of its own: the author's checkout is not touched meanwhile."""
 
 import re
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from walle.cli.task.folder import TaskFolderError
 
 
 class Checkout:
-    """A worktree on the branch of a task, of a clone whose `origin` is the scenario's repository on the cloud.
+    """A checkout of a task's branch, in a clone whose `origin` is the scenario's repository on the cloud.
 
     Raises:
-        TaskFolderError: it is none, has changes that are not committed, or git may not commit or push here.
+        TaskFolderError: it has another branch, the cloud has newer commits, or git may not commit or push here.
     """
 
     def __init__(self, folder: Path, task: str) -> None:
@@ -20,44 +21,70 @@ class Checkout:
         self._task = task
         if (branch := self._git("branch", "--show-current").strip()) != task:
             raise TaskFolderError(folder, f"is on the branch {branch or '(none)'}; the task's is {task}")
-        if changed := self._git("status", "--porcelain", "--untracked-files=no").split("\n")[0].strip():
-            raise TaskFolderError(folder, f"has changes that are not committed ({changed}); commit or undo them first")
         self._git("var", "GIT_AUTHOR_IDENT")
         self._git("push", "--quiet", "--dry-run", "origin", task)
+        self._tip()
 
-    def push(self, paths: Sequence[str], message: str) -> str:
-        """Commit these paths, tag the next version, push both; return the version, such as v3.
+    def push(self, change: Callable[[Path], Sequence[str]], message: str) -> str:
+        """Push the next version; return it, such as v3.
+
+        `change` changes the files of a folder that has the branch's last commit, and returns their paths. Where it
+        changes nothing, and that commit is a version already, it is that version. The checkout follows if what is not
+        committed in it allows that.
 
         Raises:
-            TaskFolderError: git refuses; then the folder is as it was before these paths were changed.
+            TaskFolderError: git or the cloud refuses; what the cloud took before that is pushed again by the next try.
         """
-        number = 1 + max(self._numbers(), default=0)
-        tag = f"{self._task}/v{number}"
-        before = self._git("rev-parse", "HEAD").strip()
-        try:
-            self._git("add", "--all", "--", *paths)
-            self._git("commit", "--quiet", "--message", message)
-            self._git("tag", tag)
-            self._git("push", "--quiet", "origin", self._task, tag)
-        except TaskFolderError:
-            self._git("tag", "--delete", tag, check=False)
-            self._git("reset", "--quiet", "--hard", before, check=False)  # what was not committed was refused before
-            raise
-        return f"v{number}"
+        tip = self._tip()
+        with tempfile.TemporaryDirectory(prefix="walle-version-") as parent:
+            place = Path(parent) / "task"
+            self._git("worktree", "add", "--quiet", "--detach", str(place), tip)
+            try:
+                paths = change(place)
+                self._git("add", "--all", "--force", "--", *paths, folder=place)
+                if self._git("status", "--porcelain", folder=place).strip():
+                    self._git("commit", "--quiet", "--message", message, folder=place)
+                commit = self._git("rev-parse", "HEAD", folder=place).strip()
+            finally:
+                self._git("worktree", "remove", "--force", str(place), check=False)
+        tags = self._tags()
+        if versions := [number for number, of in tags.items() if of == commit]:
+            return f"v{max(versions)}"
+        version = f"v{1 + max(tags, default=0)}"
+        self._git("push", "--quiet", "origin", f"{commit}:refs/heads/{self._task}")
+        self._git("push", "--quiet", "origin", f"{commit}:refs/tags/{self._task}/{version}")
+        self._git("fetch", "--quiet", "origin", "tag", f"{self._task}/{version}", check=False)
+        self._git("merge", "--quiet", "--ff-only", commit, check=False)
+        return version
 
-    def _numbers(self) -> list[int]:
-        """Return the numbers of the versions here and on the cloud."""
+    def _tip(self) -> str:
+        """Return the branch's last commit, which the cloud has too, or has not yet."""
+        self._git("fetch", "--quiet", "origin", self._task, check=False)  # a new task has no branch there
+        tip = self._git("rev-parse", f"refs/heads/{self._task}").strip()
+        listed = self._git("ls-remote", "origin", f"refs/heads/{self._task}").split()
+        if listed and self._git("merge-base", listed[0], tip, check=False).strip() != listed[0]:
+            raise TaskFolderError(
+                self._folder, f"lacks commits of {self._task} that the cloud has; git pull them first"
+            )
+        return tip
+
+    def _tags(self) -> dict[int, str]:
+        """Return the commits of the versions on the cloud and here, by their numbers."""
         pattern = f"refs/tags/{self._task}/v*"
-        listed = self._git("ls-remote", "origin", pattern) + self._git("for-each-ref", "--format=%(refname)", pattern)
-        return [
-            int(number) for number in re.findall(rf"refs/tags/{re.escape(self._task)}/v(\d+)$", listed, re.MULTILINE)
-        ]
+        here = self._git("for-each-ref", "--format=%(objectname)\t%(refname)", pattern)
+        listed = re.findall(
+            rf"^([0-9a-f]+)\trefs/tags/{re.escape(self._task)}/v(\d+)(?:\^{{}})?$",
+            here + self._git("ls-remote", "origin", pattern),
+            re.MULTILINE,
+        )
+        return {int(number): commit for commit, number in listed}
 
-    def _git(self, *arguments: str, check: bool = True) -> str:
+    def _git(self, *arguments: str, check: bool = True, folder: Path | None = None) -> str:
         try:
             done = subprocess.run(
-                ["git", "-C", str(self._folder), *arguments], input="", capture_output=True, text=True, check=False
-            )
+                ["git", "-C", str(folder or self._folder), *arguments],
+                input="", capture_output=True, text=True, check=False,
+            )  # fmt: skip
         except FileNotFoundError:
             raise TaskFolderError(self._folder, "git is not installed") from None
         if check and done.returncode:

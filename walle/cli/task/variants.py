@@ -3,7 +3,6 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,48 +23,44 @@ class NewVariant:
 def write_variants(folder: Path, path: str, own: bytes | None, variants: list[NewVariant]) -> list[str]:
     """Write the variants of a task's file, and `own` as the file itself unless it is None; return the changed paths.
 
-    Variants that replaced this file alone before are removed, and so are their files; all else of task.toml stays.
+    Variants that replaced this file alone before are removed, and so are their files if nothing else names them; all
+    else of task.toml stays.
 
     Raises:
-        TaskFolderError: task.toml is written in a way that this cannot change. Nothing is changed then.
+        TaskConfigError: task.toml is wrong.
+        TaskFolderError: it is written in a way that this cannot change, or has such a variant of other files. Nothing
+            is changed then.
     """
-    config = folder / "task.toml"
-    text = config.read_text("utf-8")
-    before = tomllib.loads(text)
-    kept: dict[str, Any] = dict(before.get("variants", {}))
-    gone = {name: str(table["files"][path]) for name, table in kept.items() if _replaces_only(table, path)}
-    for name in gone:
-        text = _without_table(text, name)
-        del kept[name]
-    if clash := sorted(kept.keys() & {one.name for one in variants}):
-        raise TaskFolderError(config, f"has a variant {clash[0]} of other files; rename it, or the goal")
+    from walle.task.format.config import TaskConfig
+
+    place = folder / "task.toml"
+    config = TaskConfig.parse(place.read_bytes(), str(place))  # checks every path
+    kept = [one for one in config.variants if [*one.files] != [path]]
+    removed = [one for one in config.variants if [*one.files] == [path]]
+    text = place.read_bytes().decode()
+    for one in removed:
+        text = _without_table(text, one.name)
+    if clash := sorted({one.name for one in kept} & {one.name for one in variants}):
+        raise TaskFolderError(place, f"has a variant {clash[0]} of other files; rename it, or the goal")
     paths = {one.name: _path_of(path, one.name) for one in variants}
-    for one in variants:
-        rule, other = json.dumps(one.rule), json.dumps({path: paths[one.name]})[1:-1].replace(": ", " = ", 1)
-        text = f"{text.rstrip()}\n\n[variants.{one.name}]\nrule = {rule}\nfiles = {{ {other} }}\n"
-    wanted = {name: {"rule": one.rule, "files": {path: paths[name]}} for name, one in _by_name(variants).items()}
-    after = {key: value for key, value in before.items() if key != "variants"}
-    if {**kept, **wanted}:
-        after["variants"] = {**kept, **wanted}
-    if _parsed(text) != after:
-        raise TaskFolderError(config, "has variants in a form that this command cannot change; remove them by hand")
+    for new in variants:
+        rule, other = json.dumps(new.rule), f"{json.dumps(path)} = {json.dumps(paths[new.name])}"
+        text = f"{text.rstrip()}\n\n[variants.{new.name}]\nrule = {rule}\nfiles = {{ {other} }}\n"
+    tables = {one.name: {"rule": one.rule, "files": dict(one.files)} for one in kept}
+    tables |= {new.name: {"rule": new.rule, "files": {path: paths[new.name]}} for new in variants}
+    wanted = {key: value for key, value in _parsed(place.read_bytes().decode()).items() if key != "variants"}
+    if _parsed(text) != (wanted | {"variants": tables} if tables else wanted):
+        raise TaskFolderError(place, "has variants in a form that this command cannot change; remove them by hand")
     files = {paths[one.name]: one.contents for one in variants} | ({} if own is None else {path: own})
-    for place, contents in files.items():
-        make_folders((folder / place).parent)
-        write_file(folder / place, contents, mode=0o644)
-    write_file(config, text.encode(), mode=config.stat().st_mode & 0o777)
-    old = sorted({*gone.values()} - files.keys())
-    for place in old:
-        (folder / place).unlink(missing_ok=True)
-    return [*sorted(files), *old, "task.toml"]
-
-
-def _by_name(variants: list[NewVariant]) -> Mapping[str, NewVariant]:
-    return {one.name: one for one in variants}
-
-
-def _replaces_only(table: object, path: str) -> bool:
-    return isinstance(table, dict) and isinstance(table.get("files"), dict) and [*table["files"]] == [path]
+    for name, contents in files.items():
+        make_folders((folder / name).parent)
+        write_file(folder / name, contents, mode=0o644)
+    write_file(place, text.encode(), mode=place.stat().st_mode & 0o777)
+    used = {*files, *config.files, *(other for one in kept for other in one.files.values())}
+    unused = sorted({other for one in removed for other in one.files.values()} - used)
+    for name in unused:
+        (folder / name).unlink(missing_ok=True)
+    return [*sorted(files), *unused, "task.toml"]
 
 
 def _path_of(path: str, name: str) -> str:
@@ -74,13 +69,20 @@ def _path_of(path: str, name: str) -> str:
 
 
 def _without_table(text: str, name: str) -> str:
-    """Return the text without a table [variants.NAME] and the empty lines before it."""
-    header = rf"\n*^[ \t]*\[[ \t]*variants\.\"?{re.escape(name)}\"?[ \t]*\][^\n]*\n"
-    return re.sub(rf"{header}(?:(?![ \t]*\[)[^\n]*\n?)*", "\n", text, count=1, flags=re.MULTILINE)
+    """Return the text without a table [variants.NAME]; comments behind its last key stay."""
+    lines = text.splitlines(keepends=True)
+    header = re.compile(rf"[ \t]*\[[ \t]*variants[ \t]*\.[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*\]")
+    first = next((at for at, line in enumerate(lines) if header.match(line)), None)
+    if first is None:
+        return text
+    end = next((at for at in range(first + 1, len(lines)) if lines[at].lstrip().startswith("[")), len(lines))
+    while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+        end -= 1
+    return "".join(lines[:first] + lines[end:])
 
 
-def _parsed(text: str) -> object:
+def _parsed(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        return None
+        return {}

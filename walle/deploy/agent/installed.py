@@ -98,7 +98,7 @@ class VersionRef:
 
     @property
     def installed_as(self) -> str:
-        """What the device says of the task in its profile."""
+        """The version with its variant, as in a profile."""
         return installed_name(self.version, self.variant)
 
     def is_back_from(self, other: "VersionRef") -> bool:

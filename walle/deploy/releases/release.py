@@ -27,7 +27,7 @@ from walle.deploy.gate.step import Step
 from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, ReleaseRequestError
 from walle.deploy.releases.simulated_fault import SimulatedFault
 from walle.deploy.releases.stage_text import stage_text, state_text
-from walle.deploy.releases.variants import BuiltVariant, ReleaseVariant, built
+from walle.deploy.releases.variants import BuiltVariant, ReleaseVariant, with_envelopes
 from walle.errors import DeployError
 from walle.protocol import printable
 from walle.trust.audience import share
@@ -516,7 +516,7 @@ def _envelopes(release: Release, event: SimulationPassed | SignedAgain) -> dict[
     return {
         "manifest": event.manifest,
         "size_bytes": event.size_bytes,
-        "variants": built(release.variants, event.variants),
+        "variants": with_envelopes(release.variants, event.variants),
     }
 
 

@@ -55,7 +55,7 @@ class RowEntry:
 
     @property
     def installed_as(self) -> str:
-        """What a device that has these files says of the task in its profile."""
+        """The version with the variant, as in the profile of a device that has these files."""
         return installed_name(self.directive.version, self.variant)
 
     def admits(self, device_id: str, have: str) -> bool:

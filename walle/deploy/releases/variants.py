@@ -52,8 +52,10 @@ async def variants_of(
     """
     found = []
     for one in declared:
-        rule = f"({policy.rule}) && ({one.rule})" if policy.rule else one.rule
         try:
+            rule = (await typed(Policy(rule=one.rule))).rule  # a rule by itself: it must not end the parenthesis below
+            if policy.rule:
+                rule = f"({policy.rule}\n) && ({rule}\n)"  # a comment ends with its line
             found.append(ReleaseVariant(one.name, await typed(dataclasses.replace(policy, rule=rule, columns=()))))
         except RuleError as error:
             what = f"the rule of [variants.{one.name}] in its task.toml: {error}"
@@ -61,7 +63,7 @@ async def variants_of(
     return tuple(found)
 
 
-def built(variants: Iterable[ReleaseVariant], envelopes: Sequence[BuiltVariant]) -> tuple[ReleaseVariant, ...]:
+def with_envelopes(variants: Iterable[ReleaseVariant], envelopes: Sequence[BuiltVariant]) -> tuple[ReleaseVariant, ...]:
     """Return the variants with their envelopes; those without one are left out."""
     by_name = {one.name: one for one in envelopes}
     return tuple(
