@@ -170,13 +170,18 @@ class Module(_Model):
         return plan
 
 
-def load(model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1) -> Session | Module:
+def load(
+    model: str | os.PathLike[str] | bytes, *, backend: str = "auto", threads: int = 1, deadline: float | None = None
+) -> Session | Module:
     """Return a Session of a model, or a Module if the model needs one.
 
-    Raises: as Session, except for operators that a Module runs.
+    `deadline` is in seconds from now; it does not end the conversion of an ONNX file, which has a limit of its own.
+
+    Raises: as Session, except for operators that a Module runs; RunDeadlineExceeded: opening took longer than
+        `deadline`.
     """
     _use_saved_rates()
-    native = _load(model, lambda one: _core.load(one, backend, threads))
+    native = _load(model, lambda one: _core.load(one, backend, threads, deadline))
     if isinstance(native, _core.Module):
         module = Module.__new__(Module)
         module._native = native

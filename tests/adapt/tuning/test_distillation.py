@@ -6,12 +6,13 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.adapt.tuning.points import CLASSES, QUICK, dense, samples
+from tests.adapt.tuning.points import CLASSES, QUICK, Dense, dense, samples
 from walle import nn, np
 from walle.adapt.dataset import Dataset
 from walle.adapt.masked.evaluation import Evaluation, accuracy
@@ -146,6 +147,42 @@ def test_the_runs_of_a_peer_share_its_time() -> None:
     assert Ensemble([peer], data, CLASSES, 1.0).refused == []
     (why,) = Ensemble([peer], data, CLASSES, 1.0, runs_s=5 * min(times_s)).refused  # enough for each of the 40 runs
     assert "exceeded its deadline" in why
+
+
+def test_opening_a_peer_has_a_deadline() -> None:
+    """Opening this model takes eight seconds without one."""
+
+    def build(graph: GraphBuilder, x: Value) -> Value:
+        items = graph.op("SequenceConstruct", [x])
+        for _ in range(10_000):
+            items = graph.op("SequenceInsert", [items, x])
+        length: Value = graph.op("SequenceLength", [items])
+        return length
+
+    data, file = samples(8), written(build)
+    begin_s = time.process_time()
+    (why,) = Ensemble([file], data, CLASSES, 1.0, runs_s=0.2).refused
+    assert "exceeded its deadline" in why
+    assert time.process_time() - begin_s < 2
+
+
+class Counted(Dense):
+    """A network that notes the most samples that it was planned for."""
+
+    most = 0
+
+    def forward(self, x: Any) -> Any:
+        Counted.most = max(Counted.most, x.shape[0])
+        return super().forward(x)
+
+
+def test_accuracy_is_evaluated_in_batches() -> None:
+    data = samples(700)
+    Counted.most = 0
+    model = Counted()
+    done = Tuner(model, data, TuningOptions(batch=16, max_epochs=1)).train()
+    assert 16 <= Counted.most <= 256
+    assert done.accuracy == right(model, data)
 
 
 def test_training_converges_before_the_limit_and_repeats_bit_by_bit() -> None:

@@ -48,10 +48,10 @@ class WatchedCoordinator(TuningCoordinator):
 class World:
     """The routes with a task; the session of a device is its name."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, body_s: float = 20.0) -> None:
         self.coordinator = WatchedCoordinator()
         app = FastAPI()
-        app.include_router(tuning_router(self.coordinator, _repos(folder), _identify, ManualClock()))
+        app.include_router(tuning_router(self.coordinator, _repos(folder), _identify, ManualClock(), body_s=body_s))
         install_error_handlers(app)
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud")
 
@@ -116,4 +116,19 @@ async def test_bodies_under_way_are_one_a_device_and_sixteen_in_all(tmp_path: Pa
     assert (again.status_code, other.status_code) == (429, 503)
     assert again.headers["Retry-After"] == other.headers["Retry-After"] == "5"
     assert [one.status_code for one in done] == [200] * 16
+    assert [(await world.share(device)).status_code for device in ("d0", "other")] == [200, 200]
+
+
+@pytest.mark.asyncio
+async def test_slow_bodies_lose_their_places(tmp_path: Path) -> None:
+    world = World(tmp_path, body_s=0.2)
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+            await asyncio.sleep(0.05)
+
+    async with asyncio.timeout(10):
+        slow = await asyncio.gather(*(world.share(f"d{at}", endless()) for at in range(16)))
+    assert [one.status_code for one in slow] == [408] * 16
     assert [(await world.share(device)).status_code for device in ("d0", "other")] == [200, 200]

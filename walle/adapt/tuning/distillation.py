@@ -91,7 +91,7 @@ class Tuner:
         the peers', times the square of the temperature, which keeps the size of its gradients. Each step skips
         max(n/10, 1) of n peers at random. Without a peer that can be run this is `train`.
         """
-        classes = self._outputs(1).shape[-1]
+        classes = self._evaluation(*(one[:1] for one in self.data.inputs)).shape[-1]
         ensemble = Ensemble(peers, self.data, classes, self.options.temperature)
         if not len(ensemble):
             return self.train()
@@ -159,10 +159,8 @@ class Tuner:
             self.steps += len(starts)
             if plateau.has_converged(loss):
                 break
-        return Statistics(loss, accuracy(self._outputs(count), self._labels), self._epochs - first)
-
-    def _outputs(self, samples: int) -> Any:
-        return self._evaluation(*(one[:samples] for one in self.data.inputs))
+        logits = self._evaluation.of_all(self.data.inputs)
+        return Statistics(loss, accuracy(logits, self._labels), self._epochs - first)
 
 
 def model_file(model: nn.Module, data: Dataset) -> bytes:

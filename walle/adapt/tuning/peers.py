@@ -16,21 +16,21 @@ from walle.errors import EngineError
 _LOG = logging.getLogger(__name__)
 
 _BATCH = 256  # samples of one run
-_RUNS_S = 60.0  # limit of all runs of a peer's model, which another device wrote
+_RUNS_S = 60.0  # limit of opening and running a peer's model, which another device wrote
 
 
 class Ensemble:
     """Softened probabilities of n peers for all samples, (n, samples, classes), computed once.
 
     A file that cannot be run on the samples, whose outputs are not logits (samples, classes) or not finite, or that
-    runs longer than `runs_s` in all is left out and logged: it comes from another device. So is one that needs more
-    memory than the system gives; where that overcommits, the process may be ended instead.
+    takes longer than `runs_s` to be opened and run is left out and logged: it comes from another device. So is one that
+    needs more memory than the system gives; where that overcommits, the process may be ended instead.
 
     Args:
         files: contents of `.walle` files.
         classes: count of classes.
         temperature: divisor of the logits (Hinton et al. 2015).
-        runs_s: seconds for one model.
+        runs_s: seconds for one model, from opening it to its last run.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Ensemble:
 
 
 def _logits(file: bytes, data: Dataset, classes: int, runs_s: float) -> Any:
-    session = load(file)
     end_s = time.monotonic() + runs_s
+    session = load(file, deadline=runs_s)
     names = [one.name for one in session.inputs]
     if len(names) != len(data.inputs):
         raise ValueError(f"it has {len(names)} inputs; the data has {len(data.inputs)}")

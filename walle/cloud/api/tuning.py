@@ -3,6 +3,7 @@
 The models are in this gateway's memory: after a restart devices share them again with their next round.
 """
 
+import asyncio
 import re
 from typing import Annotated
 
@@ -22,6 +23,7 @@ _THREADS = StoreThreads("models for tuning")
 _NUMBER = re.compile(r"-?[0-9]{1,3}(\.[0-9]{1,9})?")
 _MAX_SUMMARY_CHARS = 4096
 _BODIES = 16  # bodies in memory at once, one of a device; with the largest, as much as the coordinator keeps
+_BODY_S = 60.0  # limit of a body, which has one of these places meanwhile: the largest needs 0.6 Mbit/s
 
 Degrees = Annotated[float, Query(allow_inf_nan=False)]
 Loss = Annotated[float, Query(ge=0, allow_inf_nan=False, description="of the device's data")]
@@ -31,9 +33,12 @@ Count = Annotated[int, Query(ge=1, le=MAX_PEERS)]
 
 
 def tuning_router(
-    coordinator: TuningCoordinator, repos: TaskRepos, identify: IdentifyDevice, clock: Clock
+    coordinator: TuningCoordinator, repos: TaskRepos, identify: IdentifyDevice, clock: Clock, *, body_s: float = _BODY_S
 ) -> APIRouter:
-    """Return /v1/tuning/SCENARIO/TASK, which devices call with a session."""
+    """Return /v1/tuning/SCENARIO/TASK, which devices call with a session.
+
+    A model that has not come within `body_s` is refused with 408.
+    """
     coordinating = StoreThreads("tuning coordinator", 1)  # one thread: hashes and distances would hold up the loop
     bodies = Places(_BODIES, 1)
     router = APIRouter(prefix="/v1/tuning/{scenario}/{task}", tags=["devices"])
@@ -54,7 +59,7 @@ def tuning_router(
         except ConfigError as error:
             raise SharedModelError(str(error)) from error
         with bodies.taken(device):
-            file = await _body(request)
+            file = await _body(request, body_s)
             version = await coordinating.run(
                 coordinator.share, device, f"{scenario}/{task}", file, hints, loss=loss, accuracy=accuracy,
                 now_s=clock.time(),
@@ -89,10 +94,16 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(map(float, parts))
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, limit_s: float) -> bytes:
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_MODEL_BYTES:
-            raise SharedModelError(f"the model is larger than {MAX_MODEL_BYTES} bytes")
+    try:
+        async with asyncio.timeout(limit_s) as reading:
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MAX_MODEL_BYTES:
+                    raise SharedModelError(f"the model is larger than {MAX_MODEL_BYTES} bytes")
+    except TimeoutError:
+        if not reading.expired():
+            raise
+        raise HTTPException(408, f"the model did not come within {limit_s:g} s") from None
     return bytes(data)

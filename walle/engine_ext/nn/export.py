@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from walle.engine_ext import _core, lazy, np
 from walle.engine_ext.errors import ModelError
+from walle.engine_ext.nn.onnx_model import FileModel
 from walle.engine_ext.nn.operand import Operand
 from walle.engine_ext.nn.traced_buffers import TracedBuffers
 from walle.engine_ext.nn.tracing import Trace, Traced
@@ -54,10 +55,10 @@ def _traced(model: Module, arrays: list[Any]) -> Trace:
             with TracedBuffers(model, lambda path, array: trace.fixed(_other_name(path, names), array)):
                 results = model(*inputs)
             listed = list(results) if isinstance(results, tuple | list) else [results]
-            for place, one in enumerate(listed):
+            for place, (name, one) in enumerate(zip(_result_names(model, len(listed)), listed, strict=True)):
                 if not isinstance(one, Traced):
                     raise ModelError(f"output {place} of {type(model).__name__} does not depend on its inputs")
-                trace.output("output" if len(listed) == 1 else f"output {place}", one)
+                trace.output(name, one)
     finally:
         for module, mode in modes:
             module.training = mode
@@ -65,9 +66,17 @@ def _traced(model: Module, arrays: list[Any]) -> Trace:
 
 
 def _argument_names(model: Module, count: int) -> list[str]:
+    if isinstance(model, FileModel) and len(model.input_names) == count:
+        return list(model.input_names)
     code = model.forward.__func__.__code__  # type: ignore[attr-defined]  # a bound method
     names = list(code.co_varnames[1 : code.co_argcount])
     return names[:count] if len(names) >= count else [f"input {place}" for place in range(count)]
+
+
+def _result_names(model: Module, count: int) -> list[str]:
+    if isinstance(model, FileModel):
+        return list(model.output_names)
+    return ["output"] if count == 1 else [f"output {place}" for place in range(count)]
 
 
 def _other_name(path: str, names: list[str]) -> str:
@@ -147,7 +156,8 @@ def to_walle(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
     """Write the model as a `.walle` file for inference (`walle.Session`), traced on these example inputs.
 
     The first dimension is free where the model allows it; other sizes are those of the examples. Constants have the
-    names of the parameters, so that `load` reads them again.
+    names of the parameters, so that `load` reads them again. Inputs and outputs of a model of `from_onnx` keep their
+    names.
 
     Raises:
         ModelError: an output does not depend on the inputs.

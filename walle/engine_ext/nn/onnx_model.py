@@ -54,6 +54,11 @@ class FileModel(Module):
         parameter = module._parameters[last] = Parameter(array, requires_grad=False)
         return parameter
 
+    def running_statistics(self) -> list[Parameter]:
+        """Return the means and variances that normalisations use; several may share one."""
+        operands = [number for op, _, given, *_ in self._nodes if op == "BatchNormalization" for number in given[3:5]]
+        return [self._held[number] for number in operands if isinstance(self._held.get(number), Parameter)]
+
     def set_groups(self) -> None:
         """Make each convolution of single channels one of as many groups as its weights have channels now."""
         for place, (op, name, operands, attributes, results, graphs) in enumerate(self._nodes):
@@ -99,13 +104,15 @@ def from_onnx(model: str | os.PathLike[str] | bytes, trainable: Sequence[str] = 
     """Return the model of an `.onnx` or `.walle` file as a module, all of it frozen but what `trainable` names.
 
     `trainable` has names of weights ("fc.weight"), the beginnings of them ("fc"), or patterns ("layer4.*.weight").
+    Running statistics of normalisations stay frozen: gradients could make a variance negative.
 
     Raises:
         ModelError: the file is broken, or a name fits no weight; the message lists the weights.
         UnsupportedError: an operator is not supported, or the model has control flow.
     """
     made = FileModel(_graph_of(model))
-    names = dict(made.named_parameters())
+    statistics = {id(one) for one in made.running_statistics()}
+    names = {name: one for name, one in made.named_parameters() if id(one) not in statistics}
     for pattern in trainable:
         found = [name for name in names if _fits(name, pattern)]
         if not found:

@@ -131,10 +131,13 @@ Updates updates_of(const Graph& graph, const std::map<std::string, std::string>&
   return updates;
 }
 
+using Clock = StopLimits::Clock;
+
 class BoundSession {
  public:
-  BoundSession(std::shared_ptr<const Graph> graph, const Target& target, bool merging)
-      : session_(make_session(std::move(graph), target, merging)), names_(session_->graph()) {}
+  BoundSession(std::shared_ptr<const Graph> graph, const Target& target, bool merging,
+               Clock::time_point end = Clock::time_point::max())
+      : session_(make_session(std::move(graph), target, merging, end)), names_(session_->graph()) {}
 
   py::dict run(const py::dict& given, std::optional<double> deadline) {
     std::vector<Tensor> inputs;
@@ -199,8 +202,9 @@ class BoundSession {
 
  private:
   // Planning may take long.
-  static std::unique_ptr<Session> make_session(std::shared_ptr<const Graph> graph, const Target& target, bool merging) {
-    return computed_without_gil([&] { return std::make_unique<Session>(std::move(graph), target, merging); });
+  static std::unique_ptr<Session> make_session(std::shared_ptr<const Graph> graph, const Target& target, bool merging,
+                                               Clock::time_point end) {
+    return computed_without_gil([&] { return std::make_unique<Session>(std::move(graph), target, merging); }, end);
   }
 
   std::unique_ptr<Session> session_;
@@ -235,8 +239,8 @@ py::object from_var(Var value, const std::string& name) {
 
 class BoundModule {
  public:
-  BoundModule(std::shared_ptr<const Graph> graph, const Target& target)
-      : module_(computed_without_gil([&] { return std::make_unique<Module>(std::move(graph), target); })),
+  BoundModule(std::shared_ptr<const Graph> graph, const Target& target, Clock::time_point end = Clock::time_point::max())
+      : module_(computed_without_gil([&] { return std::make_unique<Module>(std::move(graph), target); }, end)),
         names_(module_->graph()) {}
 
   py::dict run(const py::dict& given, std::optional<double> deadline) {
@@ -386,24 +390,25 @@ void bind_session(py::module_& module) {
       .def("plan", &BoundModule::plan);
   module.def(
       "load",
-      [](py::object model, const std::string& backend, int threads) -> py::object {
+      [](py::object model, const std::string& backend, int threads, std::optional<double> deadline) -> py::object {
         const Loading loading;
+        const auto end = deadline_after(deadline);
         const Target target = find_target(backend, threads);
         const auto graph = load_model(model);
-        const auto planned = computed_without_gil([&] { return rewritten(graph); });
+        const auto planned = computed_without_gil([&] { return rewritten(graph); }, end);
         const auto& nodes = planned->nodes;
         if (needs_module(*planned)) {
           try {  // shapes may decide what control flow there is
             if (std::all_of(nodes.begin(), nodes.end(), may_be_known))
-              return py::cast(std::make_unique<BoundSession>(graph, target, true));
+              return py::cast(std::make_unique<BoundSession>(graph, target, true, end));
           } catch (const Error&) {
             // the module says what is wrong with the model, if anything is
           }
-          return py::cast(std::make_unique<BoundModule>(graph, target));
+          return py::cast(std::make_unique<BoundModule>(graph, target, end));
         }
-        return py::cast(std::make_unique<BoundSession>(graph, target, true));
+        return py::cast(std::make_unique<BoundSession>(graph, target, true, end));
       },
-      py::arg("model"), py::arg("backend"), py::arg("threads") = 1,
+      py::arg("model"), py::arg("backend"), py::arg("threads") = 1, py::arg("deadline") = py::none(),
       "Return a Session, or a Module where the model needs one (control flow, sequences).");
   module.def("backends", [] {
     py::list list;

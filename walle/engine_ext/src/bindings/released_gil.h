@@ -43,12 +43,11 @@ class PythonSignals final : public SignalSource {
 // Returns the point in time that is `seconds` from now; the end of time for none. Throws ValueError for one that is not a number.
 StopLimits::Clock::time_point deadline_after(std::optional<double> seconds);
 
-// Returns work(limits), called without the GIL. `deadline` is in seconds from now. Throws what a signal's handler raises, and
-// ValueError for a deadline that is not a number.
+// Returns work(limits), called without the GIL. Throws what a signal's handler raises.
 template <class F>
-auto without_gil(F&& work, std::optional<double> deadline = std::nullopt) {
+auto without_gil_until(StopLimits::Clock::time_point end, F&& work) {
   PythonSignals signals;
-  const StopLimits limits{deadline_after(deadline), &signals};
+  const StopLimits limits{end, &signals};
   try {
     const pybind11::gil_scoped_release released;
     return work(limits);
@@ -58,10 +57,16 @@ auto without_gil(F&& work, std::optional<double> deadline = std::nullopt) {
   }
 }
 
-// The same for an operator or another computation that has no limits: it is stopped by signals.
+// The same; `deadline` is in seconds from now. Throws ValueError for a deadline that is not a number.
 template <class F>
-auto computed_without_gil(F&& work) {
-  return without_gil([&](const StopLimits& limits) {
+auto without_gil(F&& work, std::optional<double> deadline = std::nullopt) {
+  return without_gil_until(deadline_after(deadline), work);
+}
+
+// The same for an operator or another computation that has no limits: it is stopped at `end` and by signals.
+template <class F>
+auto computed_without_gil(F&& work, StopLimits::Clock::time_point end = StopLimits::Clock::time_point::max()) {
+  return without_gil_until(end, [&](const StopLimits& limits) {
     const RunStop stop(limits);
     auto result = work();
     throw_if_stopped();  // what it gave may not be whole
