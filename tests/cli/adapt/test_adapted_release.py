@@ -154,6 +154,7 @@ async def test_a_model_that_misses_its_goal_is_not_released(tmp_path: Path) -> N
         assert git(tmp_path / "work", "log", "--oneline").stdout.count("\n") == 1
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_push_that_is_refused_leaves_the_checkout_as_it_is_and_is_repeated(tmp_path: Path) -> None:
     async with _shop(tmp_path) as shop:
@@ -182,6 +183,7 @@ async def test_a_push_that_is_refused_leaves_the_checkout_as_it_is_and_is_repeat
         assert (tmp_path / "models" / "small.walle").exists()
 
 
+@pytest.mark.night
 @pytest.mark.asyncio
 async def test_a_goal_that_devices_ask_for_arrives_as_their_variant(tmp_path: Path) -> None:
     async with _shop(tmp_path) as shop, contextlib.AsyncExitStack() as stack:
