@@ -30,7 +30,7 @@ from walle.errors import ConfigError
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
-_FOLLOWS = 0.8  # part of the training that a goal needs after another, whose weights were trained just before
+_FOLLOWS = 1.6  # part of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _RECORD = "adaptation.json"
 _REPORT = "report.json"
@@ -202,7 +202,8 @@ class _Work:
     def _adapt(self, goal: Goal, stop: Stop) -> None:
         executor = self._executor
         begin_s = time.monotonic()
-        before = executor.costs() if stop.before is not None else self._whole
+        previous = None if stop.before is None else self._record.fitted[self._job.goals[stop.before].name]
+        before = self._whole if previous is None else previous.costs
         costs = executor.costs()
         schedule = LossSchedule(goal, costs)
         steps = 0
