@@ -29,21 +29,25 @@ _NEARLY = 0.05  # part of the accuracy that may be lost (§8.4)
 def measure_front(
     workload: str, algorithms: Sequence[str], steps: int, goals: int = 10, seeds: int = 2, costs: Sequence[str] = COSTS
 ) -> list[dict[str, Any]]:
-    """Return for each cost the budgets and, by algorithm, each goal's accuracies by seed, and CPU seconds of a run."""
+    """Return for each cost the budgets and, by algorithm, each goal's accuracies by seed, and CPU seconds of a run.
+
+    `seeds` are those of the first cost; the others have one.
+    """
     from walle.adapt.adaptation import adapt
 
     found = []
     for cost in costs:
         accuracies: dict[str, list[list[float]]] = {}
         seconds: dict[str, float] = {}
+        own_seeds = seeds if cost == COSTS[0] else 1
         for name in (*algorithms, EVEN):
             own = job(workload, _goals(workload, cost, goals), steps, _ALGORITHMS[name], _hardware(cost))
             runs = []
             begin = time.process_time()
-            for seed in range(seeds):
+            for seed in range(own_seeds):
                 with tempfile.TemporaryDirectory() as folder:
                     runs.append(adapt(dataclasses.replace(own, seed=seed), Path(folder)))
-            seconds[name] = (time.process_time() - begin) / seeds
+            seconds[name] = (time.process_time() - begin) / own_seeds
             accuracies[name] = [[run.fitted[at].costs["accuracy"] for run in runs] for at in range(goals)]
         found.append({
             "workload": WORKLOADS[workload].title, "cost": cost, "whole": runs[0].whole, "seconds": seconds,

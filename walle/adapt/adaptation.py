@@ -30,7 +30,7 @@ from walle.errors import ConfigError
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
-_FOLLOWS = 1.6  # part of the training that a goal needs after another, whose weights were trained just before
+_FOLLOWS = 1.2  # part of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _RECORD = "adaptation.json"
 _REPORT = "report.json"
