@@ -17,7 +17,7 @@ from walle.adapt.masked.evaluation import Evaluation, accuracy, outputs_of
 from walle.adapt.masked.trainer import distilled_loss
 
 _EVERY, _BATCH = 10, 64
-_SAMPLES = 200  # of a device
+_SAMPLES = 200  # data of one device
 _LAST = 5  # evaluations whose mean is the level that training by labels comes to
 _STUDENTS: dict[str, Callable[[], nn.Module]] = {
     "resnet_digits": lambda: digits.Network(6),

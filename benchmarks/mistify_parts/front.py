@@ -22,7 +22,7 @@ UNITS = {"operations": "multiply-adds", "memory": "bytes", "latency": "s"}
 COMPUTE, BANDWIDTH = "2 GFLOP", "100 MB"
 _ALGORITHMS = {"morphnet": "morphnet", "chamnet": "chamnet", "slimmable": "slimmable", EVEN: "even.py:Even"}
 _RANGE = {"operations": (1 / 38, 1 / 1.27), "memory": (1 / 24, 1 / 1.27), "latency": (1 / 30, 1 / 1.27)}
-_LEAST = {"text": 1 / 20, "resnet_mnist": 1 / 12}  # of networks with few channels
+_LEAST = {"text": 1 / 20, "resnet_mnist": 1 / 12}  # networks of few channels cannot cost less
 _NEARLY = 0.05  # part of the accuracy that may be lost (§8.4)
 
 
@@ -109,7 +109,7 @@ def lines(found: list[dict[str, Any]]) -> Iterator[str]:
     for one in found:
         names = list(one["accuracies"])
         yield f"{one['workload']}, accuracy by {one['cost']}; the given network {one['whole']['accuracy']:.4f}"
-        yield "    part of its own  " + "".join(f"{name:>21}" for name in names)
+        yield "    share of whole  " + "".join(f"{name:>21}" for name in names)
         for at, budget in enumerate(one["budgets"]):
             yield f"    {budget / one['whole'][one['cost']]:15.3f}  " + "".join(
                 f"{statistics.mean(one['accuracies'][name][at]):21.4f}" for name in names

@@ -58,11 +58,15 @@ def goals(tmp_path: Path) -> Path:
 
 
 def test_a_goal_is_trained_for_what_it_takes_from_the_model_before(goals: Path, tmp_path: Path) -> None:
-    text = GOALS.split("[goals]")[0].replace("steps = 8", "steps = 60").replace("strength = 4.0", "strength = 40.0")
+    text = (
+        GOALS.split("[goals]", maxsplit=1)[0]
+        .replace("steps = 8", "steps = 60")
+        .replace("strength = 4.0", "strength = 40.0")
+    )
     goals.write_text(text + '[goals]\nlarge = {operations = "45k"}\nsmall = {operations = "25k"}\n')
     (outcome,) = adapt.run(goals, tmp_path / "out")
     large, small = (one.costs["operations"] for one in outcome.fitted)
-    assert 25e3 < large  # though the gates that are left were few enough for the other goal
+    assert large > 25e3
     gone, of_all = 1 - 25e3 / large, 1 - 25e3 / outcome.whole["operations"]
     assert outcome.fitted[1].steps >= round(60 * gone * of_all) > 6
     assert small <= 25e3
