@@ -144,7 +144,7 @@ def _measured(parts: list[str], args: argparse.Namespace) -> dict[str, Any]:
         "convergence": lambda: convergence.measure_convergence(200, 1 if quick else 3),
         "effort": lambda: effort.measure_effort(adapts=not quick),
         "branches": lambda: branches.measure(args.steps // 5 if quick else args.steps),
-        "tuning": lambda: tuning.measure(args.seeds or (2 if quick else 8)),
+        "tuning": lambda: tuning.measure(args.seeds or (1 if quick else 8)),
     }
     result: dict[str, Any] = {"cpu_s": {}}
     for part in parts:

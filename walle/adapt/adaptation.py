@@ -233,13 +233,9 @@ class _Work:
         After another goal a small cut needs no more than any algorithm's, and fewer the closer the goal is to the given
         model: a wide network forgets little, and its steps take the longest.
         """
-        share = _gone(goal, before) * (_FOLLOWS * _gone(goal, self._whole) if follows else self._executor.tuning)
+        factor = _FOLLOWS * goal.reduction(self._whole) if follows else self._executor.tuning
+        share = goal.reduction(before) * factor
         return max(_LEAST_STEPS, round(self._job.training.steps * share))
-
-
-def _gone(goal: Goal, before: Mapping[str, float]) -> float:
-    """Return the part of the costs that a goal takes away, of the constraint that takes most."""
-    return max(1 - budget / max(before[name], budget) for name, budget in goal.budgets.items())
 
 
 def _identity(job: Adaptation, settings: Settings, method: str) -> str:

@@ -97,9 +97,7 @@ class ChamNet(Ranking):
         A small cut takes fewer of them than the samples, whose weights are the given model's.
         """
         given, steps = self.trainer.state(), 0
-        now = self.costs()
-        gone = max(1 - budget / max(now[name], budget) for name, budget in self._goal.budgets.items())
-        each = math.ceil(int(self.option["sample_steps"]) * gone)
+        each = math.ceil(int(self.option["sample_steps"]) * self._goal.reduction(self.costs()))
         found = []
         for widths in candidates:
             kept = self._prefixes(widths)
