@@ -22,7 +22,8 @@ _RATE = 2e-3
 
 def measure(steps: int) -> list[dict[str, Any]]:
     """Return a row for each network and number of branches: parameters, accuracies, microseconds of a switch."""
-    from benchmarks.mistify_parts import digits, mobile
+    from benchmarks.mistify_parts import digits
+    from benchmarks.mistify_parts.workloads import given
     from walle import nn
     from walle.adapt.branches.build import BranchSettings, make_branches
     from walle.adapt.dataset import Dataset
@@ -31,7 +32,7 @@ def measure(steps: int) -> list[dict[str, Any]]:
     train, test = digits.train(), digits.test()
     learnt, tested = (Dataset((images,), labels) for images, labels in (train, test))
     rows = []
-    for name, model in (("ResNet", digits.make()), ("MobileNet", mobile.make())):
+    for name, model in (("ResNet", given("resnet_digits")), ("MobileNet", given("mobilenet_digits"))):
         for count, added in _CASES:
             with tempfile.TemporaryDirectory() as folder:
                 path, other = Path(folder) / "branches.walle", Path(folder) / "other.walle"

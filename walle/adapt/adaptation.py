@@ -34,7 +34,7 @@ from walle.errors import ConfigError
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
-_FOLLOWS = 0.6  # part of the training that a goal needs after another, whose weights were trained just before
+_FOLLOWS = 1.2  # part of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _NOISE = 0.1  # deviation of the noise on copied channels, as a share of their array's
 _RECORD = "adaptation.json"
@@ -210,6 +210,7 @@ class _Work:
     def __init__(self, executor: AdaptationExecutor, job: Adaptation, whole: Costs, passes: list[list[Stop]],
                  record: _Record, on_progress: Callable[[Progress], None]) -> None:  # fmt: skip
         self._executor, self._job, self._whole, self._passes = executor, job, whole, passes
+        self._first = executor.costs()  # of the given model, or of a wider one for looser goals
         self._record, self._on_progress = record, on_progress
         self._begin_s = time.monotonic()
         starts = {stops[0].before for stops in passes}
@@ -268,11 +269,15 @@ class _Work:
     def _training_steps(self, goal: Goal, before: Mapping[str, float], *, follows: bool) -> int:
         """Return the steps of training after the channels are chosen: as many as the part of the costs that went, or
         that a wider model has more than the given one. A goal that is as loose as the model has none.
+
+        After another goal a small cut needs no more than any algorithm's, and fewer the closer the goal is to the first
+        model: a wide network forgets little, and its steps take the longest.
         """
-        parts = [1 - budget / max(before[name], budget) for name, budget in goal.budgets.items()]
-        if not follows:
-            parts += [1 - self._whole[name] / max(before[name], self._whole[name]) for name in goal.budgets]
-        share = max(parts) * (_FOLLOWS if follows else 1.0) * self._executor.tuning
+        if follows:
+            share = goal.reduction(before) * _FOLLOWS * goal.reduction(self._first)
+        else:
+            widened = max(1 - self._whole[name] / max(before[name], self._whole[name]) for name in goal.budgets)
+            share = max(goal.reduction(before), widened) * self._executor.tuning
         return max(_LEAST_STEPS, round(self._job.training.steps * share)) if share > 0 else 0
 
 

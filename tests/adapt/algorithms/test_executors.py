@@ -208,8 +208,8 @@ def test_an_evolution_changes_by_its_options() -> None:
     assert tried(crossover_rate=1e-9) != usual
 
 
-@pytest.mark.parametrize(("name", "shared", "own"), [("chamnet", 8, 6), ("slimmable", 6, 0)])
-def test_goals_that_share_a_start_are_trained_for_once(name: str, shared: int, own: int) -> None:
+@pytest.mark.parametrize(("name", "shared", "own"), [("chamnet", 8, (3, 6)), ("slimmable", 6, (0, 0))])
+def test_goals_that_share_a_start_are_trained_for_once(name: str, shared: int, own: tuple[int, int]) -> None:
     executor = executor_of(name, settings_of(name))
     first = executor.state()
     taken = []
@@ -219,7 +219,7 @@ def test_goals_that_share_a_start_are_trained_for_once(name: str, shared: int, o
         taken.append(0)
         while not goal.is_met_by(executor.costs()):
             taken[-1] += executor.iterate()
-    assert taken == [shared + own, own]
+    assert taken == [shared + own[0], own[1]]  # a deeper cut compares candidates after longer training
 
 
 @pytest.mark.parametrize("name", ["chamnet", "slimmable"])

@@ -92,16 +92,20 @@ class ChamNet(Ranking):
         return [math.log2(width / group.count) for width, group in zip(widths, self._whole.groups, strict=True)]
 
     def _tried(self, candidates: list[tuple[int, ...]]) -> tuple[list[int], int]:
-        """Return the candidate of the best quality after a few steps with the weights at hand, and all steps."""
+        """Return the candidate of the best quality after a few steps with the weights at hand, and all steps.
+
+        A small cut takes fewer of them than the samples, whose weights are the given model's.
+        """
         given, steps = self.trainer.state(), 0
+        each = math.ceil(int(self.option["sample_steps"]) * self._goal.reduction(self.costs()))
         found = []
         for widths in candidates:
             kept = self._prefixes(widths)
             self.trainer.network.mask = self.trainer.mask_of(kept)
-            self.trainer.train(int(self.option["sample_steps"]), noisy=False)
+            self.trainer.train(each, noisy=False)
             found.append((self.quality.of(kept), widths))
             self.trainer.restore(given)
-            steps += int(self.option["sample_steps"])
+            steps += each
         return list(max(found)[1]), steps
 
     def _evolved(self, predict: GaussianProcess) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from walle.adapt.executor import AdaptationExecutor, Settings
 from walle.adapt.masked.trainer import MaskedTrainer
 from walle.adapt.structure.cut import Widths
 
-_SHRINKS = 0.6  # share of the operations below which a smaller network replaces the masked one
+_SHRINKS = 0.85  # share of the operations below which a smaller network replaces the masked one
 
 
 class Narrowing(AdaptationExecutor):

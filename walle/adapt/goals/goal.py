@@ -26,6 +26,10 @@ class Goal:
         """Return whether no cost is above its budget."""
         return all(costs[name] <= budget for name, budget in self.budgets.items())
 
+    def reduction(self, costs: Mapping[str, float]) -> float:
+        """Return the part of the costs that the goal takes away, of the constraint that takes most; 0 if it is met."""
+        return max(1 - budget / max(costs[name], budget) for name, budget in self.budgets.items())
+
     def describe(self) -> str:
         """Return the budgets as text."""
         parts = [f"{name} ≤ {budget:g} {UNITS[name]}".rstrip() for name, budget in self.budgets.items()]
