@@ -21,7 +21,7 @@ from walle.adapt.dataset import load_data
 from walle.adapt.executor import AdaptationExecutor, Settings
 from walle.adapt.goals.config import Adaptation, read_config
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.evaluation import accuracy, outputs_of
+from walle.adapt.masked.evaluation import outputs_of
 from walle.adapt.report import write_report
 from walle.adapt.source import load_model
 from walle.base.durable_file import write_file
@@ -143,11 +143,11 @@ class _Prepared:
 def _prepared(job: Adaptation, method: str) -> _Prepared:
     model, train = load_model(job.model, job.folder), load_data(job.train, job.folder)
     test = load_data(job.test, job.folder, train.classes)
-    settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed)
+    settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed, job.folder)
     executor = find_algorithm(job.algorithm, job.folder)
     executor.init(settings)
     whole = executor.formula.whole()
-    own = accuracy(outputs_of(settings.model, settings.test.inputs), settings.test.labels)
+    own = settings.objective.measure(outputs_of(settings.model, settings.test.inputs), settings.test.labels)
     if problems := problems_of(job.goals, executor.formula.least(), own):
         raise ConfigError("; ".join(problems))
     return _Prepared(job, method, executor, whole, own, plan_stops(job.goals, whole, method))
@@ -236,7 +236,7 @@ class _Work:
 def _identity(job: Adaptation, settings: Settings, method: str) -> str:
     """Return the job and method, with a SHA-256 of the contents: Python files, weights, buffers and data."""
     contents = hashlib.sha256()
-    for source in (job.model, job.algorithm):
+    for source in (job.model, job.algorithm, job.training.loss, job.training.metric):
         path, _, name = source.partition(":")
         contents.update((job.folder / path).read_bytes() if name else b"")
     arrays = settings.model.state_dict()
