@@ -102,7 +102,7 @@ def test_the_accuracy_is_what_the_metric_gives_for_the_model(folder: Path) -> No
         ({"loss": "mse_loss", "metric": "near"}, "metric 'near'.*FILE.py:FUNCTION"),
     ],
 )
-def test_what_is_no_function_is_refused(folder: Path, changes: dict[str, str], what: str) -> None:
+def test_other_things_than_functions_are_refused(folder: Path, changes: dict[str, str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         Objective.of(Training(**changes), folder)  # type: ignore[arg-type]
 
