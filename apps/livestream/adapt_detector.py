@@ -22,7 +22,7 @@ from walle.adapt.goals.config import parse_config
 FRAMES, TEST_FRAMES = 384, 64
 BOX_OVERLAP = 0.5  # intersection over union of boxes that agree
 _SCORE = 0.4  # least score of an item, as in the task's settings
-LABELS = ("person", *drawing.ARTICLES)  # of the scores, in this order
+LABELS = ("person", *drawing.ARTICLES)  # order of the scores
 _PERSON = 0
 _REACH = 4.0  # limit of the logarithm of a distance in strides
 _DRAWN = 0.75  # share of frames with an article
@@ -114,12 +114,17 @@ def test() -> tuple[Frames, Frames]:
 def labelled(count: int, seed: int) -> tuple[Frames, Frames]:
     """Return frames [n, 3, 320, 320] as the model takes them, and its probabilities and logarithms [n, 2100, 10]."""
     frames = drawn(count, seed)
+    return frames, labels_of(frames)
+
+
+def labels_of(frames: Frames) -> Frames:
+    """Return the probabilities and logarithms that the given detector has for frames."""
     model = make()
     found = []
-    for start in range(0, count, 8):
+    for start in range(0, len(frames), 8):
         logits, reach = (np.asarray(part) for part in model(frames[start : start + 8]))
         found.append(np.concatenate([1 / (1 + np.exp(-logits)), reach], axis=2))
-    return frames, np.concatenate(found).astype(np.float32)
+    return np.concatenate(found).astype(np.float32)
 
 
 def drawn(count: int, seed: int) -> Frames:
@@ -132,7 +137,7 @@ def drawn(count: int, seed: int) -> Frames:
     for at in range(count):
         width, height = _SHAPES[int(rng.integers(len(_SHAPES)))]
         image = made[at, :height, :width]
-        image[:] = np.linspace(*rng.uniform(30, 230, (2, 1, 3)), height)
+        image[:] = _gradient(rng, height)
         for _ in range(int(rng.integers(4))):
             left, top = int(rng.integers(width)), int(rng.integers(height))
             image[top : top + int(rng.integers(20, 120)), left : left + int(rng.integers(20, 120))] = rng.uniform(
@@ -148,6 +153,14 @@ def drawn(count: int, seed: int) -> Frames:
                 _put(image, drawing.hand(int(1.2 * size), rng).image, (x, y + size // 2))
         image += rng.normal(0, rng.uniform(0, 5), image.shape)
     return np.ascontiguousarray(np.clip(made, 0, 255).transpose(0, 3, 1, 2)) / 127.5 - 1
+
+
+def _gradient(rng: np.random.Generator, height: int) -> Frames:
+    """Return rows from one colour to another, [height, 1, 3]."""
+    first, last = rng.uniform(30, 230, (2, 1, 3))
+    share = np.linspace(0, 1, height)[:, None, None]
+    rows: Frames = (first + (last - first) * share).astype(np.float32)
+    return rows
 
 
 def _place(image: Frames, rng: np.random.Generator) -> tuple[int, int]:

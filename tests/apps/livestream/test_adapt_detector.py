@@ -8,11 +8,12 @@ import pytest
 
 import walle
 from apps.livestream import adapt_detector
-from apps.livestream.adapt_detector import Detector, agreement, drawn, labelled, make, save
-from apps.livestream.own_models import OwnModels, weights
+from apps.livestream.adapt_detector import Detector, Frames, agreement, drawn, labelled, labels_of, make, save
+from apps.livestream.drawn_clip import PARTS, Stage
+from apps.livestream.own_models import SIDE, OwnModels, weights
 from apps.livestream.task_files import TaskFilesError, write_task
 from apps.sizes import SIZES
-from walle import nn
+from walle import cv, nn
 from walle.adapt.costs.formula import CostFormula
 from walle.adapt.structure.cut import cut
 from walle.adapt.structure.network import find_structure
@@ -88,21 +89,42 @@ def test_sizes_of_other_tasks_and_missing_ones_are_refused(tmp_path: Path) -> No
         write_task("item", tmp_path / "public", ModelFolder(tmp_path), sizes=tmp_path)
 
 
+def _outputs(size: str, folder: Path, frames: Frames) -> tuple[Frames, ...]:
+    model = Detector(weights(f"item-{size}", folder))
+    return tuple(np.asarray(part) for part in model(frames))
+
+
+def _clip() -> Frames:
+    """Return two frames a second of the drawn clip, as the item task prepares them."""
+    stage, start, found = Stage(), 0, []
+    for part in PARTS:
+        for half in range(2 * part.seconds):
+            frame = stage.frame(part, start + half / 2, half / 2)
+            padded = np.zeros((SIDE, SIDE, 3), np.uint8)
+            padded[: SIDE * 9 // 16] = cv.resize(frame, (SIDE, SIDE * 9 // 16))
+            found.append(padded.transpose(2, 0, 1) / 127.5 - 1)
+        start += part.seconds
+    return np.asarray(found, np.float32)
+
+
 @pytest.mark.night
 @pytest.mark.timeout(600)
 def test_adapted_detectors_see_most_of_what_the_given_one_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["adapt_detector", str(tmp_path / "sizes"), "--steps", "400"])
+    monkeypatch.setattr(sys, "argv", ["adapt_detector", str(tmp_path / "sizes")])
     adapt_detector.main()
     printed = capsys.readouterr().out
     task = write_task("item", tmp_path / "item", OwnModels(), sizes=tmp_path / "sizes")
     frames, labels = labelled(48, 8)
     agree = {}
     for size in SIZES:
-        model = Detector(weights(f"item-{size}", tmp_path / "sizes"))
-        agree[size] = agreement(tuple(np.asarray(part) for part in model(frames)), labels)
+        agree[size] = agreement(_outputs(size, tmp_path / "sizes", frames), labels)
         assert (task / "resources" / f"detector-{size}.walle").is_file()
     nothing = agreement((np.full_like(labels[:, :, :6], -9), labels[:, :, 6:]), labels)
     assert agree["low"] > max(0.45, nothing + 0.1), printed
     assert agree["middle"] > max(0.6, nothing + 0.2), printed
+    clip = _clip()
+    wanted = labels_of(clip)
+    in_clip = {size: agreement(_outputs(size, tmp_path / "sizes", clip), wanted) for size in SIZES}
+    assert min(in_clip.values()) > 0.8, in_clip
