@@ -15,6 +15,9 @@ The model takes CHUNK = 8 steps at once, and the caller passes the state on:
 
     x [8, 16], state [1, 32]  ->  next_state [1, 32]
 
+A smaller encoder (encoder_sizes.py) uses the first numbers of the state, leaves zeros in the others, and has a second
+output: `encoding` [1, 32], its state projected to the numbers of the given encoder's.
+
 With one step per run, Python would call the engine once per event, about 19 times a visit. With a fixed 64 steps, every
 visit would cost as much as a long one. With 8 the mean visit takes 3 runs and 4 steps of padding, the graph has about
 140 small operators, and a visit may have any length.
@@ -33,6 +36,7 @@ WIDTH = 16
 STATE = 32
 SEED = 2022
 WEIGHTS_PATH = Path(__file__).with_name("encoder_weights.json")
+SIZES_PATH = Path(__file__).with_name("encoder_sizes.json")  # weights of smaller encoders: encoder_sizes.py
 ENCODER_PATH = Path(__file__).parent / "task" / "resources" / "encoder.walle"
 
 type Weights = dict[str, list[list[float]]]  # by the names of the formula above, row-major
@@ -41,6 +45,12 @@ type Weights = dict[str, list[list[float]]]  # by the names of the formula above
 def trained_weights(path: Path = WEIGHTS_PATH) -> Weights:
     """Return the weights that `train_encoder.py` wrote to `path`."""
     weights: Weights = json.loads(path.read_text("utf-8"))["weights"]
+    return weights
+
+
+def sizes_weights(path: Path = SIZES_PATH) -> dict[str, Weights]:
+    """Return the weights of the smaller encoders by class of performance, the least first."""
+    weights: dict[str, Weights] = json.loads(path.read_text("utf-8"))["weights"]
     return weights
 
 
@@ -63,17 +73,26 @@ def build_encoder(graph: GraphBuilder, weights: Weights) -> None:
     state = graph.input("state", (1, STATE))
     w = {name: graph.constant(name, weights[name]) for name in ("w_zr", "b_zr", "u_zr", "w_n", "b_n", "u_n")}
     steps = _Slices(graph)
+    size = len(weights["u_n"])
+    is_smaller = size < STATE
+    if is_smaller:
+        state = steps.cut(state, 1, 0, size)
     gates_x = graph.op("Add", [graph.op("MatMul", [x, w["w_zr"]]), w["b_zr"]])  # gates of all steps at once
     new_x = graph.op("Add", [graph.op("MatMul", [x, w["w_n"]]), w["b_n"]])
     present = steps.cut(x, 1, 0, 1)
     for step in range(CHUNK):
         gates_h = graph.op("MatMul", [state, w["u_zr"]])
         gates = graph.op("Sigmoid", [graph.op("Add", [steps.cut(gates_x, 0, step, step + 1), gates_h])])
-        update, reset = steps.cut(gates, 1, 0, STATE), steps.cut(gates, 1, STATE, 2 * STATE)
+        update, reset = steps.cut(gates, 1, 0, size), steps.cut(gates, 1, size, 2 * size)
         past = graph.op("Mul", [reset, graph.op("MatMul", [state, w["u_n"]])])
         new = graph.op("Tanh", [graph.op("Add", [steps.cut(new_x, 0, step, step + 1), past])])
         share = graph.op("Mul", [steps.cut(present, 0, step, step + 1), update])
         state = graph.op("Add", [state, graph.op("Mul", [share, graph.op("Sub", [new, state])])])
+    if is_smaller:
+        out = [graph.constant(name, weights[name]) for name in ("w_out", "b_out")]
+        graph.output("encoding", graph.op("Add", [graph.op("MatMul", [state, out[0]]), out[1]]))
+        unused = graph.constant("unused", [[0.0] * (STATE - size)])
+        state = graph.op("Concat", [state, unused], axis=1)
     graph.output("next_state", state)
 
 

@@ -48,12 +48,17 @@ class Predictor(nn.Module):
 
     def encoder_weights(self) -> dict[str, Array]:
         """Return the encoder's weights by the names of make_encoder.py."""
-        state = {name: np.asarray(value, np.float32) for name, value in self.encoder.state_dict().items()}
-        found: dict[str, Array] = {}
-        for letter, key in (("w", "weight_ih_l0"), ("u", "weight_hh_l0"), ("b", "bias_ih_l0")):
-            reset, update, new = np.split(np.atleast_2d(state[key].T), 3, axis=1)
-            found |= {f"{letter}_zr": np.concatenate([-update, reset], axis=1), f"{letter}_n": new.copy()}
-        return found
+        return encoder_weights(self.encoder)
+
+
+def encoder_weights(encoder: nn.GRU) -> dict[str, Array]:
+    """Return the weights of a GRU without biases of its recurrent products, by the names of make_encoder.py."""
+    state = {name: np.asarray(value, np.float32) for name, value in encoder.state_dict().items()}
+    found: dict[str, Array] = {}
+    for letter, key in (("w", "weight_ih_l0"), ("u", "weight_hh_l0"), ("b", "bias_ih_l0")):
+        reset, update, new = np.split(np.atleast_2d(state[key].T), 3, axis=1)
+        found |= {f"{letter}_zr": np.concatenate([-update, reset], axis=1), f"{letter}_n": new.copy()}
+    return found
 
 
 def _gru_state(weights: Mapping[str, NDArray[np.floating]]) -> dict[str, Array]:

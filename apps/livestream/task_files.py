@@ -1,6 +1,6 @@
 """Task folders as they are pushed, the sources in tasks/ with their models in resources/, and their shared modules.
 
-    python -m apps.livestream.task_files FOLDER [--models own|public] [--models-dir DIR]
+    python -m apps.livestream.task_files FOLDER [--models own|public] [--models-dir DIR] [--sizes DIR]
 
 The models are the app's own (own_models.py), or published ones in a folder (`walle model get`), which models.toml
 describes and `write_task` converts.
@@ -18,7 +18,9 @@ import walle
 from apps.livestream.make_article_map import write_article_map
 from apps.livestream.make_embedder import write_embedder
 from apps.livestream.make_palm_detector import write_palm_detector
-from apps.livestream.own_models import OwnModels
+from apps.livestream.own_models import OwnModels, build_detector, weights
+from apps.sizes import SIZES, add_variants, sized
+from walle.engine_ext.model import GraphBuilder
 from walle.errors import ConfigError
 from walle.model_files import ModelFolder, ModelManifest, default_folder
 
@@ -176,11 +178,13 @@ def write_task(
     *,
     settings: Mapping[str, Any] | None = None,
     gallery: Path | None = None,
+    sizes: Path | None = None,
 ) -> Path:
     """Write a task's folder to `target`, which may exist already; return it.
 
     `settings` replace those of resources/settings.json that they name; the app's own models bring settings too.
-    `gallery` is for the item task: a file of make_gallery.py.
+    `gallery` is for the item task: a file of make_gallery.py. So is `sizes`, a folder of adapt_detector.py: its smaller
+    detectors become variants for devices of performance low and middle.
 
     Raises:
         ModelFileError: a model is not in the folder, or is another file.
@@ -189,6 +193,8 @@ def write_task(
     is_own = isinstance(models, OwnModels)
     if is_own and name in OPTIONAL:
         raise TaskFilesError(TASKS / name, "has no model among the app's own; it runs with public ones only")
+    if sizes is not None and (name != "item" or not is_own):
+        raise TaskFilesError(TASKS / name, "has no sizes: only the app's own item detector is made in three")
     write_sources(name, target)
     resources = target / "resources"
     resources.mkdir(exist_ok=True)
@@ -206,10 +212,23 @@ def write_task(
         models.write(_OWN_MODELS[name], resources / _detector_file(name))
         if name == "item":
             models.write("embedder", resources / "embedder.walle")
+        if sizes is not None:
+            _write_sizes(sizes, target)
         return target
     for file, model in task_models(name, chosen).items():
         _write_model(model, models.file(manifest().entries[model]), resources / file, chosen)
     return target
+
+
+def _write_sizes(sizes: Path, task: Path) -> None:
+    file = _detector_file("item")
+    for size in SIZES:
+        if not (sizes / f"item-{size}.npz").is_file():
+            raise TaskFilesError(sizes, f"has no item-{size}.npz; apps.livestream.adapt_detector makes it")
+        graph = GraphBuilder(f"own_item_{size}")
+        build_detector(graph, weights(f"item-{size}", sizes))
+        graph.save(task / "resources" / sized(file, size))
+    add_variants(task, file)
 
 
 def embedder_of(models: Models) -> tuple[str, str]:
@@ -274,11 +293,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the livestream app's task folders, with their models.")
     parser.add_argument("folder", type=Path)
     add_model_options(parser)
+    parser.add_argument("--sizes", type=Path, help="folder of adapt_detector.py; own models only")
     arguments = parser.parse_args()
     models = chosen_models(arguments)
     print(write_modules(arguments.folder / MODULES))  # noqa: T201 -- a command's result
     for name in tasks_of(models):
-        print(write_task(name, arguments.folder / name, models))  # noqa: T201 -- a command's result
+        sizes = arguments.sizes if name == "item" else None
+        print(write_task(name, arguments.folder / name, models, sizes=sizes))  # noqa: T201 -- a command's result
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def test_goals_that_came_later_are_adapted_and_the_others_stay(goals: Path, tmp_
     seen: list[Progress] = []
     (after,) = adapt.run(goals, tmp_path / "out", method="tree", resume=True, on_progress=seen.append)
     assert {one.goal for one in seen} == {"narrow", "tiny"}
-    assert seen[-1].costs["operations"] <= 20_000 or seen[0].costs["operations"] <= 20_000  # it began at `small`
+    assert seen[-1].costs["operations"] <= 20_000 or seen[0].costs["operations"] <= 20_000  # the start: `small`
     kept = {one.goal: one for one in before.fitted}
     assert [one for one in after.fitted if one == kept.get(one.goal)] == [kept["half"], kept["small"]]
     assert all(one.meets_budgets for one in after.fitted)

@@ -30,7 +30,7 @@ class NumpyGraph:
         self.constants[name] = np.asarray(value, dtype=dtype)
         return self.constants[name]
 
-    def op(self, op: str, inputs: Sequence[Any]) -> Any:
+    def op(self, op: str, inputs: Sequence[Any], **attributes: Any) -> Any:
         match op, inputs:
             case "Slice", (value, starts, ends, axes):
                 cuts = [slice(None)] * value.ndim
@@ -39,6 +39,8 @@ class NumpyGraph:
                 return value[tuple(cuts)]
             case "Sigmoid", (value,):
                 return (1 / (1 + np.exp(-value))).astype("float32")
+            case "Concat", values:
+                return np.concatenate(values, axis=attributes["axis"])
             case "MatMul" | "Add" | "Sub" | "Mul" | "Tanh", _:
                 functions = {
                     "MatMul": np.matmul,

@@ -30,8 +30,8 @@ async def _is_explained(shop: ShopCloud, device_id: str) -> bool:
     """Return whether `walle release explain` says that the device has its variant, once the cloud has heard of it."""
     command = ["release", "explain", "--device", device_id, "--task", "shop/count", "--url", shop.cloud.address.url]
     env = {"WALLE_TOKEN": shop.cloud.home.admin_token}
-    told = (await asyncio.to_thread(CliRunner().invoke, app, command, env=env)).stdout
-    return "shop/count: has v1@small, gets v1@small" in told and "variant small the first of its variants" in told
+    shown = (await asyncio.to_thread(CliRunner().invoke, app, command, env=env)).stdout
+    return "shop/count: has v1@small, gets v1@small" in shown and "variant small the first of its variants" in shown
 
 
 def _device(shop: ShopCloud, folder: Path, performance: str) -> Device:
@@ -65,7 +65,7 @@ async def test_devices_of_two_kinds_get_other_files_of_one_version(tmp_path: Pat
             assert {one["device_id"]: one["tasks"][0]["active"] for one in found["devices"]} == {
                 "high": "v1", "low": "v1@small",
             }  # fmt: skip
-        async with _device(shop, tmp_path / "low", "high") as device:  # its app says now that it is faster
+        async with _device(shop, tmp_path / "low", "high") as device:  # a new version of its app, perhaps
             low = User(device)
             await low.until(lambda: low.has("v1"))
             await shop.releases.rollback(release, "too large")

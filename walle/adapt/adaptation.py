@@ -24,7 +24,7 @@ from walle.adapt.executor import AdaptationExecutor, Settings, traced_structure
 from walle.adapt.expand import widths_for
 from walle.adapt.goals.config import Adaptation, read_config
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.evaluation import accuracy, outputs_of
+from walle.adapt.masked.evaluation import outputs_of
 from walle.adapt.report import GIVEN, write_report
 from walle.adapt.source import load_model
 from walle.adapt.structure.widen import widen
@@ -157,7 +157,7 @@ class _Prepared:
 def _prepared(job: Adaptation, method: str) -> _Prepared:
     model, train = load_model(job.model, job.folder), load_data(job.train, job.folder)
     test = load_data(job.test, job.folder, train.classes)
-    settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed)
+    settings = Settings(model, train, test, job.hardware, job.training, job.settings, job.seed, job.folder)
     formula = CostFormula(traced_structure(settings, model), job.hardware)
     if (widths := widths_for(formula, job.goals, job.training.widen)) != list(formula.structure.widths):
         settings = replace(
@@ -166,7 +166,7 @@ def _prepared(job: Adaptation, method: str) -> _Prepared:
     executor = find_algorithm(job.algorithm, job.folder)
     executor.init(settings)
     whole = formula.whole()
-    own = accuracy(outputs_of(model, test.inputs), test.labels)
+    own = settings.objective.measure(outputs_of(model, test.inputs), test.labels)
     if problems := problems_of(job.goals, executor.formula.least(), own):
         raise UnmetGoalError("; ".join(problems))
     return _Prepared(job, method, executor, whole, own, plan_stops(job.goals, whole, method))
@@ -210,7 +210,7 @@ class _Work:
     def __init__(self, executor: AdaptationExecutor, job: Adaptation, whole: Costs, passes: list[list[Stop]],
                  record: _Record, on_progress: Callable[[Progress], None]) -> None:  # fmt: skip
         self._executor, self._job, self._whole, self._passes = executor, job, whole, passes
-        self._first = executor.costs()  # of the given model, or of a wider one for looser goals
+        self._first = executor.costs()  # costs of the given model, or of a wider one for looser goals
         self._record, self._on_progress = record, on_progress
         self._begin_s = time.monotonic()
         starts = {stops[0].before for stops in passes}
@@ -284,7 +284,7 @@ class _Work:
 def _identity(job: Adaptation, settings: Settings, method: str) -> str:
     """Return the job but for its goals, and a SHA-256 of the contents: Python files, weights, buffers and data."""
     contents = hashlib.sha256()
-    for source in (job.model, job.algorithm):
+    for source in (job.model, job.algorithm, job.training.loss, job.training.metric):
         path, _, name = source.partition(":")
         contents.update((job.folder / path).read_bytes() if name else b"")
     arrays = settings.model.state_dict()

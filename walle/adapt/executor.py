@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from walle import nn
@@ -13,7 +15,8 @@ from walle.adapt.costs.hardware import Hardware
 from walle.adapt.dataset import Dataset
 from walle.adapt.goals.config import Training
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.evaluation import accuracy, outputs_of
+from walle.adapt.masked.evaluation import outputs_of
+from walle.adapt.masked.objective import Objective
 from walle.adapt.structure.cut import Widths
 from walle.adapt.structure.network import Structure, find_structure
 from walle.errors import ConfigError
@@ -37,12 +40,18 @@ class Settings:
     training: Training = field(default_factory=Training)
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    folder: Path = Path()  # base of the files that the training names
     teacher: nn.Module | None = None
 
     @property
     def given(self) -> nn.Module:
         """Return the model that was given."""
         return self.model if self.teacher is None else self.teacher
+
+    @functools.cached_property
+    def objective(self) -> Objective:
+        """Loss and measure of the training; read once."""
+        return Objective.of(self.training, self.folder)
 
 
 class AdaptationExecutor(abc.ABC):
@@ -80,8 +89,8 @@ class AdaptationExecutor(abc.ABC):
     def measure(self, model: nn.Module) -> Costs:
         """Return the costs of a model by §4.1, and its accuracy on the test data."""
         costs = CostFormula(traced_structure(self.settings, model), self.settings.hardware).whole()
-        logits = outputs_of(model, self.settings.test.inputs)
-        return costs | {"accuracy": accuracy(logits, self.settings.test.labels)}
+        outputs = outputs_of(model, self.settings.test.inputs)
+        return costs | {"accuracy": self.settings.objective.measure(outputs, self.settings.test.labels)}
 
     @abc.abstractmethod
     def adjust(self, costs: Costs, goal: Goal, weights: Mapping[str, float]) -> None:

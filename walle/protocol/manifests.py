@@ -58,7 +58,7 @@ class Manifest(TaskSettings):
     files: tuple[FileEntry, ...]
     cloud_files: tuple[FileEntry, ...] = ()  # files that the cloud has beside `files`; no device gets them
     modules: tuple[ModuleSetVersion, ...] = ()  # origin of those of `files` that are shared modules
-    variants: tuple[FileVariant, ...] = ()  # in the order in which the first that admits a device counts
+    variants: tuple[FileVariant, ...] = ()  # the first whose rule admits a device counts
     variant: str = ""  # the one whose files are in `files`; not part of what is signed
 
     FORMAT = 2

@@ -40,10 +40,12 @@ def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
         encoded: dict[str, Any] = ctx.escalate({**x, "escalated": True})
         return encoded
     encoder = ctx.session("encoder")
-    state = np.zeros((1, STATE_SIZE), dtype="float32")
+    state = encoding = np.zeros((1, STATE_SIZE), dtype="float32")
     for start in range(0, rows.shape[0], steps.CHUNK):
-        state = encoder.run({"x": rows[start : start + steps.CHUNK], "state": state})["next_state"]
-    return {"feature": x["feature"], "keys": x["keys"], "encoding": memoryview(state).tobytes()}
+        outputs = encoder.run({"x": rows[start : start + steps.CHUNK], "state": state})
+        state = outputs["next_state"]
+        encoding = outputs.get("encoding", state)  # a smaller encoder projects its state
+    return {"feature": x["feature"], "keys": x["keys"], "encoding": memoryview(encoding).tobytes()}
 
 
 def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":

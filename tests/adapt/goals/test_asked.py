@@ -21,6 +21,6 @@ def test_budgets_are_read_and_the_rule_is_for_devices_that_ask() -> None:
     ["", "fast", "latency", "latency < 3ms", "speed <= 3", "latency <= 3ms, latency <= 4ms", "latency <= 0",
      "memory <= -1B", "latency <= 3ms,", 'x" || true <= 1', "latency <= 3ms" + ", " * 200],
 )  # fmt: skip
-def test_what_is_no_goal_is_refused(text: str) -> None:
+def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"the goal .* of devices"):
         asked_goal(text, "model_goal")

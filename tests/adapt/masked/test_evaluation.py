@@ -12,6 +12,7 @@ from walle.adapt.algorithms.morphnet import MorphNet
 from walle.adapt.dataset import Dataset
 from walle.adapt.executor import Settings
 from walle.adapt.masked.evaluation import Evaluation, outputs_of
+from walle.adapt.masked.network import model_outputs
 
 
 def test_statistics_of_a_batch_take_the_place_of_running_ones() -> None:
@@ -33,7 +34,7 @@ def test_many_samples_are_evaluated_in_batches(count: int, monkeypatch: pytest.M
     data = Dataset((x,), numpy.zeros(count, "int64"))
     executor = MorphNet()
     executor.init(Settings(model, Dataset((images(8),), numpy.zeros(8, "int64")), data))
-    whole, masked = Evaluation(model)(x), Evaluation(executor.trainer.network)(x)
+    whole, masked = Evaluation(model)(x), Evaluation(executor.trainer.network, part=model_outputs)(x)
 
     def counted(self: Evaluation, given: list[Any]) -> Any:
         sizes.append(len(given[0]))

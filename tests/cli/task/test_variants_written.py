@@ -91,7 +91,7 @@ def test_a_path_outside_of_the_folder_is_refused_and_nothing_is_removed(tmp_path
         'variants.old = { rule = "x < 1", files = { "resources/m.walle" = "resources/old.walle" } }\n',
     ],
 )
-def test_what_cannot_be_changed_is_left_as_it_is(tmp_path: Path, tables: str) -> None:
+def test_what_cannot_be_changed_is_unchanged(tmp_path: Path, tables: str) -> None:
     folder = _folder(tmp_path)
     text = CONFIG + tables if tables.startswith("[") else tables + CONFIG
     (folder / "task.toml").write_text(text)

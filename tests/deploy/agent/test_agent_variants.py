@@ -53,7 +53,7 @@ async def test_a_device_moves_between_variants_of_one_version(tmp_path: Path) ->
     await device.do(cloud.sign(small))
     assert device.agent.tasks == {TASK: "v1@small"}
     assert [sha256 for sha256, _ in cloud.pulls[pulled:]] == [small.manifest, sha256_of(SMALL)]
-    await device.do(cloud.sign(own))  # from the disk
+    await device.do(cloud.sign(own))  # version on the disk
     assert device.agent.tasks == {TASK: "v1"}
     assert device.running[TASK] == FILES
     assert len(cloud.pulls) == pulled + 2

@@ -11,6 +11,7 @@ from walle.adapt.costs.formula import Costs
 from walle.adapt.executor import Settings, labels_of
 from walle.adapt.goals.goal import Goal
 from walle.adapt.masked.evaluation import Evaluation
+from walle.adapt.masked.network import model_outputs
 from walle.adapt.masked.trainer import MaskedTrainer
 from walle.adapt.structure.cut import Widths
 from walle.errors import ConfigError
@@ -29,7 +30,7 @@ class Quality:
 
     def __init__(self, trainer: MaskedTrainer) -> None:
         self._trainer = trainer
-        self._evaluate = Evaluation(trainer.network, of_batch=True)
+        self._evaluate = Evaluation(trainer.network, of_batch=True, part=model_outputs)
         data = trainer.settings.train
         order = np.random.default_rng(trainer.settings.seed).permutation(len(data))
         self._inputs = data.part(order[:_SAMPLES])[:-1]

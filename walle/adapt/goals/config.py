@@ -31,12 +31,14 @@ _MAX_NAME_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Training of weights: the loss of walle.nn.functional, steps for each goal, batch, and learning rate.
+    """Training of weights: steps for each goal, batch, and learning rate. `loss` is of walle.nn.functional, `metric` is
+    "accuracy"; both may be functions of outputs and labels, "file.py:function".
 
     `widen` is how many times the channels of the given model one for a looser goal may have; 1 keeps its own.
     """
 
     loss: str = "cross_entropy"
+    metric: str = "accuracy"
     steps: int = 400
     batch: int = 64
     learning_rate: float = 0.05
@@ -216,13 +218,14 @@ def _hardware(given: object, where: str) -> Hardware | None:
 
 
 def _training(given: object, where: str) -> Training:
-    table = _table(given, where, {"loss", "steps", "batch", "learning_rate", "widen"})
+    table = _table(given, where, {"loss", "metric", "steps", "batch", "learning_rate", "widen"})
     default = Training()
     widen = quantity(table.get("widen", default.widen), "", f"{where}, widen")
     if not 1 <= widen <= _MOST_WIDER:
         raise ConfigError(f"{where}, widen is {widen:g}; give a number from 1, for none, to {_MOST_WIDER}")
     return Training(
         str(table.get("loss", default.loss)),
+        str(table.get("metric", default.metric)),
         _whole(table.get("steps", default.steps), f"{where}, steps", 1),
         _whole(table.get("batch", default.batch), f"{where}, batch", 1),
         quantity(table.get("learning_rate", default.learning_rate), "", f"{where}, learning_rate"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from walle import nn, np
@@ -11,21 +11,26 @@ from walle.engine_ext.nn.traced_buffers import TracedBuffers
 from walle.engine_ext.nn.tracing import Trace
 
 _BATCH = 256
+_OUTPUT = "output "
 _STATISTICS = ("running_mean", "running_var")
 
 
 class Evaluation:
-    """The first output of a model for one shape of inputs; weights and buffers are read at each call.
+    """Outputs of a model for one shape of inputs, an array or a tuple; weights and buffers are read at each call.
 
-    `of_batch` normalizes by the statistics of the batch instead of the running ones, which are of other widths.
+    `of_batch` normalizes by the statistics of the batch instead of the running ones, which are of other widths. `part`
+    takes the outputs from what the model returns.
     """
 
-    def __init__(self, model: nn.Module, *, of_batch: bool = False) -> None:
-        self._model, self._of_batch = model, of_batch
+    def __init__(self, model: nn.Module, *, of_batch: bool = False, part: Callable[[Any], Any] | None = None) -> None:
+        self._model, self._of_batch, self._part = model, of_batch, part
         self._sessions: dict[Any, Any] = {}
 
     def __call__(self, *inputs: Any) -> Any:
-        return self._run(inputs)["output"]
+        results = self._run(inputs)
+        count = sum(name.startswith(_OUTPUT) for name in results)
+        found = tuple(results[f"{_OUTPUT}{at}"] for at in range(count))
+        return found if len(found) > 1 else found[0]
 
     def of_all(self, inputs: Sequence[Any]) -> Any:
         """Return the outputs for many samples, a few hundred at a time, so that memory does not grow with them."""
@@ -33,8 +38,10 @@ class Evaluation:
         size = min(_BATCH, count)
         starts = [*range(0, count - size, size), count - size]
         parts = [self(*(one[start : start + size] for one in inputs)) for start in starts]
-        last = count - size * (len(starts) - 1)
-        return np.concatenate([*parts[:-1], parts[-1][size - last :]])
+        repeated = size * len(starts) - count  # samples of the part before that the last part begins with
+        if isinstance(parts[0], tuple):
+            return tuple(np.concatenate([*some[:-1], some[-1][repeated:]]) for some in zip(*parts, strict=True))
+        return np.concatenate([*parts[:-1], parts[-1][repeated:]])
 
     def settle(self, *inputs: Any) -> None:
         """Set the running statistics to those of a batch, for an evaluation `of_batch`."""
@@ -71,7 +78,9 @@ class Evaluation:
                 with TracedBuffers(self._model, lambda path, array: trace.input(f"buffer {path}", array)) as buffers:
                     results = self._model(*inputs)
                     assigned = buffers.assigned()
-                trace.output("output", results[0] if isinstance(results, tuple | list) else results)
+                results = self._part(results) if self._part else results
+                for at, one in enumerate(results if isinstance(results, tuple | list) else (results,)):
+                    trace.output(f"{_OUTPUT}{at}", one)
                 for path, value in assigned.items():
                     trace.output(f"buffer {path}", value)
         finally:
@@ -83,7 +92,7 @@ class Evaluation:
 
 
 def outputs_of(model: nn.Module, inputs: Sequence[Any]) -> Any:
-    """Return the first output of a model for many samples, a few hundred at a time."""
+    """Return the outputs of a model for many samples, a few hundred at a time."""
     return Evaluation(model).of_all(inputs)
 
 

@@ -98,6 +98,11 @@ class MaskedNetwork(nn.Module):
         ]
 
 
+def model_outputs(results: tuple[Any, Any]) -> Any:
+    """Return the model's part of what a masked network returns."""
+    return results[0]
+
+
 class _TracedFormula:
     """Operations and parameters, as shares of the whole network's, for channels that stay with some chance."""
 

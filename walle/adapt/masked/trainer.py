@@ -8,11 +8,10 @@ from typing import Any
 
 from walle import nn, np, optim
 from walle.adapt.executor import Settings, labels_of
-from walle.adapt.masked.evaluation import Evaluation, accuracy, outputs_of
-from walle.adapt.masked.network import MaskedNetwork
+from walle.adapt.masked.evaluation import Evaluation, outputs_of
+from walle.adapt.masked.network import MaskedNetwork, model_outputs
 from walle.adapt.structure.cut import Widths, cut, cut_arrays, cut_structure
 from walle.adapt.structure.network import Structure
-from walle.errors import ConfigError
 
 _GATES = "gates"
 _TEMPERATURE = 2.0
@@ -35,10 +34,8 @@ class MaskedTrainer:
     def __init__(self, settings: Settings, model: nn.Module, structure: Structure, teacher: Any = None) -> None:
         self.settings = settings
         self.network = MaskedNetwork(copy.deepcopy(model), structure)
-        loss = getattr(nn.functional, settings.training.loss, None)
-        if loss is None:
-            raise ConfigError(f"walle.nn.functional has no loss {settings.training.loss!r}")
-        if teacher is None and settings.training.loss == "cross_entropy":
+        loss = settings.objective.loss
+        if teacher is None and settings.objective.is_distilled:
             teacher = outputs_of(settings.given, settings.train.inputs)
         self.teacher = teacher
 
@@ -51,7 +48,7 @@ class MaskedTrainer:
         self.step = nn.TrainStep(
             self.network, plain if self.teacher is None else distilled, optim.Adam(lr=settings.training.learning_rate)
         )
-        self._evaluate = Evaluation(self.network)
+        self._evaluate = Evaluation(self.network, part=model_outputs)
         self._labels = labels_of(settings.train)
         self._epoch: tuple[int, list[Any]] = (-1, [])
         self.steps = 0  # count of all training; with the seed it gives all random numbers
@@ -114,7 +111,7 @@ class MaskedTrainer:
         test = self.settings.test
         inputs = test.inputs if samples is None else tuple(one[:samples] for one in test.inputs)
         labels = test.labels if samples is None else test.labels[:samples]
-        return accuracy(self._evaluate.of_all(inputs), labels)
+        return self.settings.objective.measure(self._evaluate.of_all(inputs), labels)
 
     def keep(self, kept: Widths) -> None:
         """Close the gates of all other channels, and open those of these."""

@@ -67,7 +67,7 @@ def follow(
         return AdaptedRelease(*release, folder, file, asked, url=url, token=token)
 
     follower = _Follower(jobs[0], out, method, attribute, as_json=as_json)
-    with interruptible("following; the same command goes on"):
+    with interruptible("following; the same command continues"):
         while True:
             try:
                 counts: dict[str, int] = call_cloud(ReleaseClient, url, token, values_of)

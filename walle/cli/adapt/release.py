@@ -39,7 +39,7 @@ class AdaptedRelease:
     refused here, before anything is trained.
 
     Raises:
-        ConfigError: a goal cannot be released, or the folder is no checkout of the task.
+        ConfigError: a goal cannot be released, or the folder is not a checkout of the task.
         CloudRefusedError: the cloud refuses a rule.
     """
 

@@ -35,7 +35,7 @@ class ReleaseExplanation:
     """A release of the task, in the order in which they go: `result` says why the device gets it, or why not."""
 
     release: str
-    version: str  # with the variant whose devices it describes: v4@small
+    version: str  # name with that of the variant: v4@small
     stage: str
     kind: str  # uniform, customised, device-specific
     terms: tuple[TermExplanation, ...]

@@ -275,7 +275,7 @@ class Release:
     beta_devices: tuple[str, ...] = ()
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
-    variants: tuple[ReleaseVariant, ...] = ()  # in the order in which the first that takes a device counts
+    variants: tuple[ReleaseVariant, ...] = ()  # those of the version; the first that takes a device counts
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     groups: tuple[GroupResult, ...] = ()  # groups of devices that the release is for, on which it was simulated
     other_groups: int = 0  # too small or too many for that

@@ -448,7 +448,7 @@ class _RowSteps:
                     full = entry
                     break
                 if all(one.directive.release != entry.directive.release for _, one in candidates):
-                    candidates.append((number, entry))  # of its variants, the first
+                    candidates.append((number, entry))  # the first of its variants
             number += entry.admission is not None
         target = _Target(self.row, tuple(candidates), full)
         task = self.row.task
