@@ -44,7 +44,6 @@ from walle.trust.audience import is_named
 
 _LOG = logging.getLogger(__name__)
 
-MODEL_GOAL = "model_goal"  # attribute of a profile by which a device asks for a model of another goal
 _ASKED = "asked.json"  # file of the attributes that a device sends besides its own
 _ERROR_HEADER = "X-Walle-Error"
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # a proxy may answer so, or a cloud during its set-up

@@ -21,7 +21,7 @@ from walle.deploy.agent.fetch import HttpFetcher
 from walle.deploy.agent.outcomes import OutcomeReport, device_groups
 from walle.deploy.agent.trust import DeviceTrust
 from walle.device.background import BackgroundWork
-from walle.device.cloud_requests import MODEL_GOAL, CloudRequests, device_http
+from walle.device.cloud_requests import CloudRequests, device_http
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials, asked_pause_s
@@ -48,7 +48,7 @@ from walle.pipeline.trigger.stream_counts import LossKind
 from walle.pipeline.trigger.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.trigger.task_results import ResultStream
 from walle.pipeline.tunnel.client.client import TunnelClient, client_context
-from walle.protocol import Attribute, Profile
+from walle.protocol import MODEL_GOAL, Attribute, Profile
 from walle.task.run.log import TaskLog
 from walle.task.run.runner import TaskRunner
 from walle.trust.sealing import open_sealed

@@ -65,6 +65,7 @@ from walle.protocol.outcomes import (
 )
 from walle.protocol.output import Destination, OutputPolicy
 from walle.protocol.push import (
+    MODEL_GOAL,
     PROFILE_HEADER,
     TASKS_HEADER,
     Attribute,
@@ -160,6 +161,7 @@ __all__ = [
     "MAX_VARIANT_RULE_CHARS",
     "MAX_VERSION_CHARS",
     "METRIC_NAME_RULE",
+    "MODEL_GOAL",
     "OLDEST_CLOUD",
     "OLDEST_PROTOCOL",
     "PHASES",

@@ -21,6 +21,8 @@ from walle.protocol.fields import (
 PROFILE_HEADER = "X-Walle-Profile"
 TASKS_HEADER = "X-Walle-Tasks"
 
+MODEL_GOAL = "model_goal"  # attribute of a profile by which a device asks for a model of another goal (Mistify §6)
+
 type Attribute = str | int | float | bool
 
 

@@ -17,9 +17,8 @@ from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonLinesFlag, emit, emit_line, interruptible
 from walle.client.cloud_client import CloudUnreachableError
 from walle.client.release_client import ReleaseClient
-from walle.device.cloud_requests import MODEL_GOAL
 from walle.errors import ConfigError
-from walle.protocol import MAX_VARIANTS, printable
+from walle.protocol import MAX_VARIANTS, MODEL_GOAL, printable
 
 if TYPE_CHECKING:
     from walle.adapt.adaptation import Outcome
