@@ -98,7 +98,7 @@ def test_the_accuracy_is_what_the_metric_gives_for_the_model(folder: Path) -> No
         ({"loss": "net.py:limit"}, "loss 'net.py:limit' is int; it must be a function"),
         ({"loss": "net.py:none"}, "loss 'net.py:none': 'none'"),
         ({"loss": "none"}, "walle.nn.functional has no loss 'none'; one of your own is FILE.py:FUNCTION"),
-        ({"loss": "mse_loss", "metric": "far.py:near"}, "metric 'far.py:near'.* No such file"),
+        ({"loss": "mse_loss", "metric": "missing.py:near"}, "metric 'missing.py:near'.* No such file"),
         ({"loss": "mse_loss", "metric": "near"}, "metric 'near'.*FILE.py:FUNCTION"),
     ],
 )

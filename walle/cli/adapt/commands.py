@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from walle.cli.adapt.release import AdaptedRelease
     from walle.client.release_client import ReleaseJson
 
-type Where = tuple[str, str, Path, str, str, str]
-"""Scenario and task, folder and file of the task, address and token of the cloud."""
-
 
 def run(
     goals: Goals,
@@ -46,8 +43,7 @@ def run(
     Goals that no width of the model can meet, or that contradict each other, are named before any training. Ctrl-C
     keeps the goals that are done: `walle adapt resume` goes on. A model that misses its goal is not released.
     """
-    where = None if release is None else (*release, folder, file, url, token)
-    _run(goals, out, method, where, as_json=as_json, resume=False)
+    _run(goals, out, method, _release_of(goals, release, folder, file, url, token), as_json=as_json, resume=False)
 
 
 def resume(
@@ -62,8 +58,7 @@ def resume(
     as_json: JsonFlag = False,
 ) -> None:
     """Go on with an interrupted run of the same goals, from the last goal that is done."""
-    where = None if release is None else (*release, folder, file, url, token)
-    _run(goals, out, method, where, as_json=as_json, resume=True)
+    _run(goals, out, method, _release_of(goals, release, folder, file, url, token), as_json=as_json, resume=True)
 
 
 def tree(goals: Goals, as_json: JsonFlag = False) -> None:
@@ -95,10 +90,11 @@ def show(
     _show(read_outcomes(out), as_json=as_json)
 
 
-def _run(goals: Path, out: Path, method: Method, where: "Where | None", *, as_json: bool, resume: bool) -> None:
+def _run(
+    goals: Path, out: Path, method: Method, release: "AdaptedRelease | None", *, as_json: bool, resume: bool
+) -> None:
     from walle import adapt
 
-    release = None if where is None else _release_of(goals, *where)
     with interruptible("adapting; walle adapt resume continues"), _bar(as_json=as_json) as on_progress:
         outcomes = adapt.run(goals, out, method=method, on_progress=on_progress, resume=resume)
     started = None if release is None else release.start(outcomes[0], out)
@@ -108,15 +104,17 @@ def _run(goals: Path, out: Path, method: Method, where: "Where | None", *, as_js
 
 
 def _release_of(
-    goals: Path, scenario: str, task: str, folder: Path, file: str, url: str, token: str
-) -> "AdaptedRelease":
+    goals: Path, release: tuple[str, str] | None, folder: Path, file: str, url: str, token: str
+) -> "AdaptedRelease | None":
+    if release is None:
+        return None
     from walle.adapt.goals.config import read_config
     from walle.cli.adapt.release import AdaptedRelease
 
     jobs = read_config(goals)
     if len(jobs) > 1:
         raise typer.BadParameter("has several adaptations, and a release is of one", param_hint="GOALS")
-    return AdaptedRelease(scenario, task, folder, file, jobs[0].goals, url=url, token=token)
+    return AdaptedRelease(*release, folder, file, jobs[0].goals, url=url, token=token)
 
 
 @contextmanager

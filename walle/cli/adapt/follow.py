@@ -22,6 +22,7 @@ from walle.protocol import MAX_VARIANTS, MODEL_GOAL, printable
 
 if TYPE_CHECKING:
     from walle.adapt.adaptation import Outcome
+    from walle.adapt.costs.formula import Costs
     from walle.adapt.goals.config import Adaptation
     from walle.adapt.goals.goal import Goal
 
@@ -88,8 +89,7 @@ class _Follower:
         self._attribute = attribute
         self._as_json = as_json
         self._left_out: set[str] = set()  # texts that were named once
-        path = out / _RECORD
-        self._released: list[str] = json.loads(path.read_text())["released"] if path.exists() else []
+        self._released = _read_released(out / _RECORD)
 
     def look(self, counts: dict[str, int], least: int, release_of: Any) -> None:
         """Make and release models for what devices ask now: `counts` has their number by the text of the goal."""
@@ -101,10 +101,12 @@ class _Follower:
         except ReleaseUnderWayError as error:
             self.say(f"{error.release_id} is under way; new goals wait for it", waits_for=error.release_id)
             return
-        met = list(self._released)
+        met, whole = list(self._released), None
         for text in wanted:
-            if text not in met and self._is_met(text, [*met, text]):
-                met.append(text)
+            if text not in met:
+                whole = whole or self._adapted(self._job.goals).whole
+                if self._is_met(text, [*met, text], whole):
+                    met.append(text)
         met = [text for text in wanted if text in met]
         if met == self._released:
             return
@@ -143,11 +145,10 @@ class _Follower:
         (outcome,) = adapt.run(dataclasses.replace(self._job, goals=goals), self._out, method=self._method, resume=True)
         return outcome
 
-    def _is_met(self, text: str, texts: list[str]) -> bool:
+    def _is_met(self, text: str, texts: list[str], whole: "Costs") -> bool:
         """Adapt the model to one more goal; where that cannot be met, say so, and leave it out from now on."""
         from walle.adapt.collective.checks import UnmetGoalError
 
-        whole = self._adapted(self._job.goals).whole
         goal = self._goals([text])[0]
         if goal.is_met_by(whole):
             return self._leave_out(text, "the given model meets it")
@@ -172,3 +173,14 @@ class _Follower:
             emit_line(fields)
         else:
             emit(None, as_json=False, text=escape(printable(text)))
+
+
+def _read_released(path: Path) -> list[str]:
+    """Return the texts of the goals that the latest release has. Raises ConfigError where the record is broken."""
+    try:
+        released = json.loads(path.read_text())["released"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); remove it, and all goals are released again") from error
+    return [str(text) for text in released]

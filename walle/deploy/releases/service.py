@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self
 
 from walle.access.audit import Audit, NoAudit
@@ -18,16 +18,9 @@ from walle.base.clock import Clock
 from walle.deploy.exclusive_files.groups import GroupPart
 from walle.deploy.gate.gate import Verdict
 from walle.deploy.policies.policy import Policy
-from walle.deploy.policies.rule_budget import check_budget
+from walle.deploy.releases.conflicts import refuse_conflicts
 from walle.deploy.releases.effects import Effects
-from walle.deploy.releases.errors import (
-    MAX_GROUPS_OF_TASK,
-    MAX_UNDER_WAY,
-    SignedAgainError,
-    TaskBusyError,
-    TooManyGroupsError,
-    UnknownReleaseError,
-)
+from walle.deploy.releases.errors import SignedAgainError, UnknownReleaseError
 from walle.deploy.releases.journal import Journal, PendingEffect, Transition
 from walle.deploy.releases.query import ReleasePage, ReleaseQuery
 from walle.deploy.releases.release import (
@@ -56,7 +49,7 @@ from walle.deploy.releases.request import MAX_BETA_DEVICES, ReleaseRequest, Rele
 from walle.deploy.releases.signatures import SigningState
 from walle.deploy.releases.simulations import Simulations, envelopes
 from walle.deploy.releases.stage_text import stage_text
-from walle.deploy.releases.table import plan_row, superseded, versions_behind
+from walle.deploy.releases.table import superseded, versions_behind
 from walle.deploy.releases.table_keeper import TableKeeper
 from walle.deploy.releases.variants import ReleaseVariant, variants_of
 from walle.errors import DeployError
@@ -156,7 +149,7 @@ class ReleaseService:
             raise ReleaseRequestError(
                 "beta", f"{strangers[0][:100]!r} is not one of the devices that the release is for"
             )
-        self._refuse_if_busy(request)
+        refuse_conflicts(request, (), self._releases.values())
         await self._effects.check_version(request.scenario, request.task, request.version)
         reads: tuple[str, ...] = ()
         config: TaskConfig | None = None
@@ -165,7 +158,7 @@ class ReleaseService:
             reads = tuple(f"{request.scenario}/{topic}" for topic in config.reads)
         declared = config.variants if config is not None else ()
         variants = await variants_of(request.policy, declared, self.typed_policy)
-        self._refuse_if_busy(request, variants)
+        refuse_conflicts(request, variants, self._releases.values())
         return await self._whole(self._create(request, reads, variants, by=by, start=start, retries=retries))
 
     async def get(self, release_id: str) -> Release:
@@ -380,30 +373,6 @@ class ReleaseService:
             raise UnknownReleaseError(release_id)
         return release
 
-    def _refuse_if_busy(self, request: ReleaseRequest, variants: Iterable[ReleaseVariant] = ()) -> None:
-        under_way = [
-            release
-            for release in self._releases.values()
-            if release.request.name == request.name and release.state.under_way
-        ]
-        same = [release for release in under_way if release.request.policy == request.policy]
-        if same or len(under_way) >= MAX_UNDER_WAY:
-            first = (same or under_way)[0]
-            raise TaskBusyError(request.name, first.id, first.state.value, not same)
-        of_task = (release for release in self._releases.values() if release.request.name == request.name)
-        groups = {entry.policy for entry in plan_row(request.name, of_task, "").entries}
-        policies = [request.policy, *(one.policy for one in variants)]
-        if (new := len({*policies} - groups)) and len(groups) + new > MAX_GROUPS_OF_TASK:
-            raise TooManyGroupsError(request.name)
-        in_use = [
-            policy
-            for release in self._releases.values()
-            if release.request.scenario == request.scenario and not release.state.terminal
-            for policy in (release.request.policy, *(one.policy for one in release.variants))
-        ]
-        for number, policy in enumerate(policies):
-            check_budget(request.scenario, "releases", policy, [*in_use, *policies[:number]])
-
     async def typed_policy(self, policy: Policy) -> Policy:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""
         # In a thread: the longest rule takes tens of milliseconds to compile, and devices wait for this event loop.
@@ -420,7 +389,7 @@ class ReleaseService:
         retries: str,
     ) -> Release:
         async with self._changing:
-            self._refuse_if_busy(request, variants)
+            refuse_conflicts(request, variants, self._releases.values())
             number = await self._journal.draw("release")
             now_s = self._clock.time()
             release = Release(
