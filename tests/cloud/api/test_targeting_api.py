@@ -17,7 +17,7 @@ from walle.cloud.api.targeting import WEEK_S, Targeting, targeting_router
 from walle.deploy.fleet.registry import DeviceRegistry
 from walle.deploy.monitor.service import MonitorService
 from walle.deploy.policies import rule_budget
-from walle.deploy.releases import service as release_service
+from walle.deploy.releases import conflicts
 from walle.deploy.releases.journal import Journal
 from walle.protocol import Attribute, Profile
 
@@ -199,7 +199,7 @@ async def test_releases_for_other_devices_are_under_way_at_once_and_for_the_same
 async def test_a_task_has_versions_for_a_bounded_number_of_groups(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(release_service, "MAX_GROUPS_OF_TASK", 2)
+    monkeypatch.setattr(conflicts, "MAX_GROUPS_OF_TASK", 2)
     first = await cloud.full("v1", devices=["d1"])
     await cloud.full("v1", devices=["d2"])
     body = {"scenario": "shop", "task": "ipv", "version": "v2", "beta": 0, "start": False}
