@@ -21,7 +21,7 @@ class Even(Ranking):
         self.widths = self._scaled(low)
         return 0
 
-    def fitted(self, goal: Goal, steps: int) -> nn.Module:
+    def fitted(self, goal: Goal, steps: int) -> tuple[nn.Module, int]:
         self._most = list(self.widths)  # no channel more, where the budget has room
         return super().fitted(goal, steps)
 

@@ -45,7 +45,7 @@ class Workload:
 WORKLOADS = {
     "resnet_digits": Workload("ResNet, digits", digits.Network, digits),
     "mobilenet_digits": Workload("MobileNet, digits", mobile.Network, digits, steps=600),
-    "resnet_mnist": Workload("ResNet, MNIST-5k", partial(digits.Network, 8), mnist),
+    "resnet_mnist": Workload("ResNet, MNIST-5k", partial(digits.Network, 12), mnist),
     "text": Workload("convolutions, docstrings", docstrings.Network, docstrings),
 }
 

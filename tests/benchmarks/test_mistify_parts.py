@@ -41,7 +41,7 @@ def test_an_even_cut_keeps_the_same_part_of_each_group_and_meets_the_goal() -> N
     widths = [len(one) for one in executor.channels()]
     shares = [width / group.count for width, group in zip(widths, executor.structure.groups, strict=True)]
     assert max(shares) - min(shares) < 0.2
-    fitted = executor.fitted(goal, 2)
+    fitted, _ = executor.fitted(goal, 2)
     assert whole["operations"] / 4 < executor.measure(fitted)["operations"] <= whole["operations"] / 2
 
 

@@ -34,7 +34,7 @@ from walle.errors import ConfigError
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
-_FOLLOWS = 1.2  # part of the training that a goal needs after another, whose weights were trained just before
+_FOLLOWS = 0.5  # most of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _NOISE = 0.1  # deviation of the noise on copied channels, as a share of their array's
 _RECORD = "adaptation.json"
@@ -251,10 +251,10 @@ class _Work:
             executor.adjust(costs, goal, schedule.update(costs, steps))
             steps += executor.iterate()
             costs = executor.costs()
-        training = self._training_steps(goal, before, follows=stop.before is not None)
+        most = self._most_steps(goal, before, follows=stop.before is not None)
         if steps:  # those changed the weights for channels that are cut
-            training = max(training, _LEAST_STEPS)
-        model = executor.fitted(goal, training)
+            most = max(most, _LEAST_STEPS)
+        model, training = executor.fitted(goal, most)
         costs = executor.measure(model)
         file = f"{goal.name}.walle"
         nn.to_walle(model, self._record.folder / file, *(one[:1] for one in self._job_inputs()))
@@ -266,15 +266,15 @@ class _Work:
     def _job_inputs(self) -> tuple[Any, ...]:
         return self._executor.settings.test.inputs
 
-    def _training_steps(self, goal: Goal, before: Mapping[str, float], *, follows: bool) -> int:
-        """Return the steps of training after the channels are chosen: as many as the part of the costs that went, or
-        that a wider model has more than the given one. A goal that is as loose as the model has none.
+    def _most_steps(self, goal: Goal, before: Mapping[str, float], *, follows: bool) -> int:
+        """Return the most steps of training after the channels are chosen: by the part of the costs that went, or that
+        a wider model has more than the given one. A goal that is as loose as the model has none.
 
-        After another goal a small cut needs no more than any algorithm's, and fewer the closer the goal is to the first
-        model: a wide network forgets little, and its steps take the longest.
+        After another goal fewer are enough the closer the goal is to the first model: a wide network forgets little,
+        and its steps take the longest. The algorithm takes fewer where the cut did little harm.
         """
         if follows:
-            share = goal.reduction(before) * _FOLLOWS * goal.reduction(self._first)
+            share = _FOLLOWS * goal.reduction(self._first) if goal.reduction(before) > 0 else 0.0
         else:
             widened = max(1 - self._whole[name] / max(before[name], self._whole[name]) for name in goal.budgets)
             share = max(goal.reduction(before), widened) * self._executor.tuning

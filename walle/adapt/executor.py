@@ -109,8 +109,10 @@ class AdaptationExecutor(abc.ABC):
         """Return the channels of each group that stay now."""
 
     @abc.abstractmethod
-    def fitted(self, goal: Goal, steps: int) -> nn.Module:
-        """Return a model of its own that meets the goal's budgets, its weights trained by `steps` more."""
+    def fitted(self, goal: Goal, steps: int) -> tuple[nn.Module, int]:
+        """Return a model of its own that meets the goal's budgets, its weights trained by up to `steps` more, and how
+        many these were.
+        """
 
     @abc.abstractmethod
     def state(self) -> dict[str, Any]:

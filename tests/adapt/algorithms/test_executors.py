@@ -73,7 +73,7 @@ def reach(executor: AdaptationExecutor, goal: Goal) -> nn.Module:
             break
         executor.adjust(executor.costs(), goal, schedule.update(executor.costs(), steps))
         steps += executor.iterate()
-    return executor.fitted(goal, 4)
+    return executor.fitted(goal, 4)[0]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

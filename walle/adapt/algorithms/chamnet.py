@@ -80,7 +80,7 @@ class ChamNet(Ranking):
             trainer.restore(given)
             kept = self._prefixes(widths)
             trainer.network.mask = trainer.mask_of(kept)
-            trainer.train(int(self.option["sample_steps"]), noisy=False)
+            trainer.train(int(self.option["sample_steps"]))
             steps += trainer.steps
             self._points.append(self._point(widths))
             self._values.append(quality.of(kept))
@@ -102,7 +102,7 @@ class ChamNet(Ranking):
         for widths in candidates:
             kept = self._prefixes(widths)
             self.trainer.network.mask = self.trainer.mask_of(kept)
-            self.trainer.train(each, noisy=False)
+            self.trainer.train(each)
             found.append((self.quality.of(kept), widths))
             self.trainer.restore(given)
             steps += each

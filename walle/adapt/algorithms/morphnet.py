@@ -12,7 +12,7 @@ from walle.adapt.executor import Settings
 from walle.adapt.goals.goal import Goal
 from walle.adapt.structure.cut import Widths
 
-_EASES = 0.8  # part of the penalty that is left for the next goal
+_EASES = 0.6  # part of the penalty that is left for the next goal
 _GROWTH = 1.15  # growth of the penalty from one iteration to the next, while the goal is not met
 
 
@@ -46,7 +46,7 @@ class MorphNet(Narrowing):
 
     def iterate(self) -> int:
         steps = int(self.option["iteration_steps"])
-        self.trainer.train(steps, noisy=True)
+        self.trainer.explore(steps)
         return steps
 
     def channels(self) -> Widths:
@@ -76,18 +76,18 @@ class MorphNet(Narrowing):
                 high = middle - 1
         return [self._above(group, levels[low]) for group in chances]
 
-    def fitted(self, goal: Goal, steps: int) -> nn.Module:
+    def fitted(self, goal: Goal, steps: int) -> tuple[nn.Module, int]:
         kept = self._filled(goal)
         trainer = self.trainer
         gates = trainer.network.gates.data.copy()
         trainer.network.strengths = np.zeros(2, "float32")
         self._strength = max(self._strength * _EASES, float(self.option["init_reg_strength"]))
         trainer.keep(kept)
-        trainer.train(steps, noisy=False)
+        taken = trainer.settle(steps)
         model = self._measured(trainer.model(kept), kept)
         trainer.network.gates.data = np.where(trainer.network.mask > 0, gates, trainer.network.gates.data)
         self._shrink(kept)
-        return model
+        return model, taken
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "strength": np.asarray(self._strength, "float64")}

@@ -68,15 +68,15 @@ class Ranking(Narrowing):
     def channels(self) -> Widths:
         return self._prefixes(self.widths)
 
-    def fitted(self, goal: Goal, steps: int) -> nn.Module:
+    def fitted(self, goal: Goal, steps: int) -> tuple[nn.Module, int]:
         self.widths = self._widened(goal)
         self._shrink(self.channels())
         self._most, kept = list(self.widths), self.channels()
         trainer = self.trainer
         trainer.network.mask = trainer.mask_of(kept)
-        trainer.train(steps, noisy=False)
+        taken = trainer.settle(steps)
         self.quality.settle()
-        return self._measured(trainer.model(kept), kept)
+        return self._measured(trainer.model(kept), kept), taken
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "widths": np.asarray(self.widths, "int64")}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +19,9 @@ _GATES = "gates"
 _TEMPERATURE = 2.0
 _OPEN = 4.0  # a gate's number whose chance is 0.98, and still has a gradient
 _CERTAIN = 8.0  # a gate's number whose chance is 0.9997
+_PROBE_STEPS = 5  # first steps of a training, whose loss says how much a cut has harmed
+_LAST_STEPS = 10  # last steps of a training, whose loss later ones are compared with
+_LEAST_STEPS = 20
 
 
 def distilled_loss(loss: Any, logits: Any, teacher: Any) -> Any:
@@ -52,29 +57,49 @@ class MaskedTrainer:
         self._labels = labels_of(settings.train)
         self._epoch: tuple[int, list[Any]] = (-1, [])
         self.steps = 0  # count of all training; with the seed it gives all random numbers
+        self.settled = math.nan  # loss at the end of the last training of a goal
 
-    def train(self, steps: int, *, noisy: bool) -> float:
-        """Take steps on random batches, with logistic noise in the gates or none; return the mean loss.
-
-        Without noise the learning rate goes down to a tenth, so that the weights settle.
-        """
-        total = 0.0
-        first_rate = self.step.optimizer.lr
+    def explore(self, steps: int) -> None:
+        """Take steps on random batches with logistic noise in the gates."""
         network = self.network
-        still = np.zeros(network.mask.shape, "float32")
+        for _ in range(steps):
+            u = self._random().uniform(1e-6, 1 - 1e-6, network.mask.shape).astype("float32")
+            network.noise = np.log(u) - np.log(1.0 - u)
+            self._take_step()
+        network.noise = np.zeros(network.mask.shape, "float32")
+
+    def train(self, steps: int) -> None:
+        """Take steps on random batches, the learning rate down to a tenth, so that the weights settle."""
+        first_rate = self.step.optimizer.lr
         for at in range(steps):
-            if not noisy:
-                self.step.optimizer.lr = first_rate * (1.0 - 0.9 * at / steps)
-            if noisy:
-                u = self._random().uniform(1e-6, 1 - 1e-6, network.mask.shape).astype("float32")
-                network.noise = np.log(u) - np.log(1.0 - u)
-            else:
-                network.noise = still
-            total += float(self.step(*self.batch(self.steps)))
-            self.steps += 1
-        network.noise = still
+            self._take_step(first_rate * (1.0 - 0.9 * at / steps))
         self.step.optimizer.lr = first_rate
-        return total / max(steps, 1)
+
+    def settle(self, most: int) -> int:
+        """Train a goal's model as `train` does, and return the steps.
+
+        The first goal takes `most`. A later one takes as many as the cut since then has harmed: the steps of the
+        settings for each nat that the loss has risen by, within `most`.
+        """
+        first_rate, steps, at = self.step.optimizer.lr, most, 0
+        losses: list[float] = []
+        while at < steps:
+            losses.append(self._take_step(first_rate * (1.0 - 0.9 * at / steps)))
+            at += 1
+            if at == _PROBE_STEPS and not math.isnan(self.settled):
+                harm = statistics.mean(losses) - self.settled
+                steps = min(most, max(_LEAST_STEPS, round(self.settings.training.steps * harm)))
+        self.step.optimizer.lr = first_rate
+        if losses:
+            self.settled = statistics.mean(losses[-_LAST_STEPS:])
+        return steps
+
+    def _take_step(self, rate: float | None = None) -> float:
+        if rate is not None:
+            self.step.optimizer.lr = rate
+        loss = float(self.step(*self.batch(self.steps)))
+        self.steps += 1
+        return loss
 
     def _random(self) -> Any:
         """Return the random numbers of the step at hand."""
@@ -155,18 +180,19 @@ class MaskedTrainer:
             for name, array in cut_states.items():
                 made.step.states.setdefault(start + name, {})[key] = array
             made.step.states.setdefault(_GATES, {})[key] = np.take(self.step.states[_GATES][key], places)
-        made.step.count, made.steps = self.step.count, self.steps
+        made.step.count, made.steps, made.settled = self.step.count, self.steps, self.settled
         return made
 
     def state(self) -> dict[str, Any]:
         """Return arrays from which `restore` goes on."""
         return {f"step/{name}": array for name, array in self.step.state_dict().items()} | {
-            "steps": np.asarray(self.steps)
+            "steps": np.asarray(self.steps),
+            "settled": np.asarray(self.settled, "float64"),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        self.steps = int(state["steps"])
+        self.steps, self.settled = int(state["steps"]), float(state["settled"])
         start = "step/"
         self.step.load_state_dict(
             {name.removeprefix(start): one for name, one in state.items() if name.startswith(start)}
