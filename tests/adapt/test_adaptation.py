@@ -57,7 +57,7 @@ def goals(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_goal_is_trained_for_what_it_takes_from_the_model_before(goals: Path, tmp_path: Path) -> None:
+def test_a_goal_after_another_is_trained(goals: Path, tmp_path: Path) -> None:
     text = (
         GOALS.split("[goals]", maxsplit=1)[0]
         .replace("steps = 8", "steps = 60")
@@ -66,10 +66,8 @@ def test_a_goal_is_trained_for_what_it_takes_from_the_model_before(goals: Path, 
     goals.write_text(text + '[goals]\nlarge = {operations = "45k"}\nsmall = {operations = "25k"}\n')
     (outcome,) = adapt.run(goals, tmp_path / "out")
     large, small = (one.costs["operations"] for one in outcome.fitted)
-    assert large > 25e3
-    gone, of_all = 1 - 25e3 / large, 1 - 25e3 / outcome.whole["operations"]
-    assert outcome.fitted[1].steps >= round(60 * gone * of_all) > 6
-    assert small <= 25e3
+    assert outcome.fitted[1].steps >= 6
+    assert small <= 25e3 < large
 
 
 @pytest.mark.parametrize("method", ["chains", "tree", "alone"])

@@ -57,8 +57,12 @@ def test_operations_saved_are_those_of_the_smallest_goal_that_is_nearly_as_accur
 
 
 def test_steps_are_those_of_the_first_evaluation_at_the_level() -> None:
-    assert convergence._reached([0.1, 0.5, 0.4, 0.6], 0.5) == 20
-    assert convergence._reached([0.1], 0.5) is None
+    assert convergence._reached([0.1, 0.5, 0.4, 0.6], 0.5, 6) == 12
+    assert convergence._reached([0.1], 0.5, 6) is None
+
+
+def test_curves_of_training_that_ended_before_go_on_at_their_last_value() -> None:
+    assert convergence._smoothed([[0.2, 0.4], [0.4]]) == pytest.approx([0.3, 0.35])
 
 
 def test_texts_that_are_tested_are_apart_from_those_that_are_learnt() -> None:

@@ -34,7 +34,7 @@ from walle.errors import ConfigError
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
-_FOLLOWS = 0.5  # most of the training that a goal needs after another, whose weights were trained just before
+_FOLLOWS = 0.4  # most of the training that a goal needs after another, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _NOISE = 0.1  # deviation of the noise on copied channels, as a share of their array's
 _RECORD = "adaptation.json"

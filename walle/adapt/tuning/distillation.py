@@ -62,14 +62,20 @@ class Tuner:
     """A device's model, its own data, and the steps of the paper's algorithm over them.
 
     Models of other devices may have other architectures: only their outputs are read. The random numbers of a training
-    depend on the seed and on the steps before it.
+    depend on the seed and on the steps before it. `on_epoch` is called after each pass over the data.
 
     Raises:
         ConfigError: the labels are not classes.
     """
 
-    def __init__(self, model: nn.Module, data: Dataset, options: TuningOptions | None = None) -> None:
-        self.model, self.data = model, data
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset,
+        options: TuningOptions | None = None,
+        on_epoch: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model, self.data, self._on_epoch = model, data, on_epoch
         self.options = options or TuningOptions()
         if data.labels.ndim != 1 or str(data.labels.dtype)[0] not in "iu":
             raise ConfigError(f"labels of shape {data.labels.shape} and dtype {data.labels.dtype}; give whole numbers")
@@ -157,6 +163,7 @@ class Tuner:
             loss = sum(float(take(order[start : start + size], random)) for start in starts) / len(starts)
             self._epochs += 1
             self.steps += len(starts)
+            self._on_epoch()
             if plateau.has_converged(loss):
                 break
         logits = self._evaluation.of_all(self.data.inputs)
