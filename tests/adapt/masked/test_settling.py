@@ -74,8 +74,10 @@ def test_the_learning_rate_goes_down_within_the_steps_taken_and_is_the_same_afte
     trainer._take_step = take_step  # type: ignore[method-assign, assignment]
     trainer.settle(40)
     trainer.settle(40)
-    assert rates[0] == _RATE and rates[39] == pytest.approx(0.1225 * _RATE)
-    assert len(rates) == 60 and rates[-1] == pytest.approx(0.145 * _RATE)
+    assert rates[0] == _RATE
+    assert rates[39] == pytest.approx(0.1225 * _RATE)
+    assert len(rates) == 60
+    assert rates[-1] == pytest.approx(0.145 * _RATE)
     assert trainer.step.optimizer.lr == _RATE
 
 
