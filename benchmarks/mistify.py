@@ -3,18 +3,19 @@
 Parts: "tree", building and growing a tree of 1,000 random goals of four constraints, and its passes beside the fewest
 chains; "collective", the CPU time of 10 and of 100 goals together against each alone, which a sample of them stands
 for, and their accuracies (Fig. 6a, Tables 2 and 5); "workloads", both for ten goals by each algorithm and network;
-"front", accuracy by budgets of operations, memory and latency, against networks narrower everywhere that are trained in
-the same way (Fig. 8); "convergence", steps to the same accuracy with other models' outputs (Fig. 6b); "effort",
+"front", accuracy by budgets of operations, memory and latency, against networks narrower everywhere that are trained
+by the same rule (Fig. 8); "convergence", steps to the same accuracy with other models' outputs (Fig. 6b); "effort",
 lines and files that a user touches (Table 5); "branches", parameters that branches add and the time to switch (Table
 4); "latency", predicted and measured latencies of goals; "tuning", devices that learn from peers' models (Table 3, Fig.
 7). Networks learn scikit-learn's digits, MNIST-5k and texts of Python's library. Pictures and a page are written to
-out/. Seeds are fixed. Parts that count CPU seconds are measured two at a time, each in a process of its own.
+out/. Seeds are fixed. All but "tree", "branches"
+and "latency", which measure time, are measured two at a time, each in a process of its own.
 
     walle figures mistify -- [--quick] [--parts tree,collective,...] [--goals 10,100] [--json]
 """
 
 import argparse
-import concurrent.futures
+import functools
 import json
 import multiprocessing
 import random
@@ -128,17 +129,15 @@ def _print(result: dict[str, Any]) -> None:
 
 def _measured(parts: list[str], args: argparse.Namespace) -> dict[str, Any]:
     """Return the measurements of the parts, and the seconds of CPU that each took."""
-    with concurrent.futures.ProcessPoolExecutor(_AT_ONCE, multiprocessing.get_context("spawn")) as pool:
-        found = {part: pool.submit(_measure, part, args) for part in _BESIDE_OTHERS if part in parts}
-        done = {part: one.result() for part, one in found.items()}
-    done |= {part: _measure(part, args) for part in parts if part not in done}
-    return {"cpu_s": {part: cpu_s for part, (_, cpu_s) in done.items()}} | {
-        part: one for part, (one, _) in done.items()
-    }
+    measure = functools.partial(_measure, args)
+    with multiprocessing.get_context("spawn").Pool(_AT_ONCE) as pool:  # an error or Ctrl-C ends its processes
+        found = list(pool.imap_unordered(measure, [part for part in _BESIDE_OTHERS if part in parts]))
+    found += map(measure, [part for part in parts if part not in _BESIDE_OTHERS])
+    return {"cpu_s": {part: cpu_s for part, _, cpu_s in found}} | {part: one for part, one, _ in found}
 
 
-def _measure(part: str, args: argparse.Namespace) -> tuple[Any, float]:
-    """Return the measurement of a part, and the seconds of CPU that it took."""
+def _measure(args: argparse.Namespace, part: str) -> tuple[str, Any, float]:
+    """Return a part, its measurement, and the seconds of CPU that it took."""
     quick = args.quick
     goals = [int(one) for one in (args.goals or ("10" if quick else "10,100")).split(",")]
     sample = args.sample or (2 if quick else 5)
@@ -165,7 +164,7 @@ def _measure(part: str, args: argparse.Namespace) -> tuple[Any, float]:
         "tuning": lambda: tuning.measure(args.seeds or (1 if quick else 8)),
     }
     begin = time.process_time()
-    return measures[part](), time.process_time() - begin
+    return part, measures[part](), time.process_time() - begin
 
 
 def main() -> None:

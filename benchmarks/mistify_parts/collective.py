@@ -13,13 +13,12 @@ from typing import Any
 from benchmarks.mistify_parts.workloads import WORKLOADS, job, whole_costs
 
 _LEAST, _MOST = 1 / 38, 1 / 1.27  # budgets, as parts of the given network's multiply-adds
-_LEAST_PARTS = {"text": 1 / 20, "resnet_mnist": 1 / 22}  # networks of few channels cannot cost less
 
 
 def goals_of(name: str, goals: int, cost: str = "operations") -> str:
     """Return the table of a number of goals, whose budgets of a cost are in equal ratios."""
     whole = whole_costs(name)[cost]
-    least = _LEAST_PARTS.get(name, _LEAST)
+    least = max(_LEAST, WORKLOADS[name].least)
     return f"[goals.scale]\n{cost} = {{from = {whole * least}, to = {whole * _MOST}, steps = {goals}}}"
 
 

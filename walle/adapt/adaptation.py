@@ -34,7 +34,7 @@ from walle.errors import ConfigError
 __all__ = ["Fitted", "Outcome", "Progress", "adapt", "read_outcomes", "run"]
 
 _MAX_ITERATIONS = 500  # limit for one goal, beyond those of the executor's preparation
-_FOLLOWS = 0.4  # most of the training that a goal needs after another, whose weights were trained just before
+_FOLLOWS = 1.2  # limit of a goal's training after another one's, whose weights were trained just before
 _LEAST_STEPS = 6  # training of a goal that is close to the goal before it
 _NOISE = 0.1  # deviation of the noise on copied channels, as a share of their array's
 _RECORD = "adaptation.json"
@@ -215,6 +215,7 @@ class _Work:
         self._begin_s = time.monotonic()
         starts = {stops[0].before for stops in passes}
         self._kept = {goal for goal in starts if goal is not None}  # goals that a later pass begins at
+        self._before = {stop.goal: stop.before for stops in passes for stop in stops}
 
     @property
     def seconds(self) -> float:
@@ -251,7 +252,7 @@ class _Work:
             executor.adjust(costs, goal, schedule.update(costs, steps))
             steps += executor.iterate()
             costs = executor.costs()
-        most = self._most_steps(goal, before, follows=stop.before is not None)
+        most = self._most_steps(goal, before, follows=self._is_trained(stop.before))
         if steps:  # those changed the weights for channels that are cut
             most = max(most, _LEAST_STEPS)
         model, training = executor.fitted(goal, most)
@@ -263,6 +264,14 @@ class _Work:
             steps + training, time.monotonic() - begin_s, goal.budgets.get("latency"),
         )  # fmt: skip
 
+    def _is_trained(self, goal: int | None) -> bool:
+        """Return whether a goal, or one that it goes on from, was trained: not where all are as loose as the model."""
+        while goal is not None:
+            if self._record.fitted[self._job.goals[goal].name].steps:
+                return True
+            goal = self._before[goal]
+        return False
+
     def _job_inputs(self) -> tuple[Any, ...]:
         return self._executor.settings.test.inputs
 
@@ -270,11 +279,12 @@ class _Work:
         """Return the most steps of training after the channels are chosen: by the part of the costs that went, or that
         a wider model has more than the given one. A goal that is as loose as the model has none.
 
-        After another goal fewer are enough the closer the goal is to the first model: a wide network forgets little,
-        and its steps take the longest. The algorithm takes fewer where the cut did little harm.
+        After another goal a small cut needs no more than any algorithm's, and fewer the closer the goal is to the first
+        model: a wide network forgets little, and its steps take the longest. The algorithm takes fewer of them where
+        the cut has added little loss.
         """
         if follows:
-            share = _FOLLOWS * goal.reduction(self._first) if goal.reduction(before) > 0 else 0.0
+            share = goal.reduction(before) * _FOLLOWS * goal.reduction(self._first)
         else:
             widened = max(1 - self._whole[name] / max(before[name], self._whole[name]) for name in goal.budgets)
             share = max(goal.reduction(before), widened) * self._executor.tuning

@@ -47,10 +47,10 @@ def test_a_goal_takes_steps_for_the_loss_that_its_cut_has_added(
 ) -> None:
     losses += [0.1]
     assert trainer.settle(30) == 30
-    assert trainer.settled == pytest.approx(0.1)
+    assert trainer.settled_loss == pytest.approx(0.1)
     losses += [loss] * 5 + [0.2]
     assert trainer.settle(80) == steps
-    assert trainer.settled == pytest.approx(0.2)
+    assert trainer.settled_loss == pytest.approx(0.2)
 
 
 def test_the_limit_holds_where_it_is_below_the_least_number_of_steps(
@@ -60,7 +60,7 @@ def test_the_limit_holds_where_it_is_below_the_least_number_of_steps(
     trainer.settle(6)
     assert trainer.settle(6) == 6
     assert trainer.settle(0) == 0
-    assert trainer.settled == pytest.approx(0.1)
+    assert trainer.settled_loss == pytest.approx(0.1)
 
 
 def test_the_learning_rate_goes_down_within_the_steps_taken_and_is_the_same_after(trainer: MaskedTrainer) -> None:
@@ -82,9 +82,9 @@ def test_the_learning_rate_goes_down_within_the_steps_taken_and_is_the_same_afte
 
 
 def test_a_state_keeps_the_loss_that_later_goals_are_compared_with(trainer: MaskedTrainer) -> None:
-    assert math.isnan(float(trainer.state()["settled"]))
+    assert math.isnan(float(trainer.state()["settled loss"]))
     trainer.settle(6)
-    state, loss = trainer.state(), trainer.settled
-    trainer.settled = 0.0
+    state, loss = trainer.state(), trainer.settled_loss
+    trainer.settled_loss = 0.0
     trainer.restore(state)
-    assert trainer.settled == loss
+    assert trainer.settled_loss == loss

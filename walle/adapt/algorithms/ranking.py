@@ -10,15 +10,12 @@ from walle.adapt.algorithms.narrowing import Narrowing
 from walle.adapt.costs.formula import Costs
 from walle.adapt.executor import Settings, labels_of
 from walle.adapt.goals.goal import Goal
-from walle.adapt.masked.evaluation import Evaluation
-from walle.adapt.masked.network import model_outputs
 from walle.adapt.masked.trainer import MaskedTrainer
 from walle.adapt.structure.cut import Widths
 from walle.errors import ConfigError
 
 _BATCHES = 16  # batches that the importance of channels is measured on
 _SAMPLES = 256  # training samples that measure the quality of a network
-_SETTLING = 1024  # training samples that give a fitted network its statistics
 _ALWAYS_OPEN = 30.0  # a gate's number whose chance is 1 in float32, so that training does not change it
 
 
@@ -30,22 +27,16 @@ class Quality:
 
     def __init__(self, trainer: MaskedTrainer) -> None:
         self._trainer = trainer
-        self._evaluate = Evaluation(trainer.network, of_batch=True, part=model_outputs)
         data = trainer.settings.train
         order = np.random.default_rng(trainer.settings.seed).permutation(len(data))
         self._inputs = data.part(order[:_SAMPLES])[:-1]
         self._labels = labels_of(data)[order[:_SAMPLES]].reshape(-1, 1)
-        self._settling = data.part(order[:_SETTLING])[:-1]
 
     def of(self, kept: Widths) -> float:
         """Return the quality with these channels, which the network has from now on."""
         self._trainer.network.mask = self._trainer.mask_of(kept)
-        chances = nn.functional.softmax(self._evaluate(*self._inputs), -1)
+        chances = nn.functional.softmax(self._trainer.by_batch(*self._inputs), -1)
         return float(np.mean(np.take_along_axis(chances, self._labels, 1)))
-
-    def settle(self) -> None:
-        """Set the network's running statistics to those of its channels."""
-        self._evaluate.settle(*self._settling)
 
 
 class Ranking(Narrowing):
@@ -75,7 +66,6 @@ class Ranking(Narrowing):
         trainer = self.trainer
         trainer.network.mask = trainer.mask_of(kept)
         taken = trainer.settle(steps)
-        self.quality.settle()
         return self._measured(trainer.model(kept), kept), taken
 
     def state(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from walle import nn, np, optim
@@ -19,9 +19,10 @@ _GATES = "gates"
 _TEMPERATURE = 2.0
 _OPEN = 4.0  # a gate's number whose chance is 0.98, and still has a gradient
 _CERTAIN = 8.0  # a gate's number whose chance is 0.9997
-_PROBE_STEPS = 5  # first steps of a training, whose loss says how much a cut has harmed
+_PROBE_STEPS = 5  # first steps of a training, whose loss says how much a cut has added
 _LAST_STEPS = 10  # last steps of a training, whose loss later ones are compared with
-_LEAST_STEPS = 20
+_LEAST_STEPS = 20  # training after any cut
+_SETTLING = 512  # training samples that give a network its running statistics
 
 
 def distilled_loss(loss: Any, logits: Any, teacher: Any) -> Any:
@@ -54,10 +55,11 @@ class MaskedTrainer:
             self.network, plain if self.teacher is None else distilled, optim.Adam(lr=settings.training.learning_rate)
         )
         self._evaluate = Evaluation(self.network, part=model_outputs)
+        self.by_batch = Evaluation(self.network, of_batch=True, part=model_outputs)
         self._labels = labels_of(settings.train)
         self._epoch: tuple[int, list[Any]] = (-1, [])
         self.steps = 0  # count of all training; with the seed it gives all random numbers
-        self.settled = math.nan  # loss at the end of the last training of a goal
+        self.settled_loss = math.nan  # loss at the end of the last training of a goal
 
     def explore(self, steps: int) -> None:
         """Take steps on random batches with logistic noise in the gates."""
@@ -70,29 +72,43 @@ class MaskedTrainer:
 
     def train(self, steps: int) -> None:
         """Take steps on random batches, the learning rate down to a tenth, so that the weights settle."""
-        first_rate = self.step.optimizer.lr
-        for at in range(steps):
-            self._take_step(first_rate * (1.0 - 0.9 * at / steps))
-        self.step.optimizer.lr = first_rate
+        self._settle(steps, lambda _losses: steps)
 
     def settle(self, most: int) -> int:
-        """Train a goal's model as `train` does, and return the steps.
+        """Train a goal's model as `train` does, set its running statistics, and return the steps.
 
-        The first goal takes `most`. A later one takes as many as the cut since then has harmed: the steps of the
-        settings for each nat that the loss has risen by, within `most`.
+        The first goal takes `most`. A later one takes those of the settings for each nat of loss that the cut before
+        has added, at least `_LEAST_STEPS`, within `most`; with a loss of the user's own, whose scale is not known, it
+        takes `most`.
         """
-        first_rate, steps, at = self.step.optimizer.lr, most, 0
-        losses: list[float] = []
-        while at < steps:
-            losses.append(self._take_step(first_rate * (1.0 - 0.9 * at / steps)))
-            at += 1
-            if at == _PROBE_STEPS and not math.isnan(self.settled):
-                harm = statistics.mean(losses) - self.settled
-                steps = min(most, max(_LEAST_STEPS, round(self.settings.training.steps * harm)))
-        self.step.optimizer.lr = first_rate
+        losses = self._settle(most, lambda probed: self._needed(statistics.mean(probed), most))
         if losses:
-            self.settled = statistics.mean(losses[-_LAST_STEPS:])
-        return steps
+            self.settled_loss = statistics.mean(losses[min(_PROBE_STEPS, len(losses) - 1) :][-_LAST_STEPS:])
+        self.settle_statistics()
+        return len(losses)
+
+    def settle_statistics(self) -> None:
+        """Set the running statistics to those of training samples: earlier ones are of other channels, or of noise."""
+        count = len(self.settings.train)
+        order = np.random.default_rng(self.settings.seed).permutation(count)
+        self.by_batch.settle(*self.settings.train.part(order[:_SETTLING])[:-1])
+
+    def _settle(self, steps: int, needed: Callable[[list[float]], int]) -> list[float]:
+        """Take steps, and return their losses; `needed` gives the number from the losses of the first few."""
+        first_rate = self.step.optimizer.lr
+        losses: list[float] = []
+        while len(losses) < steps:
+            losses.append(self._take_step(first_rate * (1.0 - 0.9 * len(losses) / steps)))
+            if len(losses) == _PROBE_STEPS:
+                steps = needed(losses)
+        self.step.optimizer.lr = first_rate
+        return losses
+
+    def _needed(self, loss: float, most: int) -> int:
+        added = loss - self.settled_loss
+        if not (self.settings.objective.is_distilled and math.isfinite(added)):
+            return most
+        return min(most, max(_LEAST_STEPS, round(self.settings.training.steps * added)))
 
     def _take_step(self, rate: float | None = None) -> float:
         if rate is not None:
@@ -180,19 +196,19 @@ class MaskedTrainer:
             for name, array in cut_states.items():
                 made.step.states.setdefault(start + name, {})[key] = array
             made.step.states.setdefault(_GATES, {})[key] = np.take(self.step.states[_GATES][key], places)
-        made.step.count, made.steps, made.settled = self.step.count, self.steps, self.settled
+        made.step.count, made.steps, made.settled_loss = self.step.count, self.steps, self.settled_loss
         return made
 
     def state(self) -> dict[str, Any]:
         """Return arrays from which `restore` goes on."""
         return {f"step/{name}": array for name, array in self.step.state_dict().items()} | {
             "steps": np.asarray(self.steps),
-            "settled": np.asarray(self.settled, "float64"),
+            "settled loss": np.asarray(self.settled_loss, "float64"),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        self.steps, self.settled = int(state["steps"]), float(state["settled"])
+        self.steps, self.settled_loss = int(state["steps"]), float(state.get("settled loss", math.nan))
         start = "step/"
         self.step.load_state_dict(
             {name.removeprefix(start): one for name, one in state.items() if name.startswith(start)}
