@@ -14,6 +14,7 @@ from walle import adapt
 from walle.adapt.adaptation import Progress, read_outcomes
 from walle.adapt.arrays import read_arrays, write_arrays
 from walle.adapt.dataset import load_data
+from walle.adapt.masked.trainer import MaskedTrainer
 from walle.adapt.report import front
 from walle.adapt.source import load_model
 from walle.engine_ext.session import load
@@ -57,17 +58,57 @@ def goals(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_goal_after_another_is_trained(goals: Path, tmp_path: Path) -> None:
-    text = (
-        GOALS.split("[goals]", maxsplit=1)[0]
-        .replace("steps = 8", "steps = 60")
-        .replace("strength = 4.0", "strength = 40.0")
+def _limits(goals: Path, out: Path, tables: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the limits of the trainings of two goals, whose own training takes 60 steps."""
+    found: list[int] = []
+    settle = MaskedTrainer.settle
+
+    def recorded(trainer: MaskedTrainer, most: int) -> int:
+        found.append(most)
+        return settle(trainer, most)
+
+    text = GOALS.split("[goals]", maxsplit=1)[0].replace("steps = 8", "steps = 60, widen = 1")
+    goals.write_text(text.replace("strength = 4.0", "strength = 40.0") + tables)
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedTrainer, "settle", recorded)
+        (outcome,) = adapt.run(goals, out)
+    whole = outcome.whole["operations"]
+    assert [round(60 * (1 - min(45e3, whole) / whole)), round(60 * (1 - min(300e3, whole) / whole))].count(
+        found[0]
+    ) == 1
+    return found
+
+
+def test_a_goal_after_another_is_trained_longer_the_more_it_cuts(
+    goals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = '[goals]\nlarge = {operations = "45k"}\n'
+    _, near = _limits(goals, tmp_path / "near", large + 'small = {operations = "30k"}\n', monkeypatch)
+    _, far = _limits(goals, tmp_path / "far", large + 'small = {operations = "12k"}\n', monkeypatch)
+    assert 6 < near < far / 1.5
+
+
+def test_a_goal_after_an_untrained_one_is_trained_as_the_first(
+    goals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = 'small = {operations = "30k"}\n'
+    loose, after_it = _limits(
+        goals, tmp_path / "loose", f'[goals]\nloose = {{operations = "300k"}}\n{small}', monkeypatch
     )
-    goals.write_text(text + '[goals]\nlarge = {operations = "45k"}\nsmall = {operations = "25k"}\n')
-    (outcome,) = adapt.run(goals, tmp_path / "out")
-    large, small = (one.costs["operations"] for one in outcome.fitted)
-    assert outcome.fitted[1].steps >= 6
-    assert small <= 25e3 < large
+    whole = read_outcomes(tmp_path / "loose")[0].whole["operations"]
+    assert (loose, after_it) == (0, round(60 * (1 - 30e3 / whole)))
+
+
+def test_states_without_the_loss_of_the_last_training_are_read(goals: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    adapt.run(goals, out)
+    for path in out.glob("state-*.npz"):
+        state = dict(read_arrays(path))
+        del state["settled loss"]
+        write_arrays(path, state)
+    goals.write_text(goals.read_text() + 'least = {parameters = "300"}\n')
+    (outcome,) = adapt.run(goals, out, resume=True)
+    assert [one.goal for one in outcome.fitted] == ["half", "small", "narrow", "least"]
 
 
 @pytest.mark.parametrize("method", ["chains", "tree", "alone"])

@@ -17,10 +17,15 @@ _RATE = 1e-2
 
 
 @pytest.fixture
-def trainer() -> MaskedTrainer:
+def training() -> Training:
+    return Training(steps=100, learning_rate=_RATE)
+
+
+@pytest.fixture
+def trainer(training: Training) -> MaskedTrainer:
     model, inputs = network("residual")
     data = Dataset(tuple(inputs), np.asarray([0, 1, 2, 3, 0]))
-    settings = Settings(model, data, data, training=Training(steps=100, learning_rate=_RATE))
+    settings = Settings(model, data, data, training=training)
     return MaskedTrainer(settings, model, traced_structure(settings, model))
 
 
@@ -51,6 +56,27 @@ def test_a_goal_takes_steps_for_the_loss_that_its_cut_has_added(
     losses += [loss] * 5 + [0.2]
     assert trainer.settle(80) == steps
     assert trainer.settled_loss == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("training", [Training(steps=100, loss="mse_loss")])
+def test_with_a_loss_of_another_scale_a_goal_takes_all_steps(trainer: MaskedTrainer, losses: list[float]) -> None:
+    losses += [1e-4]
+    assert [trainer.settle(30), trainer.settle(60)] == [30, 60]
+
+
+def test_the_loss_to_compare_with_has_none_of_the_first_steps(trainer: MaskedTrainer, losses: list[float]) -> None:
+    losses += [9.0] * 5 + [0.2]
+    trainer.settle(8)
+    assert trainer.settled_loss == pytest.approx(0.2)
+
+
+def test_running_statistics_are_those_of_the_channels_that_are_kept(trainer: MaskedTrainer) -> None:
+    norms = [one for one in trainer.network.modules() if hasattr(one, "running_mean")]
+    for norm in norms:
+        norm.running_mean = norm.running_mean + 100.0
+    trainer.settle(0)
+    assert norms
+    assert all(float(np.abs(norm.running_mean).max()) < 50.0 for norm in norms)
 
 
 def test_the_limit_holds_where_it_is_below_the_least_number_of_steps(

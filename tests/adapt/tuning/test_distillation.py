@@ -198,6 +198,13 @@ def test_training_converges_before_the_limit_and_repeats_bit_by_bit() -> None:
     assert done.accuracy > 0.9
 
 
+def test_each_pass_over_the_data_is_told() -> None:
+    epochs: list[int] = []
+    tuner = Tuner(dense(1), samples(20), TuningOptions(max_epochs=3), lambda: epochs.append(tuner.steps))
+    assert tuner.train().epochs == 3
+    assert epochs == [1, 2, 3]
+
+
 def test_peers_of_other_shapes_teach_what_few_samples_do_not() -> None:
     test = samples(1000, 50)
     devices = [Tuner(dense(seed, 8 + seed), samples(16, seed), QUICK) for seed in range(5)]
