@@ -61,7 +61,7 @@ def test_steps_are_those_of_the_first_evaluation_at_the_level() -> None:
     assert convergence._reached([0.1], 0.5, 6) is None
 
 
-def test_curves_of_training_that_ended_before_go_on_at_their_last_value() -> None:
+def test_curves_of_training_that_ended_before_keep_their_last_value() -> None:
     assert convergence._smoothed([[0.2, 0.4], [0.4]]) == pytest.approx([0.3, 0.35])
 
 
