@@ -26,7 +26,7 @@ class BudgetSpentError(PipelineError):
 
     def __init__(self, rounds: int, epsilon: float, limit: float) -> None:
         super().__init__(
-            f"round {rounds} would bring epsilon to {epsilon:.3f}, above the budget of {limit:g}; the task's rounds stop"
+            f"round {rounds} would bring epsilon to {epsilon:.3f}, above its budget of {limit:g}; the task stops"
         )
         self.rounds = rounds
         self.epsilon = epsilon
@@ -107,7 +107,7 @@ class PrivacyBudget:
         self.last_round = self._last_round()
 
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon of so many rounds at the budget's delta; 0 for none, infinite where no order bounds it."""
+        """Return the epsilon of n rounds at the budget's delta; 0 for none, infinite where no order bounds it."""
         from dp_accounting.rdp import compute_epsilon
 
         if rounds == 0:

@@ -44,7 +44,7 @@ class FixedPoint:
         clients: the most whose vectors are added.
 
     Raises:
-        ConfigError: an argument is out of bounds, or the sum of so many clients' values could overflow.
+        ConfigError: an argument is out of bounds, or the sum of the clients' values could overflow.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], limit: float, bits: int, clients: int) -> None:
@@ -54,7 +54,7 @@ class FixedPoint:
             raise ConfigError(f"{bits} bits, {clients} clients; give 2 to 31 bits and at least one client")
         self.most = (1 << (bits - 1)) - 1
         if clients * self.most > _MOST_SUM:
-            most_bits = (_MOST_SUM // clients).bit_length()
+            most_bits = (_MOST_SUM // clients + 1).bit_length()
             raise ConfigError(f"the sum of {clients} values of {bits} bits does not fit 32 bits; {most_bits} bits do")
         self.shapes = {name: tuple(shapes[name]) for name in sorted(shapes)}
         self.values = sum(math.prod(shape) for shape in self.shapes.values())

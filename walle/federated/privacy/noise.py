@@ -28,7 +28,7 @@ def _part(multiplier: float, norm: float, clients: int) -> float:
     """Return the standard deviation of one client's part of the noise of a sum."""
     if not (math.isfinite(multiplier) and multiplier > 0 and math.isfinite(norm) and norm > 0 and clients >= 1):
         raise ConfigError(
-            f"noise multiplier {multiplier}, norm {norm}, {clients} clients; give positive numbers and at least 1 client"
+            f"noise multiplier {multiplier}, norm {norm}, {clients} clients; give positive ones, at least 1 client"
         )
     return multiplier * norm / math.sqrt(clients)
 
@@ -103,7 +103,7 @@ class DiscreteGaussianNoise:
         self.deviation = _part(multiplier, norm_bound, clients)
         if self.deviation > _MOST_STEPS:
             raise ConfigError(f"noise of {self.deviation:g} steps; at most {_MOST_STEPS:g}: encode with fewer bits")
-        self._scale = math.floor(self.deviation) + 1  # of the Laplace distribution that is drawn from first
+        self._scale = math.floor(self.deviation) + 1  # scale of the Laplace distribution that is drawn from first
         self._stream = Keystream(random_bytes(KEY_BYTES))
 
     def draw(self, count: int) -> Any:
@@ -116,7 +116,7 @@ class DiscreteGaussianNoise:
         return np.concatenate(parts)
 
     def _candidates(self, count: int) -> Any:
-        """Return the accepted ones of so many draws of a discrete Laplace distribution (algorithm 3)."""
+        """Return the accepted ones of n draws of a discrete Laplace distribution (algorithm 3)."""
         drawn = self._laplace(count)
         variance = self.deviation * self.deviation
         excess = np.abs(drawn).astype("float64") - variance / self._scale

@@ -4,7 +4,7 @@ Source: Bell, Bonawitz, Gascón, Lepoint and Raykova, Secure Single-Server Aggre
 (CCS 2020), "SecAgg+"; Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS
 2017).
 
-Four exchanges, as bytes: `client.SecAggClient` and `server.SecAggServer` make and read them, some transport carries them.
+Four exchanges of bytes, which `client.SecAggClient` and `server.SecAggServer` make and read; a transport carries them.
 
 ====  =========================================  ==========================================================
 step  client sends                               server sends
