@@ -18,7 +18,7 @@ SHAPES = {"w": (2, 3), "b": (1,)}
 
 
 class ConstantNoise:
-    """Noise that is no noise, to see where it goes."""
+    """The same number for each value, to see where noise goes."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -49,7 +49,7 @@ def test_the_sum_of_vectors_decodes_to_the_sum_of_updates(updates: list[list[flo
 def test_the_greatest_values_of_all_clients_do_not_overflow(sign: float) -> None:
     coding = FixedPoint({"a": (1,)}, 1.0, 25, 128)  # 128 * (2**24 - 1) is just below 2**31
     total = np.zeros((1,), "uint32")
-    noise = ConstantNoise((1 << 40) * int(sign))  # to the end of the range, whatever the value
+    noise = ConstantNoise((1 << 40) * int(sign))  # beyond the end of the range
     for _ in range(128):
         total += coding.encode({"a": np.asarray([0.0], "float32")}, noise).vector
     assert coding.decode(total)["a"].tolist() == pytest.approx([sign * 128])

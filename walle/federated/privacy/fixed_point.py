@@ -2,7 +2,8 @@
 
 Source: Bonawitz et al., Federated Learning with Autotuned Communication-Efficient Secure Aggregation (2019), section 2
 (quantisation to a ring); Kairouz, Liu and Steinke, The Distributed Discrete Gaussian Mechanism (ICML 2021), section 4
-(the norm after rounding). Departure: rounding is to the nearest step, and the norm's bound takes the worst case of it.
+(the norm after rounding). Every client counts the same in a sum; weights would have to be values of the vector.
+Departure: rounding is to the nearest step, and the norm's bound takes the worst case of it.
 """
 
 from __future__ import annotations
@@ -34,12 +35,22 @@ class EncodedUpdate:
     limited_values: int  # values that noise took beyond the range, and that were set to its end
 
 
+def range_for(max_norm: float, deviation: float = 0.0) -> float:
+    """Return the limit of values that have room for noise: one of 10**11 of them leaves it at most.
+
+    Args:
+        max_norm: norm to which updates are clipped; no value is greater.
+        deviation: that of one client's noise.
+    """
+    return max_norm + 7 * deviation
+
+
 class FixedPoint:
     """Encoding of the arrays of one model: values within [-limit, limit] in 2**bits - 1 steps.
 
     Args:
         shapes: shape of each array by name; every client has the same.
-        limit: greatest magnitude of a value. A clip norm is one.
+        limit: greatest magnitude of a value, with its noise: see `range_for`.
         bits: of each client's value, 2 to 31.
         clients: the most whose vectors are added.
 

@@ -60,6 +60,10 @@ class Exchange:
         self.clients = {device: client_of(self.plan, device, self.seed) for device in self.devices}
         self.server = SecAggServer(self.plan, ADMITS)
 
+    def restart(self) -> None:
+        """Continue with a server in the state of this one's checkpoint."""
+        self.server = SecAggServer.restored(self.plan, ADMITS, self.server.checkpoint())
+
     def _exchange(
         self,
         live: Collection[str],

@@ -20,5 +20,6 @@ least `minimum` vectors. So does a server that departs from it: it cannot invent
 cannot get both seeds of a client by telling neighbours different things (thresholds in `graph`). It can choose which
 devices it invites, and it can search for a ring that suits it among rosters of different clients or of corrupt clients'
 keys; the paper's proof against this is not repeated here. A corrupt client can spoil the sum, which only limits on the
-updates themselves can mitigate. The state is in memory: a client whose process died is a lost client.
+updates themselves can mitigate. Two sums over clients that differ in one show its vector to who has both: add noise.
+The state of a client is in memory: a client whose process died is a lost client.
 """

@@ -30,6 +30,7 @@ from walle.federated.privacy.secagg.agreement import (
 from walle.federated.privacy.secagg.graph import MOST_CLIENTS, neighbours_on, ring_order, roster_digest
 from walle.federated.privacy.secagg.identity import Admits, AdvertisedKeys, leaf
 from walle.federated.privacy.secagg.messages import (
+    HEADER_BYTES,
     MessageError,
     RoundAbortedError,
     bitmap,
@@ -42,6 +43,7 @@ from walle.federated.privacy.secagg.plan import SecAggPlan
 from walle.federated.privacy.secagg.shares import SECRET_BYTES, SHARE_BYTES, split
 
 LEAF_BYTES = 32
+_ROSTER_BYTES = 64 << 20  # limit of a roster: all hashes, and some thousand neighbours with their evidence
 
 
 @dataclass
@@ -156,7 +158,7 @@ class SecAggClient:
         return answer
 
     def _share(self, message: bytes) -> bytes:
-        hashes, advertised = unpacked("roster", message, (bytes, list))
+        hashes, advertised = unpacked("roster", message, (bytes, list), _ROSTER_BYTES)
         roster = self._read_roster(hashes, advertised)
         self._boxes = BoxKeys(self._box_private, self._leaf, roster.digest)
         count, threshold = len(roster.neighbours), roster.threshold
@@ -203,7 +205,9 @@ class SecAggClient:
 
     def _mask(self, message: bytes, vector: Any) -> bytes:
         roster = self._known_roster("boxes")
-        bits, boxes = unpacked("boxes", message, (bytes, bytes))
+        bits, boxes = unpacked(
+            "boxes", message, (bytes, bytes), HEADER_BYTES + (BOX_BYTES + 1) * len(roster.neighbours)
+        )
         places = bitmap_members("boxes", "senders", bits, len(roster.neighbours))
         require_size("boxes", "boxes", boxes, BOX_BYTES * len(places))
         if len(places) < roster.threshold:
@@ -227,7 +231,7 @@ class SecAggClient:
         roster = self._known_roster("request")
         if "boxes" not in self._answers:
             raise MessageError("request", "it came before this client delivered its vector")
-        delivered_bits, lost_bits = unpacked("request", message, (bytes, bytes))
+        delivered_bits, lost_bits = unpacked("request", message, (bytes, bytes), HEADER_BYTES + roster.clients)
         delivered = bitmap_members("request", "delivered", delivered_bits, roster.clients)
         lost = bitmap_members("request", "lost", lost_bits, roster.clients)
         if delivered & lost:

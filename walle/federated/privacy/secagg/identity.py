@@ -15,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from walle.federated.privacy.secagg.messages import (
+    HEADER_BYTES,
     NAME_BYTES,
     VOUCHER_BYTES,
     MessageError,
@@ -26,6 +27,7 @@ from walle.trust.ed25519_keys import KEY_BYTES, checked_key
 
 KIND = "keys"
 SIGNATURE_BYTES = 64
+MESSAGE_BYTES = HEADER_BYTES + NAME_BYTES + VOUCHER_BYTES  # limit of a message of keys
 _DOMAIN = b"walle secagg keys 1\0"
 _VOUCHER_DOMAIN = b"walle secagg device 1\0"
 
@@ -94,7 +96,7 @@ class AdvertisedKeys:
             MessageError: it is malformed, the signature is another's or another round's, or the device is not admitted.
         """
         device, identity, evidence, box_key, mask_key, signature = unpacked(
-            KIND, data, (str, bytes, bytes, bytes, bytes, bytes)
+            KIND, data, (str, bytes, bytes, bytes, bytes, bytes), MESSAGE_BYTES
         )
         if not 0 < len(device.encode()) <= NAME_BYTES:
             raise MessageError(KIND, f"the device's name has {len(device.encode())} bytes, not 1 to {NAME_BYTES}")

@@ -1,7 +1,7 @@
 """Messages of secure aggregation as bytes: MessagePack lists of a kind and its fields, checked when read.
 
 Each reader refuses another kind, another number of fields, another type and a length out of bounds, before it uses
-anything. What the bytes are allowed to decode to is bounded by their own length.
+anything. A reader says how many bytes it takes, so that a hostile body costs a few times that memory at most.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from walle.errors import PipelineError
 
 NAME_BYTES: Final = 200  # limit of a device's name
 VOUCHER_BYTES: Final = 4096  # limit of the evidence that a key is a device's
+HEADER_BYTES: Final = 512  # bound of the bytes of a message beside its long fields
 
 
 class MessageError(PipelineError):
@@ -42,12 +43,14 @@ def packed(kind: str, fields: Sequence[Any]) -> bytes:
     return bytes(msgpack.packb([kind, *fields], use_bin_type=True))
 
 
-def unpacked(kind: str, data: bytes, types: Sequence[type], sender: str = "") -> list[Any]:
+def unpacked(kind: str, data: bytes, types: Sequence[type], most_bytes: int, sender: str = "") -> list[Any]:
     """Return the fields of a message of this kind.
 
     Raises:
-        MessageError: the bytes are damaged, have another kind, or fields of other types.
+        MessageError: the bytes are too many, are damaged, have another kind, or fields of other types.
     """
+    if len(data) > most_bytes:
+        raise MessageError(kind, f"{len(data)} bytes; at most {most_bytes} are read", sender)
     try:
         message = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from walle import np
 from walle.federated.privacy.keystream import add_mask, subtract_mask
@@ -24,6 +24,7 @@ from walle.federated.privacy.secagg.agreement import (
 from walle.federated.privacy.secagg.graph import MOST_CLIENTS, Degree, neighbours_on, ring_order, roster_digest
 from walle.federated.privacy.secagg.identity import Admits, AdvertisedKeys, leaf
 from walle.federated.privacy.secagg.messages import (
+    HEADER_BYTES,
     MessageError,
     RoundAbortedError,
     bitmap,
@@ -75,6 +76,9 @@ class SecAggServer:
     Each `add` returns whether the message is new. The same bytes again change nothing; other ones are refused. `device`
     is the name that the transport authenticated.
 
+    A server whose process dies continues from its `checkpoint`. Store one after each `close` and before anything is
+    sent: a client answers one request for shares, and no second one that names other devices.
+
     Args:
         plan: parameters of the round.
         admits: says which keys are devices of the fleet.
@@ -85,6 +89,7 @@ class SecAggServer:
         self.stage = Stage.KEYS
         self._admits = admits
         self._advertised: dict[str, tuple[bytes, AdvertisedKeys]] = {}
+        self._identities: set[bytes] = set()
         self._clients: dict[str, _Client] = {}  # by device
         self._by_index: list[_Client] = []
         self._degree = Degree(0, 0)
@@ -106,11 +111,12 @@ class SecAggServer:
         keys = AdvertisedKeys.verified(message, self.plan.digest, self._admits)
         if keys.device != device:
             raise MessageError("keys", f"they are those of device {keys.device!r}", device)
-        if any(keys.identity == other.identity for _, other in self._advertised.values()):
+        if keys.identity in self._identities:
             raise MessageError("keys", "another device of the round has the same identity", device)
         require_usable(keys.box_key)
         require_usable(keys.mask_key)
         self._advertised[device] = message, keys
+        self._identities.add(keys.identity)
 
     def close_keys(self) -> dict[str, bytes]:
         """Draw the graph and return each device's roster: it answers with its shares.
@@ -129,11 +135,7 @@ class SecAggServer:
             near = neighbours_on(ring, position, self._degree.neighbours)
             self._clients[keys.device] = _Client(keys.device, index, keys, near)
         self._by_index = sorted(self._clients.values(), key=lambda one: one.index)
-        hashes = b"".join(leaves)
-        return {
-            one.device: packed("roster", [hashes, [ordered[index][1] for index in one.neighbours]])
-            for one in self._by_index
-        }
+        return self.outgoing()
 
     def add_shares(self, device: str, message: bytes) -> bool:
         """Add the boxes of shares that a device sealed to its neighbours.
@@ -145,7 +147,7 @@ class SecAggServer:
 
     def _take_shares(self, device: str, message: bytes) -> None:
         client = self._client("shares", device)
-        (boxes,) = unpacked("shares", message, (bytes,), device)
+        (boxes,) = unpacked("shares", message, (bytes,), self._most_bytes(client, BOX_BYTES), device)
         require_size("shares", "boxes", boxes, BOX_BYTES * len(client.neighbours), device)
         client.boxes = {
             index: boxes[BOX_BYTES * at : BOX_BYTES * (at + 1)] for at, index in enumerate(client.neighbours)
@@ -157,9 +159,28 @@ class SecAggServer:
         Raises:
             RoundAbortedError: fewer devices than the minimum shared their seeds.
         """
-        sharing = [one for one in self._by_index if one.boxes]
-        self._close(Stage.SHARES, Stage.VECTORS, len(sharing), "devices that shared their seeds")
-        return {one.device: self._boxes_for(one) for one in sharing}
+        self._close(Stage.SHARES, Stage.VECTORS, len(self._sharing()), "devices that shared their seeds")
+        return self.outgoing()
+
+    def outgoing(self) -> dict[str, bytes]:
+        """Return what each device is to get at this stage, the same whenever it is asked; for some stages nothing."""
+        match self.stage:
+            case Stage.SHARES:
+                hashes = b"".join(leaf(self._advertised[one.device][0]) for one in self._by_index)
+                return {one.device: self._roster_for(one, hashes) for one in self._by_index}
+            case Stage.VECTORS:
+                return {one.device: self._boxes_for(one) for one in self._sharing()}
+            case Stage.ANSWERS:
+                size, delivered = len(self._by_index), self._delivered()
+                lost = {one.index for one in self._sharing()} - delivered
+                request = packed("request", [bitmap(delivered, size), bitmap(lost, size)])
+                return {self._by_index[index].device: request for index in sorted(delivered)}
+            case _:
+                return {}
+
+    def _roster_for(self, client: _Client, hashes: bytes) -> bytes:
+        near = [self._advertised[self._by_index[index].device][0] for index in client.neighbours]
+        return packed("roster", [hashes, near])
 
     def _boxes_for(self, client: _Client) -> bytes:
         senders = {at for at, index in enumerate(client.neighbours) if self._by_index[index].boxes}
@@ -178,7 +199,7 @@ class SecAggServer:
         client = self._client("masked", device)
         if not client.boxes:
             raise MessageError("masked", "it did not share its seeds, so that its mask could not be removed", device)
-        vector, commitment = unpacked("masked", message, (bytes, bytes), device)
+        vector, commitment = unpacked("masked", message, (bytes, bytes), HEADER_BYTES + 4 * self.plan.values, device)
         require_size("masked", "vector", vector, 4 * self.plan.values, device)
         require_size("masked", "commitment", commitment, _COMMITMENT_BYTES, device)
         self._total += np.frombuffer(vector, "uint32")
@@ -191,7 +212,7 @@ class SecAggServer:
             RoundAbortedError: fewer devices than the minimum delivered, or so few neighbours of one that its seed
                 could not be opened.
         """
-        delivered = {one.index for one in self._by_index if one.commitment is not None}
+        delivered = self._delivered()
         self._close(Stage.VECTORS, Stage.ANSWERS, len(delivered), "devices that delivered")
         for one in self._sharing():
             near = len(delivered.intersection(one.neighbours))
@@ -199,10 +220,7 @@ class SecAggServer:
                 raise self._aborted(
                     f"{near} neighbours of device {one.device!r} delivered; {self._degree.threshold} must"
                 )
-        size = len(self._by_index)
-        lost = {one.index for one in self._sharing()} - delivered
-        request = packed("request", [bitmap(delivered, size), bitmap(lost, size)])
-        return {self._by_index[index].device: request for index in sorted(delivered)}
+        return self.outgoing()
 
     def add_answer(self, device: str, message: bytes) -> bool:
         """Add a device's shares of its neighbours' seeds.
@@ -216,7 +234,7 @@ class SecAggServer:
         client = self._client("answer", device)
         if client.commitment is None:
             raise MessageError("answer", "it did not deliver, and was not asked", device)
-        bits, shares = unpacked("answer", message, (bytes, bytes), device)
+        bits, shares = unpacked("answer", message, (bytes, bytes), self._most_bytes(client, SHARE_BYTES + 1), device)
         held = sorted(bitmap_members("answer", "held", bits, len(client.neighbours), device))
         require_size("answer", "shares", shares, SHARE_BYTES * len(held), device)
         for at, place in enumerate(held):
@@ -238,7 +256,7 @@ class SecAggServer:
             RoundAbortedError: too few shares of a seed came, or they do not fit what its owner published.
         """
         self._require(Stage.ANSWERS, "finish")
-        delivered = {one.index for one in self._by_index if one.commitment is not None}
+        delivered = self._delivered()
         for one in self._sharing():
             if len(one.points) < self._degree.threshold:
                 reason = (
@@ -279,6 +297,52 @@ class SecAggServer:
             if seed is not None and fits(seed):
                 return seed
         raise self._aborted(f"shares of a seed of device {client.device!r} do not fit what it published")
+
+    @staticmethod
+    def _most_bytes(client: _Client, each: int) -> int:
+        return HEADER_BYTES + each * len(client.neighbours)
+
+    def checkpoint(self) -> bytes:
+        """Return the state of the round, from which `restored` continues it in another process."""
+        boxes = {one.device: b"".join(one.boxes.values()) for one in self._sharing()}
+        commitments = {one.device: one.commitment for one in self._by_index if one.commitment is not None}
+        points = {one.device: [list(point) for point in one.points] for one in self._by_index if one.points}
+        seen = [[stage.value, device, digest] for (stage, device), digest in self._seen.items()]
+        advertised = {device: message for device, (message, _) in self._advertised.items()}
+        total = b"" if self._total is None else self._total.tobytes()
+        fields = [self.plan.digest, self.stage.value, advertised, boxes, commitments, points, seen, total]
+        return packed("checkpoint", fields)
+
+    @classmethod
+    def restored(cls, plan: SecAggPlan, admits: Admits, checkpoint: bytes) -> Self:
+        """Return a server in the state of a checkpoint that a server with the same plan made.
+
+        Raises:
+            MessageError: it is damaged, or another plan's.
+        """
+        types = (bytes, str, dict, dict, dict, dict, list, bytes)
+        fields = unpacked("checkpoint", checkpoint, types, len(checkpoint))
+        digest, stage, advertised, boxes, commitments, points, seen, total = fields
+        if digest != plan.digest:
+            raise MessageError("checkpoint", "it is that of another plan")
+        made = cls(plan, admits)
+        for device, message in advertised.items():
+            made.add_keys(device, message)
+        if stage != Stage.KEYS.value and len(advertised) >= plan.minimum:
+            made.close_keys()
+        for device, joined in boxes.items():
+            made.add_shares(device, packed("shares", [joined]))
+        for device, commitment in commitments.items():
+            made._clients[device].commitment = commitment
+        for device, pairs in points.items():
+            made._clients[device].points = [(at, share) for at, share in pairs]
+        made.stage = Stage(stage)
+        made._seen = {(Stage(at), device): digest for at, device, digest in seen}
+        made._total = np.array(np.frombuffer(total, "uint32")) if total else None
+        return made
+
+    def _delivered(self) -> set[int]:
+        return {one.index for one in self._by_index if one.commitment is not None}
 
     def _sharing(self) -> list[_Client]:
         return [one for one in self._by_index if one.boxes]

@@ -6,6 +6,7 @@ Source: Shamir, How to Share a Secret (Communications of the ACM, 1979), over th
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 PRIME = (1 << 128) + 51  # the least prime above every secret
@@ -49,12 +50,21 @@ def combine(points: Sequence[int], shares: Sequence[bytes]) -> bytes | None:
 @functools.lru_cache(maxsize=256)
 def _weights_at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
     """Return Lagrange's weights of the values at these points for the value at 0."""
-    weights = []
-    for point in points:
-        above, below = 1, 1
-        for other in points:
-            if other != point:
-                above = above * other % PRIME
-                below = below * (other - point) % PRIME
-        weights.append(above * pow(below, -1, PRIME) % PRIME)
-    return tuple(weights)
+    whole = math.prod(points)
+    # The differences are small numbers: their product is made before the one division by PRIME.
+    below = [math.prod([other - point for other in points if other != point]) % PRIME for point in points]
+    inverses = _inverses(below)
+    return tuple(whole // point * inverse % PRIME for point, inverse in zip(points, inverses, strict=True))
+
+
+def _inverses(values: list[int]) -> list[int]:
+    """Return the inverses of the values with one inversion (Montgomery 1987, section 10.3.1)."""
+    products = [1]
+    for value in values:
+        products.append(products[-1] * value % PRIME)
+    inverse = pow(products[-1], -1, PRIME)
+    found = []
+    for value, before in zip(reversed(values), reversed(products[:-1]), strict=True):
+        found.append(inverse * before % PRIME)
+        inverse = inverse * value % PRIME
+    return found[::-1]
