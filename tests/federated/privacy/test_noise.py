@@ -51,6 +51,16 @@ def test_the_parts_of_the_clients_add_up_to_the_whole_noise() -> None:
     assert math.sqrt(float(np.mean(total * total))) == pytest.approx(2.0, rel=0.05)
 
 
+@pytest.mark.parametrize("count", [0, 1, (1 << 18) + 3])
+def test_noise_has_as_many_numbers_as_asked_over_chunks_too(count: int) -> None:
+    for noise in (GaussianNoise(1.0, 5.0, random_bytes=fixed), DiscreteGaussianNoise(1.0, 5.0, random_bytes=fixed)):
+        drawn = noise.draw(count)
+        assert drawn.shape == (count,)
+        if count > 1:
+            assert float(np.mean(drawn[-3:] * drawn[-3:])) != float(np.mean(drawn[:3] * drawn[:3]))
+            assert math.sqrt(float(np.mean(drawn.astype("float64") ** 2))) == pytest.approx(5.0, rel=0.01)
+
+
 def test_noise_keeps_shapes_and_differs_from_one_generator_to_the_next() -> None:
     update = {"w": np.zeros((2, 3), "float32"), "b": np.zeros((), "float32")}
     first, second = (GaussianNoise(1.0, 1.0).add(update) for _ in range(2))

@@ -27,7 +27,7 @@ def update_of(numbers: random.Random, scale: float) -> dict[str, Any]:
 
 def test_the_sum_of_a_private_round_is_that_of_clipped_updates_and_the_whole_noise() -> None:
     devices, numbers = names(10), random.Random(1)
-    live = devices[3:]  # as few as the minimum: the parts of their noise add up to the whole
+    live = devices[3:]  # number of the minimum: the parts of their noise add up to the whole
     limit = range_for(MAX_NORM, MULTIPLIER * MAX_NORM / math.sqrt(MINIMUM))
     coding = FixedPoint({"w": (30, 100), "b": (10,)}, limit, 20, 10)
     clipped, vectors = {}, {}

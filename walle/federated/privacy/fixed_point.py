@@ -29,7 +29,10 @@ class StepNoise(Protocol):
 
 @dataclass(frozen=True)
 class EncodedUpdate:
-    """An update in fixed steps."""
+    """An update in fixed steps.
+
+    Noise that was limited is not Gaussian: with `range_for` that happens too rarely to count against delta.
+    """
 
     vector: Any  # flat uint32 array, the arrays in the order of their names
     limited_values: int  # values that noise took beyond the range, and that were set to its end

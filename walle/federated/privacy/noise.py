@@ -21,6 +21,7 @@ from walle import np
 from walle.errors import ConfigError
 from walle.federated.privacy.keystream import KEY_BYTES, Keystream
 
+_CHUNK = 1 << 18  # numbers made at a time: temporary arrays do not grow with the model
 _MOST_STEPS = float(1 << 28)  # limit of a discrete deviation: 32 bits have no room for more
 
 
@@ -69,7 +70,12 @@ class GaussianNoise:
         return (array.astype("float64") + noise).astype("float32")
 
     def draw(self, count: int) -> Any:
-        """Return a flat float64 array of Gaussian numbers (Box and Muller, 1958)."""
+        """Return a flat float64 array of Gaussian numbers."""
+        sizes = [min(_CHUNK, count - start) for start in range(0, count, _CHUNK)]
+        return np.concatenate([np.zeros((0,), "float64"), *(self._chunk(size) for size in sizes)])
+
+    def _chunk(self, count: int) -> Any:
+        """Return Gaussian numbers made in pairs (Box and Muller, 1958)."""
         half = (count + 1) // 2
         radius = self.deviation * np.sqrt(-2.0 * np.log(_uniform(self._stream, half)))
         angle = 2.0 * math.pi * _uniform(self._stream, half)
@@ -110,7 +116,7 @@ class DiscreteGaussianNoise:
         """Return a flat int64 array."""
         parts, missing = [np.zeros((0,), "int64")], count
         while missing > 0:
-            part = self._candidates(2 * missing + 64)[:missing]
+            part = self._candidates(min(2 * missing + 64, _CHUNK))[:missing]
             parts.append(part)
             missing -= part.size
         return np.concatenate(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 
 from tests.federated.privacy.secagg.rounds import Exchange, names, plain_sum
 from walle import np
-from walle.federated.privacy.keystream import add_mask
-from walle.federated.privacy.secagg.agreement import self_mask_key
+from walle.federated.privacy.keystream import add_mask, subtract_mask
+from walle.federated.privacy.secagg.agreement import pair_mask_key, self_mask_key
 from walle.federated.privacy.secagg.plan import SecAggPlan
 
 COUNT = 4000
@@ -60,17 +61,38 @@ def test_a_masked_vector_of_equal_values_looks_random(value: int) -> None:
     assert all(len(set(memoryview(message[8 : 8 + 4 * COUNT]).cast("I"))) > COUNT - 20 for message in masked)
 
 
-def test_a_masked_vector_differs_from_the_plain_one_by_both_kinds_of_mask() -> None:
-    """With the self-mask removed, the pairwise masks still hide the vector."""
-    vectors = {device: np.zeros((COUNT,), "uint32") for device in names(4)}
+def test_a_masked_vector_has_the_self_mask_and_a_mask_with_each_neighbour() -> None:
+    """One of the two kinds hides the values from a server that knows the other, by a client lost or delivered."""
+    vectors = {device: np.zeros((COUNT,), "uint32") + at for at, device in enumerate(names(4))}
     exchange = whole_round(vectors, lost=[])
-    client = exchange.clients["device-0"]
-    assert client._roster is not None
-    own = np.zeros((COUNT,), "uint32")
-    add_mask(own, self_mask_key(client._self_seed, client._roster.digest))
-    message = exchange.sent["device-0"][2]
-    assert occurrences(own, message) == 0
-    assert abs(one_bits((np.frombuffer(message[-34 - 4 * COUNT : -34], "uint32") - own).tobytes()) - 0.5) < 0.01
+    for device, client in exchange.clients.items():
+        assert client._roster is not None
+        digest = client._roster.digest
+        masked = np.array(np.frombuffer(exchange.sent[device][2][-34 - 4 * COUNT : -34], "uint32"))
+        without_own = np.array(masked)
+        subtract_mask(without_own, self_mask_key(client._self_seed, digest))
+        without_pairs = np.array(masked)
+        for one in client._roster.neighbours.values():
+            key = pair_mask_key(client._mask_private, one.keys.mask_key, digest)
+            (subtract_mask if client._leaf < one.leaf else add_mask)(without_pairs, key)
+        assert all(abs(one_bits(part.tobytes()) - 0.5) < 0.01 for part in (without_own, without_pairs))
+        subtract_mask(without_pairs, self_mask_key(client._self_seed, digest))
+        assert without_pairs.tolist() == vectors[device].tolist()
+
+
+def test_only_the_sum_of_all_clients_has_no_pairwise_masks() -> None:
+    vectors = dict.fromkeys(names(4), np.zeros((COUNT,), "uint32"))
+    exchange = whole_round(vectors, lost=[])
+    parts = []
+    for device, client in exchange.clients.items():
+        assert client._roster is not None
+        part = np.array(np.frombuffer(exchange.sent[device][2][-34 - 4 * COUNT : -34], "uint32"))
+        subtract_mask(part, self_mask_key(client._self_seed, client._roster.digest))
+        parts.append(part)
+    for size in (1, 2, 3):
+        for chosen in itertools.combinations(parts, size):
+            assert abs(one_bits(plain_sum(chosen).tobytes()) - 0.5) < 0.01
+    assert not any(plain_sum(parts).tolist())
 
 
 def test_bytes_of_a_client_are_at_most_twice_the_plain_update() -> None:
