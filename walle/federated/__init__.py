@@ -1,0 +1,1 @@
+"""Federated learning over a fleet: rounds of updates, aggregation, privacy (§1, §8)."""
