@@ -10,7 +10,7 @@ import pytest
 from walle.errors import ConfigError
 from walle.federated.privacy.budget import BudgetSpentError, FixedSampling, PoissonSampling, PrivacyBudget
 
-dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting of the extra cloud is not installed")
+dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting of the extra federated is not installed")
 
 
 @pytest.mark.parametrize("rounds", [1, 40, 1000])

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from walle.base.extras import install_hint
 from walle.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _round_divergences(noise_multiplier: float, sampling: Sampling) -> tuple[Seq
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
     except ImportError as error:
-        raise ConfigError("a budget of epsilon needs dp-accounting: pip install 'walle[cloud]'") from error
+        raise ConfigError(f"a budget of epsilon needs dp-accounting: {install_hint('federated')}") from error
     event: Any
     if isinstance(sampling, PoissonSampling):
         if not 0 < sampling.rate <= 1:
