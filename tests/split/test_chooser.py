@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -100,12 +101,22 @@ def test_waits_double_up_to_the_longest() -> None:
     assert made.choose(FAST, 0.0, now_s + 6.1).is_probe_due
 
 
-def test_a_device_that_computes_alone_asks_for_a_probe_when_its_link_is_stale() -> None:
-    made = chooser(stale_s=10.0)
+def test_a_device_that_computes_alone_probes_the_later_the_slower_the_cloud_would_be() -> None:
+    made = chooser(probe_s=10.0, least_probe_s=2.0)
     slow = replace(FAST, bytes_per_ms=1.0)
-    assert not made.choose(slow, 9.0, 0.0).is_probe_due
-    assert made.choose(slow, 10.0, 0.0).is_probe_due
-    assert not made.choose(FAST, 10.0, 0.0).is_probe_due  # the run itself measures the link
+    times_slower = min(one.total_ms for one in latencies(CUTS, slow)[:-1]) / latencies(CUTS, slow)[-1].total_ms
+    age_s = 10.0 * math.log2(times_slower)
+    assert age_s > 10.0
+    assert not made.choose(slow, age_s - 0.1, 0.0).is_probe_due
+    assert made.choose(slow, age_s + 0.1, 0.0).is_probe_due
+    assert not made.choose(FAST, 1e9, 0.0).is_probe_due  # the run itself measures the link
+
+
+def test_no_probe_is_sent_where_no_bandwidth_would_help() -> None:
+    made = chooser()
+    assert not made.choose(Conditions(10.0, 1.0, device_slower=0.5), math.inf, 0.0).is_probe_due
+    assert made.choose(Conditions(None, None, device_slower=20.0), math.inf, 0.0).is_probe_due
+    assert not made.choose(Conditions(None, None, device_slower=0.5), math.inf, 0.0).is_probe_due
 
 
 def test_a_late_answer_is_one_much_later_than_predicted() -> None:
@@ -126,6 +137,22 @@ def test_a_record_gives_medians_of_recent_measurements() -> None:
     found = record.conditions()
     assert (found.device_slower, found.cloud_slower, found.cloud_wait_ms) == (4.0, 0.5, 3.0)
     assert record.link_age_s(8.0) == 7.0
+
+
+def test_a_transfer_beyond_the_spread_of_round_trips_is_no_faster_than_they_differ() -> None:
+    record = Record()
+    for at, took_ms in enumerate([40.0, 50.0, 60.0, 70.0]):
+        record.saw_round_trip(took_ms, at / 10)
+    record.saw_transfer(10_000, 45.0, 1.0)  # faster than a round trip
+    assert record.conditions().bytes_per_ms == pytest.approx(10_000 / 10.0)
+
+
+def test_a_large_transfer_outweighs_small_ones() -> None:
+    record = Record()
+    for at in range(3):
+        record.saw_transfer(10_000, 100.0, at / 10)
+    record.saw_transfer(200_000, 200.0, 0.5)
+    assert record.conditions().bytes_per_ms == pytest.approx(1_000.0)
 
 
 def test_a_small_transfer_tells_the_round_trip_only() -> None:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.split.models import saved, shaped, two_ends
+from tests.split.models import saved, shaped, shrinking, two_ends
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
-from walle.split.cuts import find_cuts
+from walle.split.chooser import choose
+from walle.split.conditions import Conditions
+from walle.split.cuts import CutModel, find_cuts
+
+
+@pytest.fixture(scope="module")
+def shrunk(tmp_path_factory: pytest.TempPathFactory) -> CutModel:
+    return find_cuts(shrinking(tmp_path_factory.mktemp("models"))[0], times="rates")
 
 
 def test_cuts_go_from_all_there_to_all_here(tmp_path: Path) -> None:
@@ -76,3 +85,13 @@ def test_control_flow_is_refused(tmp_path: Path) -> None:
     graph.save(tmp_path / "flow.walle")
     with pytest.raises(UnsupportedError, match="control flow"):
         find_cuts(tmp_path / "flow.walle")
+
+
+@given(st.floats(0.0, 200.0), st.floats(10.0, 1e6), st.floats(0.1, 100.0), st.floats(0.1, 100.0), st.booleans())
+def test_the_fastest_cut_is_among_the_worthwhile(
+    shrunk: CutModel, rtt: float, rate: float, device: float, cloud: float, is_quantised: bool
+) -> None:
+    conditions = Conditions(rtt, rate, device, cloud)
+    best = choose(shrunk.cuts, conditions, is_quantised=is_quantised).latency.total_ms
+    few = choose(shrunk.worthwhile(is_quantised=is_quantised), conditions, is_quantised=is_quantised)
+    assert few.latency.total_ms == pytest.approx(best)

@@ -6,14 +6,15 @@ the model runs here, and a probe asks for the link later, after a wait that doub
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from walle.split.conditions import Conditions
 from walle.split.cut import Cut
 
-_LATE_FACTOR = 3.0
+_LATE_FACTOR = 2.0
 _LATE_MS = 100.0
 
 
@@ -115,13 +116,15 @@ def _late_ms(one: Latency) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ChooserSettings:
-    """`least_gain` is the share of latency that a change of cut gains at least; `stale_s` the age of a measured
-    bandwidth that asks for a probe; waits after failures double from the first to the longest.
+    """`least_gain` is the share of latency that a change of cut gains at least. `probe_s` is the age of a measured
+    bandwidth that asks for a probe where the cloud would take twice as long, `least_probe_s` where it would take as
+    long. Waits after failures double from the first to the longest.
     """
 
     least_gain: float = 0.05
-    stale_s: float = 10.0
-    first_wait_s: float = 5.0
+    probe_s: float = 10.0
+    least_probe_s: float = 5.0
+    first_wait_s: float = 2.0
     longest_wait_s: float = 300.0
 
 
@@ -161,8 +164,23 @@ class Chooser:
             is_quantised=self._is_quantised,
         )
         self._current = made.cut
-        is_due = made.cut is here and link_age_s >= self._settings.stale_s
+        is_due = made.cut is here and self._is_stale(link_age_s, conditions)
         return Choice(made.cut, made.latency, made.why, made.late_after_ms, is_probe_due=is_due)
+
+    def _is_stale(self, link_age_s: float, conditions: Conditions) -> bool:
+        """Return whether a device that computes alone asks for the bandwidth again: the later, the slower the cloud
+        would be, and never where no bandwidth would make it faster.
+        """
+        unlimited = replace(conditions, bytes_per_ms=math.inf, round_trip_ms=conditions.round_trip_ms or 0.0)
+        *others, here = latencies(self._cuts, unlimited, is_quantised=self._is_quantised)
+        if min(one.total_ms for one in others) >= here.total_ms:
+            return False
+        *others, here = latencies(self._cuts, conditions, is_quantised=self._is_quantised)
+        if not others:
+            return True
+        times_slower = min(one.total_ms for one in others) / here.total_ms
+        probe_s = self._settings.probe_s * math.log2(max(times_slower, 1.0))
+        return link_age_s >= min(max(self._settings.least_probe_s, probe_s), self._settings.longest_wait_s)
 
     def failed(self, now_s: float) -> None:
         """Run here from now on: the cloud's part was late, the link broke, or a probe failed."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 _MOST = 64  # measurements that are kept
 _LEAST_BYTES = 4096  # smaller transfers say nothing of the bandwidth
+_MOST_WEIGHT_BYTES = 256 << 10  # a larger transfer tells the bandwidth no better
+_LEAST_PACE = 1e-9  # milliseconds for a byte
 _LEAST_SHARE = 0.05  # of a transfer's time is beyond the round trip, however well the link did
 
 
@@ -20,18 +22,21 @@ class Recent:
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
-        self._found: collections.deque[tuple[float, float]] = collections.deque(maxlen=_MOST)  # time, value
+        self._found: collections.deque[tuple[float, float, float]] = collections.deque(maxlen=_MOST)
 
-    def add(self, value: float, now_s: float) -> None:
+    def add(self, value: float, now_s: float, weight: float = 1.0) -> None:
+        """Record a measurement; one that says more has a greater weight."""
         if math.isfinite(value):
-            self._found.append((now_s, value))
+            self._found.append((now_s, value, weight))
 
     def quantile(self, share: float = 0.5) -> float | None:
         """Return the least value that this share of the weight does not exceed; None without measurements."""
         if not self._found:
             return None
-        latest_s = max(time_s for time_s, _ in self._found)
-        weighted = sorted((value, 0.5 ** ((latest_s - time_s) / self._half_life_s)) for time_s, value in self._found)
+        latest_s = max(time_s for time_s, *_ in self._found)
+        weighted = sorted(
+            (value, weight * 0.5 ** ((latest_s - time_s) / self._half_life_s)) for time_s, value, weight in self._found
+        )
         wanted = share * sum(weight for _, weight in weighted)
         passed = 0.0
         for value, weight in weighted:
@@ -63,16 +68,16 @@ class Conditions:
 class Record:
     """Measurements of one device and one model; `conditions` gives what they say."""
 
-    half_life_s: float = 2.0
+    half_life_s: float = 4.0
     compute_half_life_s: float = 30.0
     _round_trips: Recent = field(init=False)
-    _rates: Recent = field(init=False)
+    _paces: Recent = field(init=False)
     _device: Recent = field(init=False)
     _cloud: Recent = field(init=False)
     _waits: Recent = field(init=False)
 
     def __post_init__(self) -> None:
-        self._round_trips, self._rates = Recent(self.half_life_s), Recent(self.half_life_s)
+        self._round_trips, self._paces = Recent(self.half_life_s), Recent(self.half_life_s)
         self._waits = Recent(self.half_life_s)
         self._device, self._cloud = Recent(self.compute_half_life_s), Recent(self.compute_half_life_s)
 
@@ -86,8 +91,9 @@ class Record:
             self.saw_round_trip(took_ms, now_s)
             return
         round_trip_ms = self._round_trips.quantile() or 0.0
-        beyond_ms = max(took_ms - round_trip_ms, took_ms * _LEAST_SHARE, 1e-3)
-        self._rates.add(size_bytes / beyond_ms, now_s)
+        low, high = self._round_trips.quantile(0.25) or 0.0, self._round_trips.quantile(0.75) or 0.0
+        beyond_ms = max(took_ms - round_trip_ms, 0.5 * (high - low), _LEAST_SHARE * took_ms)
+        self._paces.add(beyond_ms / size_bytes, now_s, min(size_bytes, _MOST_WEIGHT_BYTES))
 
     def saw_device(self, took_ms: float, expected_us: float, now_s: float) -> None:
         """Record a run on the device, and the time that the cuts have for it."""
@@ -102,13 +108,14 @@ class Record:
 
     def link_age_s(self, now_s: float) -> float:
         """Return the seconds since bandwidth was last measured."""
-        return self._rates.age_s(now_s)
+        return self._paces.age_s(now_s)
 
     def conditions(self) -> Conditions:
         """Return the medians of all that is recorded."""
+        pace = self._paces.quantile()
         return Conditions(
             self._round_trips.quantile(),
-            self._rates.quantile(),
+            None if pace is None else 1 / max(pace, _LEAST_PACE),
             self._device.quantile() or 1.0,
             self._cloud.quantile() or 1.0,
             self._waits.quantile() or 0.0,

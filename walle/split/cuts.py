@@ -7,6 +7,7 @@ steps': plans of both parts for each cut predict no better (benchmarks/split.py)
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,21 @@ class CutModel:
         """Dtype and shape of each input; None where the length is free."""
         infos = [self.arrays[number] for number in self.graph.inputs]
         return [(one.dtype, one.free_shape) for one in infos]
+
+    def worthwhile(self, *, is_quantised: bool = False) -> tuple[Cut, ...]:
+        """Return both fixed cuts and those between that some conditions make the fastest, in order.
+
+        The others compute more on the device for no fewer bytes: no link makes up for that where the cloud is faster,
+        and where it is slower, all here is the fastest.
+        """
+        found = [self.all_there]
+        least_bytes = math.inf
+        for one in self.cuts[1:-1]:
+            passed = (one.quantised_bytes if is_quantised else one.up_bytes) + one.down_bytes
+            if passed < least_bytes and passed < self.all_there.up_bytes + self.all_there.down_bytes:
+                found.append(one)
+                least_bytes = passed
+        return (*found, self.all_here)
 
     @property
     def all_there(self) -> Cut:
@@ -131,7 +147,7 @@ def _times_before(graph: Graph, inputs: Sequence[Any], times: Times) -> dict[int
     place = 0
     for step, us in zip(plan.ops, each, strict=True):
         # Steps without a node change the layout of an array: they count with the step before.
-        place = int(step.name) + 1 if step.name.isdecimal() else place
+        place = graph.past_normalization(int(step.name) + 1) if step.name.isdecimal() else place
         spent[place] = spent.get(place, 0.0) + us
     places = sorted(spent)
     return dict(zip(places, accumulate(spent[one] for one in places), strict=True))

@@ -83,6 +83,12 @@ class Graph:
         op, name, *_ = self._trace.nodes[place]
         return name.removesuffix(f".{op}") if self._is_file else name
 
+    def past_normalization(self, place: int) -> int:
+        """Return the first place from there on without a normalisation, which the engine does with the node before."""
+        while place < self.node_count and self._trace.nodes[place][0] == _NORMALIZATION:
+            place += 1
+        return place
+
     def is_made_before(self, number: int, place: int) -> bool:
         """Return whether this value is an input, a constant, or the result of a node before that place."""
         return self._made_by.get(number, -1) < place
