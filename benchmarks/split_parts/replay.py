@@ -24,6 +24,7 @@ class Replay:
     here: list[float]
     there: list[float]
     oracle: list[float]
+    informed: list[float]  # by a choice that knows the link of the second before exactly, and compute times
     choices: dict[str, int]
     late: int
     probes: int
@@ -31,8 +32,16 @@ class Replay:
     @property
     def share(self) -> float:
         """Return the share of moments that are no slower than the better of all here and all there."""
-        pairs = zip(self.chosen, self.here, self.there, strict=True)
-        return sum(own <= min(here, there) * (1 + _ROUNDING) for own, here, there in pairs) / len(self.chosen)
+        return self._share(self.chosen)
+
+    @property
+    def informed_share(self) -> float:
+        """Return the share that the informed choice has: an upper bound of what measurements of the past can give."""
+        return self._share(self.informed)
+
+    def _share(self, own_ms: Sequence[float]) -> float:
+        pairs = zip(own_ms, self.here, self.there, strict=True)
+        return sum(own <= min(here, there) * (1 + _ROUNDING) for own, here, there in pairs) / len(own_ms)
 
     @property
     def over_oracle(self) -> float:
@@ -62,6 +71,8 @@ def replay(network: Network, links: Sequence[LinkShape], slower: float) -> Repla
     chooser = Chooser(tuple(timed), random.Random(1))
     chosen, here, there, oracle = list[float](), list[float](), list[float](), list[float]()
     choices: collections.Counter[str] = collections.Counter()
+    informed = list[float]()
+    before = links[0]
     late = probes = 0
     for second, link in enumerate(links):
         now_s = float(second)
@@ -72,6 +83,9 @@ def replay(network: Network, links: Sequence[LinkShape], slower: float) -> Repla
         here.append(all_ms[here_cut.cut])
         there.append(all_ms[there_cut.cut])
         oracle.append(min(all_ms.values()))
+        ideal = min(network.cuts, key=lambda one: _latency_ms(one, before, slower, is_here=one is here_cut))
+        informed.append(all_ms[ideal.cut])
+        before = link
         own = timed[choice.cut]
         took_ms = all_ms[choice.cut]
         is_here = own is here_cut
@@ -96,4 +110,4 @@ def replay(network: Network, links: Sequence[LinkShape], slower: float) -> Repla
                 record.saw_transfer(_PROBE_BYTES, probe_ms, now_s)
                 chooser.answered()
         chosen.append(took_ms)
-    return Replay(chosen, here, there, oracle, dict(choices), late, probes)
+    return Replay(chosen, here, there, oracle, informed, dict(choices), late, probes)

@@ -70,7 +70,8 @@ def table(networks: Sequence[Network], cells: Sequence[Cell]) -> str:
             lines.append(
                 f"{name}, {len(some)} cells: {100 * share:.1f} % of moments no slower than the better of both fixed"
                 f" choices; mean over the oracle's {over:.3f}; worst cell {worst.network}, {worst.slower:g}×,"
-                f" {worst.kind}: {100 * worst.replay.share:.1f} %"
+                f" {worst.kind}: {100 * worst.replay.share:.1f} %; a choice that knows the link of the second before"
+                f" exactly: {100 * sum(one.replay.informed_share for one in some) / len(some):.1f} %"
             )
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ _MOST = 64  # measurements that are kept
 _LEAST_BYTES = 4096  # smaller transfers say nothing of the bandwidth
 _MOST_WEIGHT_BYTES = 256 << 10  # a larger transfer tells the bandwidth no better
 _LEAST_PACE = 1e-9  # milliseconds for a byte
-_LEAST_SHARE = 0.05  # of a transfer's time is beyond the round trip, however well the link did
+_LEAST_SHARE = 0.05  # least share of a transfer that counts as time beyond the round trip
 
 
 class Recent:
@@ -52,7 +52,7 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions under which a cut is chosen; `link` None: unknown, and nothing runs in the cloud.
+    """Conditions under which a cut is chosen; where round trip or bandwidth is None, nothing runs in the cloud.
 
     `device_slower` and `cloud_slower` multiply the times that the cuts have. `bytes_per_ms` is of both directions.
     """

@@ -10,7 +10,8 @@ class Cut:
     """A cut before the node at `place`: nodes before run on the device, the others in the cloud.
 
     `values` are the numbers of the arrays that pass; `up_bytes` their bytes, `quantised_bytes` those with float32 in
-    int8; `down_bytes` those of the outputs that the cloud sends back. Microseconds are of this machine.
+    int8 (inputs of a model that is all there pass unchanged); `down_bytes` those of the outputs that the cloud sends
+    back. Microseconds are of this machine.
     """
 
     place: int

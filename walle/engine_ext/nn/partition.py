@@ -261,8 +261,8 @@ class Graph:
         first = len(places)  # number of the next result in the part
         made: list[Any] = []
         for node in sorted(nodes):
-            op, name, operands, attributes, count = trace.nodes[node]
-            name = str(node) if numbered else name
+            op, _, operands, attributes, count = trace.nodes[node]
+            name = str(node) if numbered else self.node_name(node)
             made.append((op, name, [places.get(number, -1) for number in operands], attributes, count))
             for at, number in enumerate(self._results[node]):
                 places[number] = first + at
