@@ -23,7 +23,7 @@ SEEDED: dict[str, Callable[[], Any]] = {
     "resnet18": lambda: resnet("resnet18", (2, 2, 2, 2), bottleneck=False),
     "bert_small": lambda: bert_squad(layers=4, hidden=512, heads=8, length=128),
 }
-_LEAST_S = 0.15  # of runs of a part
+_LEAST_S = 0.15  # least seconds of runs of a part
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,7 +63,7 @@ def _latency_ms(one: TimedCut, link: LinkShape, slower: float, *, is_here: bool)
 def replay(network: Network, links: Sequence[LinkShape], slower: float) -> Replay:
     """Return the latencies of one run a second.
 
-    A late run in the cloud is given up when the choice says so, and the model then runs here.
+    The device abandons a late run in the cloud when the choice says so, and the model then runs here.
     """
     timed = {one.cut: one for one in network.cuts}
     here_cut, there_cut = network.cuts[-1], network.cuts[0]
