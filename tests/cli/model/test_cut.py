@@ -48,6 +48,10 @@ def test_files_of_the_best_cut_and_its_picture_are_written(tmp_path: Path) -> No
     device, cloud = Session(found["device"]), Session(found["cloud"])
     [(name, expected)] = load(path).run(inputs).items()
     assert np.allclose(run_parts(device, cloud, inputs)[name], expected, atol=1e-5)
+    [error] = found["errors"]
+    assert error["relative"] < 2e-6
+    rounded = run(path, *options, "--quantised", "--out", tmp_path / "int8")
+    assert error["relative"] < rounded["errors"][0]["relative"] < 0.05
 
 
 def test_a_model_that_runs_in_one_place_has_no_files(model: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

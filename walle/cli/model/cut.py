@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli.model.measure import random_input
 from walle.cli.model.shapes import parse_shapes
 from walle.cli.output import JsonFlag, emit, emit_rows, working
 from walle.errors import ConfigError
@@ -46,7 +47,8 @@ def cut(
     """Show a model's latency by where it is cut between device and cloud, and the best cut.
 
     The time of each operator is measured on this machine, and scaled. An array at a cut and the outputs of the cloud
-    pass the link. --json has all cuts, the table the best ones.
+    pass the link. --json has all cuts, the table the best ones. With --out, both parts run on seeded inputs, and the
+    difference of their outputs from the uncut model's is shown.
     """
     bits_per_s = _quantity(bandwidth, _RATES, "--bandwidth", "10Mbit/s")
     round_trip_ms = _quantity(rtt, _TIMES, "--rtt", "30ms")
@@ -70,7 +72,7 @@ def cut(
         ],
     }
     if out is not None:
-        report |= _write(found, best, out, is_quantised=quantised)
+        report |= _write(model, found, best, out, is_quantised=quantised)
         picture = picture or out / f"{found.name}.cuts.png"
     if picture is not None:
         title = f"{found.name}, {bandwidth}, {rtt}, device {device_slower:g} × slower, cloud {cloud_faster:g} × faster"
@@ -96,12 +98,16 @@ def cut(
     for key in ("device", "cloud", "picture", "no_files"):
         if key in report:
             emit(None, as_json=False, text=escape(f"{key.replace('_', ' ')}: {report[key]}"))
+    for one in report.get("errors", ()):
+        text = f"output {one['output']} differs by {one['relative']:.1e} of its norm, on seeded inputs"
+        emit(None, as_json=False, text=escape(text))
 
 
-def _write(found: Any, best: int, out: Path, *, is_quantised: bool) -> dict[str, Any]:
-    """Return the paths of the two files, or why there are none."""
+def _write(model: Path, found: Any, best: int, out: Path, *, is_quantised: bool) -> dict[str, Any]:
+    """Return the paths of the two files and the difference that they make, or why there are none."""
+    from walle.engine_ext.session_info import TensorInfo
     from walle.split.chooser import named
-    from walle.split.files import write_parts
+    from walle.split.files import errors_of, write_parts
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -110,7 +116,10 @@ def _write(found: Any, best: int, out: Path, *, is_quantised: bool) -> dict[str,
         parts = write_parts(found, found.cuts[best], out, is_quantised=is_quantised)
     except OSError as error:
         raise ConfigError(f"{out}: {error.strerror or error}") from error
-    return {"device": str(parts.device), "cloud": str(parts.cloud)}
+    inputs = zip(found.graph.input_names, found.inputs, strict=True)
+    sample = {name: random_input(TensorInfo(name, one.shape, one.dtype), None) for name, one in inputs}
+    errors = errors_of(model, parts, [sample])
+    return {"device": str(parts.device), "cloud": str(parts.cloud), "errors": [asdict(one) for one in errors]}
 
 
 def _draw(cuts: Any, times: Any, best: int, title: str, path: Path) -> None:
