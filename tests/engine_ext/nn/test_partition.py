@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.adapt.networks import network
 from walle import nn, np
 from walle.adapt.branches.features import features_of
+from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.nn.partition import Graph
 
 
@@ -87,3 +89,16 @@ class Shaped(nn.Module):
 def test_a_node_has_the_name_of_its_place_in_the_numbered_graph() -> None:
     graph = Graph(Shaped(), [np.ones((2, 3, 4), "float32")])
     assert [name for _, name, *_ in graph.numbered().nodes()] == [str(at) for at in range(graph.node_count)]
+
+
+def test_fixed_values_depend_on_shapes_of_inputs_and_not_on_constants_alone(tmp_path: Path) -> None:
+    graph = GraphBuilder("packed")
+    x = graph.input("x", (2, 64))
+    packed = graph.constant("packed", [[1] * 64] * 64, "int8")
+    weight = graph.op("Cast", [packed], to="float32")
+    y = graph.op("MatMul", [x, weight])
+    shape = graph.op("Shape", [y])
+    graph.output("y", graph.op("Reshape", [graph.op("Relu", [y]), shape]))
+    graph.save(tmp_path / "packed.walle")
+    found = Graph(nn.from_onnx(tmp_path / "packed.walle"), [np.zeros((2, 64), "float32")], free_batch=False)
+    assert [one.tolist() for one in found.fixed().values()] == [[2, 64]]

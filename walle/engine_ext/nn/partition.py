@@ -158,17 +158,22 @@ class Graph:
         ]
 
     def fixed(self) -> dict[int, Any]:
-        """Return the results, by number, that only shapes decide and a batch of another size does not change."""
+        """Return the results, by number, that only shapes of inputs decide and another batch does not change."""
+        own, other = self._two_batches
         return {
-            number: one
-            for number, ((one, is_known), (two, _)) in enumerate(zip(*self._two_batches, strict=True))
-            if is_known and number in self._made_by and one.shape == two.shape and one.tobytes() == two.tobytes()
+            number: own[number][0]
+            for number in self.known
+            if own[number][0].shape == other[number][0].shape and own[number][0].tobytes() == other[number][0].tobytes()
         }
 
     @property
     def known(self) -> set[int]:
-        """Results that only shapes decide, by number."""
-        return {number for number, (_, is_known) in enumerate(self._two_batches[0]) if is_known} & self._made_by.keys()
+        """Results that only shapes of inputs decide, by number; those of constants alone are not among them."""
+        moving = set(self.inputs)
+        for place, node in enumerate(self._trace.nodes):
+            if not moving.isdisjoint(node[2]):
+                moving.update(self._results[place])
+        return {number for number in moving if number in self._made_by and self._two_batches[0][number][1]}
 
     @cached_property
     def _two_batches(self) -> tuple[list[tuple[Any, bool]], list[tuple[Any, bool]]]:
