@@ -33,7 +33,7 @@ COMMANDS = {
     "figures", "device-file list", "device-file put", "device-file remove",
     "storage check", "storage gc", "storage move",
     "git-credential", "login", "logout",
-    "model bench", "model calibrate", "model convert", "model get", "model plan",
+    "model bench", "model calibrate", "model convert", "model cut", "model get", "model plan",
     "model profile-primitives", "model run", "operators",
     "release explain", "release pause", "release preview", "release resume", "release retire", "release retry",
     "release rollback",

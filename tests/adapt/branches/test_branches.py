@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from tests.adapt.networks import Recurrent, Residual, network
 from walle import nn, np, optim
 from walle.adapt.branches.build import Branched, BranchSettings, make_branches
+from walle.adapt.branches.features import features_of
 from walle.adapt.branches.file import read_branches
 from walle.adapt.branches.monitor import Budget
 from walle.adapt.branches.plan import plan_branches
 from walle.adapt.branches.session import BranchSession
-from walle.adapt.branches.split import Graph, features_of
 from walle.adapt.branches.training import Joined, distil, resized
 from walle.adapt.branches.widths import factors_of, plan_widths
 from walle.adapt.costs.formula import CostFormula
@@ -54,40 +54,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Branched, nn.Module]
     model, _ = network("residual")
     path = tmp_path_factory.mktemp("branches") / "new" / "net.walle"
     return make_branches(model, dataset(), dataset(1), path, BranchSettings(5, 6.0, TRAINING)), model
-
-
-@pytest.mark.parametrize("name", ["residual", "depthwise", "attention", "words", "recurrent"])
-def test_parts_of_a_split_model_compute_the_same(name: str) -> None:
-    model, inputs = network(name)
-    expected = model(*inputs)
-    graph = Graph(model, [one[:2] for one in inputs])
-    bases = [(point, graph.base(point)) for point in graph.points()]
-    given = [(point, base, features_of(base, inputs)) for point, base in bases]
-    assert any(features is not None for _, _, features in given)
-    for point, base, features in given:
-        if features is None:  # the batch is not the first axis
-            continue
-        rest = graph.rest(point, features)
-        assert np.allclose(rest(base(*inputs)), expected, rtol=1e-4, atol=1e-5)
-        names = [*dict(base.named_parameters()), *dict(rest.named_parameters())]
-        assert len(names) == len(set(names))
-        assert set(names) >= set(dict(model.named_parameters()))
-
-
-def test_a_split_is_not_between_a_product_and_its_scale_nor_within_a_shortcut() -> None:
-    model, inputs = network("residual")
-    graph = Graph(model, inputs)
-    reached = [features_of(graph.base(point), inputs) for point in graph.points()]
-    assert [one.shape for one in reached if one is not None] == [(2, 6, 8, 8), (2, 96)]
-
-
-def test_running_statistics_of_a_part_are_not_trained() -> None:
-    model, inputs = network("residual")
-    graph = Graph(model, inputs)
-    base = graph.base(graph.points()[0])
-    trained = {name: one.requires_grad for name, one in base.named_parameters()}
-    assert trained["stem.1.weight"]
-    assert not trained["stem.1.running_var"]
 
 
 @given(st.integers(2, 9))

@@ -11,12 +11,12 @@ from pathlib import Path
 from walle import nn
 from walle.adapt.branches.file import Branch, Parts, write_branches
 from walle.adapt.branches.plan import plan_branches
-from walle.adapt.branches.split import Graph
 from walle.adapt.branches.training import Joined, distil, resized
 from walle.adapt.branches.widths import factors_of
 from walle.adapt.dataset import Dataset
 from walle.adapt.goals.config import Training
 from walle.adapt.masked.evaluation import accuracy, outputs_of
+from walle.engine_ext.nn.partition import Graph
 from walle.errors import ConfigError
 
 _COUNTS = range(2, 10)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from walle import nn
-from walle.adapt.branches.split import Graph, features_of
+from walle.adapt.branches.features import features_of
 from walle.adapt.branches.widths import Widths, least_parameters, plan_widths
 from walle.adapt.costs.formula import CostFormula, Costs
 from walle.adapt.structure.network import Structure, find_structure
 from walle.engine_ext.nn.onnx_model import FileModel
+from walle.engine_ext.nn.partition import Graph
 from walle.errors import ConfigError
 
 _MOST_POINTS = 12  # places that are weighed as beginnings and ends

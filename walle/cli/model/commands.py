@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli.model import calibrate, measure, primitives
+from walle.cli.model import calibrate, cut, measure, primitives
 from walle.cli.model import files as model_files
 from walle.cli.model.shapes import parse_shapes
 from walle.cli.output import JsonFlag, emit, emit_rows, working
@@ -255,6 +255,7 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle model get face_yunet --models-dir ../models")(model_files.get)
     group.command(epilog="Example: walle model plan encoder.walle")(plan)
     group.command(epilog="Example: walle model bench encoder.walle --threads 2 --profile")(measure.bench)
+    group.command(epilog="Example: walle model cut net.onnx --bandwidth 10Mbit/s --rtt 30ms --device-slower 4")(cut.cut)
     group.command(epilog="Example: walle model calibrate --minutes 5 --output rates.json")(calibrate.calibrate)
     group.command(epilog="Example: walle model profile-primitives --backend avx2 --minutes 15")(
         primitives.profile_primitives

@@ -24,15 +24,16 @@ __all__ = ["checkpoint", "load", "resume", "save", "to_walle"]
 _POSITION = "position"
 
 
-def inference_trace(model: Module, inputs: Sequence[Any]) -> Trace:
+def inference_trace(model: Module, inputs: Sequence[Any], *, free_batch: bool = True) -> Trace:
     """Return the graph of the model's inference on these inputs; its parameters and buffers are constants.
 
-    The first dimension of the inputs is free where they share it and nothing in the graph depends on it.
+    The first dimension of the inputs is free where they share it and nothing in the graph depends on it, unless
+    `free_batch` is False.
     """
     arrays = [np.asarray(one.array() if isinstance(one, Operand) else one) for one in inputs]
     batches = {one.shape[0] if one.ndim else 0 for one in arrays}
     traced = _traced(model, arrays)
-    if len(batches) == 1 and 0 not in batches:
+    if free_batch and len(batches) == 1 and 0 not in batches:
         more = [np.concatenate([one, one[:1]]) for one in arrays]
         try:
             other = _traced(model, more)
@@ -125,7 +126,8 @@ def _new_graph(name: str) -> GraphBuilder:
     return GraphBuilder(name)
 
 
-def _builder(trace: Trace) -> GraphBuilder:
+def builder_of(trace: Trace) -> GraphBuilder:
+    """Return what a trace recorded as a graph that can be written."""
     graph = _new_graph(trace.name)
     inputs = [graph.input(name, shape, dtype) for name, dtype, shape in trace.inputs]
     for (name, _), value in zip(trace.outputs, add_nodes(graph, trace, inputs), strict=True):
@@ -164,7 +166,7 @@ def to_walle(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:
         UnsupportedError: the model looks at values.
     """
     refuse_in_vm("to_walle")
-    _builder(inference_trace(model, inputs)).save(str(path))
+    builder_of(inference_trace(model, inputs)).save(str(path))
 
 
 def save(model: Module, path: str | os.PathLike[str], *inputs: Any) -> None:

@@ -21,9 +21,9 @@ _FLOATS = ("float32", "float64")
 class FileModel(Module):
     """A model of a file, whose weights are parameters under the file's names.
 
-    `forward` takes the model's inputs in the file's order, and returns its output, or a tuple of them; `input_names`
-    and `output_names` are the file's. Normalisations keep their running statistics, and dropout passes everything, as
-    in the file.
+    `forward` takes the model's inputs in the file's order, and returns its output, or a tuple of them; `input_names`,
+    `output_names` and `input_types` (shape and dtype, None where free) are the file's. Normalisations keep their
+    running statistics, and dropout passes everything, as in the file.
     """
 
     def __init__(self, graph: _core.Graph) -> None:
@@ -35,6 +35,7 @@ class FileModel(Module):
         self.__dict__["_outputs"] = [value for _, value in graph.outputs()]
         self.__dict__["output_names"] = [name for name, _ in graph.outputs()]
         self.__dict__["input_names"] = [values[number][0] for number in self._inputs]
+        self.__dict__["input_types"] = [(values[number][3], values[number][2]) for number in self._inputs]
         self.__dict__["_held"] = held = {}
         for number, (name, kind, dtype, _, array) in enumerate(values):
             if kind == "constant":
