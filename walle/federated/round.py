@@ -239,7 +239,7 @@ class Round:
             self.dropped[record["device"]] = record["reason"]
             return
         self.state = RoundState(event)
-        self.reason = record.get("reason", "")
+        self.reason = record.get("reason", self.reason)
         self.next_model = record.get("next_model", "")
         self.ended_s = record["at_s"] if self.state.terminal else None
 

@@ -67,7 +67,7 @@ def test_the_trimmed_mean_cuts_both_ends_and_names_who_was_cut() -> None:
     assert report.limited == {"c4": "cut in 100% of the values"}
     assert run(TrimmedMean(0.39), *rows)[0] == [3, 2]  # 1.95 is rounded down
     assert run(TrimmedMean(0), *rows)[0] == pytest.approx([182, -178.1])
-    with pytest.raises(AggregationError, match="4 updates, of which a share of 0.2 is none; 6 are needed"):
+    with pytest.raises(AggregationError, match=r"4 updates, of which a share of 0\.2 is none; 6 are needed"):
         run(TrimmedMean(0.2), *rows[:4])
 
 
@@ -128,7 +128,7 @@ def test_the_result_does_not_depend_on_the_order_of_arrival() -> None:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match="share is 0.5"):
+    with pytest.raises(ConfigError, match=r"share is 0\.5"):
         TrimmedMean(0.5)
     with pytest.raises(ConfigError, match="hostile is -1"):
         MultiKrum(-1)
