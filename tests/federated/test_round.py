@@ -97,7 +97,7 @@ def test_an_update_counts_once_however_often_it_arrives() -> None:
     accept(one, other)
     assert refusal(one, third, 1) == "enough"
     assert close(one, 103.0) is RoundState.AGGREGATING
-    assert one.accept(device, 1, f"sha of {device}", 104.0) is None  # its answer was lost
+    assert one.accept(device, 1, f"sha of {device}", 104.0) is None  # sent again: the answer was lost
     assert refusal(one, third, 1) == "late"
     one.apply(one.finish("next", 105.0, {}))
     assert one.accept(device, 1, f"sha of {device}", 999.0) is None

@@ -102,7 +102,7 @@ def test_fedadam_of_the_paper_over_two_rounds() -> None:
 def test_fedyogi_of_the_paper_over_two_rounds() -> None:
     aggregator = FedYogi(server_lr=0.1, tau=0.5)
     model, momentum, variance, expected = weights(1), 0.0, 0.25, 1.0
-    for number, change in ((1, 0.9), (2, -0.2)):  # its square is above the variance, then below
+    for number, change in ((1, 0.9), (2, -0.2)):  # squares above the variance, then below
         momentum = 0.9 * momentum + 0.1 * change
         variance -= 0.01 * change**2 * math.copysign(1, variance - change**2)
         expected += 0.1 * momentum / (math.sqrt(variance) + 0.5)
