@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from benchmarks.federated_parts.shards import CLASSES, HIDDEN, Setting
+from benchmarks.federated_parts.shards import CLASSES, CLIENTS, HIDDEN, Setting
 from walle import nn, np, optim
 from walle.federated import ProximalLoss, Trained, Weights
 from walle.federated.simulation import Client
@@ -30,6 +31,7 @@ class Trainer:
         self._step = nn.TrainStep(self.module, loss, optim.SGD(lr=RATE))
         self._images = [np.asarray(one) for one in setting.images]
         self._test = np.asarray(setting.test_images), np.asarray(setting.test_labels)
+        self._orders: dict[tuple[int, int], Any] = {}
         self.cpu_s = 0.0
         self.runs = 0
 
@@ -44,19 +46,32 @@ class Trainer:
         images = self._images[place]
 
         def train(model: Weights, number: int) -> Trained:
-            orders = self.setting.order(place, number)
+            orders = self._orders_of(place, number)
             model.load_into(self.module)
             anchors = self._proximal.anchors(model) if self._proximal else []
             begin = time.process_time()
             for order in orders:
-                for start in range(0, len(order), BATCH):
-                    places = np.asarray(order[start : start + BATCH])
+                for places in order:
                     self._step(images[places], labels[places], *anchors)
             self.cpu_s += time.process_time() - begin
             self.runs += 1
             return Trained(Weights.of_module(self.module), len(given))
 
         return train
+
+    def clients(self, flips_labels: Iterable[str] = ()) -> dict[str, Client]:
+        """Return all clients by name; those of `flips_labels` learn other labels."""
+        names = [f"c{place:02}" for place in range(CLIENTS)]
+        return {name: self.client(place, flips_labels=name in flips_labels) for place, name in enumerate(names)}
+
+    def _orders_of(self, place: int, number: int) -> Any:
+        """Return the places of each batch of each epoch; kept, so that drawing them is not measured twice."""
+        if (place, number) not in self._orders:
+            self._orders[place, number] = [
+                [np.asarray(order[start : start + BATCH]) for start in range(0, len(order), BATCH)]
+                for order in self.setting.order(place, number)
+            ]
+        return self._orders[place, number]
 
     def accuracy(self, model: Weights) -> float:
         """Return the part of the test images that the model names correctly."""

@@ -9,13 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 
 from benchmarks.federated_parts.clients import BATCH, RATE
 from benchmarks.federated_parts.shards import CLIENTS, Setting
 
 VARIABLE = "WALLE_FLOWER_PYTHON"
-_SCRIPT = Path(__file__).with_name("flower_side.py")
+_MODULE = "benchmarks.federated_parts.flower_side"
+_ROOT = Path(__file__).resolve().parents[2]
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
 # Options of Flower's strategies, by the names of walle's algorithms.
 OPTIONS: dict[str, dict[str, float]] = {
@@ -45,7 +46,7 @@ def run_flower(python: str, setting: Setting, strategy: str, rounds: int) -> dic
     arrays: dict[str, Any] = {"test_images": setting.test_images, "test_labels": setting.test_labels}
     for place in range(CLIENTS):
         arrays[f"images{place}"], arrays[f"labels{place}"] = setting.images[place], setting.labels[place]
-        arrays[f"orders{place}"] = numpy.stack([setting.order(place, number) for number in range(1, rounds + 1)])
+        arrays[f"orders{place}"] = np.stack([setting.order(place, number) for number in range(1, rounds + 1)])
     arrays |= {f"first {name}": one for name, one in setting.first.items()}
     job = {
         "strategy": strategy,
@@ -58,9 +59,10 @@ def run_flower(python: str, setting: Setting, strategy: str, rounds: int) -> dic
     with tempfile.TemporaryDirectory(prefix="walle-flower-") as name:
         folder = Path(name)
         (folder / "job.json").write_text(json.dumps(job))
-        numpy.savez(folder / "arrays.npz", **arrays)
+        np.savez(folder / "arrays.npz", **arrays)
         done = subprocess.run(
-            [python, "-W", "ignore", str(_SCRIPT), str(folder)],
+            [python, "-W", "ignore", "-m", _MODULE, str(folder)],
+            cwd=_ROOT,
             check=True,
             stdout=subprocess.PIPE,
             text=True,

@@ -3,7 +3,7 @@
 Clients are in this process, without a network: `fit` gets Flower's serialized parameters, trains the network of the
 figure in NumPy, and returns serialized parameters. Prints one line of JSON.
 
-    PYTHON benchmarks/federated_parts/flower_side.py FOLDER
+    PYTHON -m benchmarks.federated_parts.flower_side FOLDER
 
 FOLDER has job.json (strategy, rounds, rate, batch) and arrays.npz, written by `flower.py`.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.common import (  # type: ignore[import-not-found]
+from flwr.common import (
     Code,
     FitIns,
     FitRes,
@@ -24,9 +24,9 @@ from flwr.common import (  # type: ignore[import-not-found]
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
-from flwr.server import Server, SimpleClientManager  # type: ignore[import-not-found]
-from flwr.server.client_proxy import ClientProxy  # type: ignore[import-not-found]
-from flwr.server.strategy import (  # type: ignore[import-not-found]
+from flwr.server import Server, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import (
     FedAdam,
     FedAvg,
     FedMedian,
@@ -35,39 +35,10 @@ from flwr.server.strategy import (  # type: ignore[import-not-found]
     Strategy,
 )
 
-NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
-_FLOAT = np.float32
+from benchmarks.federated_parts.numpy_network import NAMES, accuracy, train
 
 
-def train(weights: list[Any], images: Any, labels: Any, orders: Any, batch: int, rate: float) -> list[Any]:
-    """Return the weights after SGD on the mean cross entropy, as `walle.nn` and PyTorch define it."""
-    first, first_bias, second, second_bias = (one.copy() for one in weights)
-    for order in orders:
-        for start in range(0, len(order), batch):
-            places = order[start : start + batch]
-            x = images[places]
-            hidden = np.maximum(x @ first.T + first_bias, 0)
-            scores = hidden @ second.T + second_bias
-            scores -= scores.max(1, keepdims=True)
-            slope = np.exp(scores)
-            slope /= slope.sum(1, keepdims=True)
-            slope[np.arange(len(places)), labels[places]] -= 1
-            slope /= _FLOAT(len(places))
-            below = (slope @ second) * (hidden > 0)
-            second -= _FLOAT(rate) * (slope.T @ hidden)
-            second_bias -= _FLOAT(rate) * slope.sum(0)
-            first -= _FLOAT(rate) * (below.T @ x)
-            first_bias -= _FLOAT(rate) * below.sum(0)
-    return [first, first_bias, second, second_bias]
-
-
-def accuracy(weights: list[Any], images: Any, labels: Any) -> float:
-    first, first_bias, second, second_bias = weights
-    scores = np.maximum(images @ first.T + first_bias, 0) @ second.T + second_bias
-    return float((scores.argmax(1) == labels).mean())
-
-
-class LocalClient(ClientProxy):  # type: ignore[misc]
+class LocalClient(ClientProxy):
     """A client of this process."""
 
     def __init__(self, place: int, arrays: Any, job: dict[str, Any]) -> None:
@@ -80,7 +51,7 @@ class LocalClient(ClientProxy):  # type: ignore[misc]
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:  # noqa: ARG002 -- Flower's
         assert group_id is not None
         weights = parameters_to_ndarrays(ins.parameters)
-        weights = [one.astype(_FLOAT) for one in weights]  # FedAdam and FedYogi send float64
+        weights = [one.astype("float32") for one in weights]  # FedAdam and FedYogi send float64
         orders = self._orders[group_id - 1]
         begin = time.process_time()
         trained = train(weights, self._images, self._labels, orders, self._job["batch"], self._job["rate"])
@@ -146,11 +117,7 @@ def main() -> None:
     cpu_s = time.process_time() - begin - evaluated_s
     runs = job["rounds"] * job["clients"]
     trained_s = sum(one.cpu_s for one in clients)
-    print(
-        json.dumps(
-            {"accuracy": found, "client_round_ms": cpu_s / runs * 1e3, "training_ms": trained_s / runs * 1e3}
-        )
-    )
+    print(json.dumps({"accuracy": found, "client_round_ms": cpu_s / runs * 1e3, "training_ms": trained_s / runs * 1e3}))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
+import numpy as np
 
 CLIENTS = 20
 EPOCHS = 2
@@ -26,8 +26,8 @@ class Setting:
     """A data set in shards. `labels` 0 shares the images out at random."""
 
     name: str
-    images: tuple[Any, ...]  # by client, float32 (samples, pixels)
-    labels: tuple[Any, ...]  # by client, int64 (samples)
+    images: tuple[Any, ...]  # float32 (samples, pixels) by client
+    labels: tuple[Any, ...]  # int64 (samples) by client
     test_images: Any
     test_labels: Any
     first: dict[str, Any]  # float32 arrays of the network
@@ -35,23 +35,23 @@ class Setting:
 
     def order(self, client: int, number: int) -> Any:
         """Return the places of a client's samples in a round, (epochs, samples)."""
-        random = numpy.random.default_rng([self.seed, client, number])
-        return numpy.stack([random.permutation(len(self.labels[client])) for _ in range(EPOCHS)])
+        random = np.random.default_rng([self.seed, client, number])
+        return np.stack([random.permutation(len(self.labels[client])) for _ in range(EPOCHS)])
 
 
 def make_setting(name: str, seed: int, labels: int = 2) -> Setting:
     """Return the setting of a data set: "digits" or "mnist"."""
     images, targets = _images(name)
-    random = numpy.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     order = random.permutation(len(targets))
     train, test = order[: _TRAINED_ON[name]], order[_TRAINED_ON[name] :]
     if labels:
-        train = train[numpy.argsort(targets[train], kind="stable")]
-        pieces = numpy.array_split(train, CLIENTS * labels)
+        train = train[np.argsort(targets[train], kind="stable")]
+        pieces = np.array_split(train, CLIENTS * labels)
         drawn = random.permutation(len(pieces)).reshape(CLIENTS, labels)
-        parts = [numpy.concatenate([pieces[place] for place in row]) for row in drawn]
+        parts = [np.concatenate([pieces[place] for place in row]) for row in drawn]
     else:
-        parts = numpy.array_split(train, CLIENTS)
+        parts = np.array_split(train, CLIENTS)
     return Setting(
         name,
         tuple(images[part] for part in parts),
@@ -63,7 +63,7 @@ def make_setting(name: str, seed: int, labels: int = 2) -> Setting:
     )
 
 
-def _first_weights(inputs: int, random: numpy.random.Generator) -> dict[str, Any]:
+def _first_weights(inputs: int, random: np.random.Generator) -> dict[str, Any]:
     """Return weights and biases, uniform within 1 / sqrt(inputs), as PyTorch begins."""
     found = {}
     for name, wide, narrow in (("0", inputs, HIDDEN), ("2", HIDDEN, CLASSES)):
@@ -80,7 +80,7 @@ def _images(name: str) -> tuple[Any, Any]:
         from benchmarks.mistify_parts.mnist import images_and_labels
 
         images, labels = images_and_labels()
-        return numpy.asarray(images).reshape(len(labels), -1), numpy.asarray(labels)
+        return np.asarray(images).reshape(len(labels), -1), np.asarray(labels)
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     rows, labels = load_digits(return_X_y=True)

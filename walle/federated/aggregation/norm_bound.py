@@ -26,7 +26,7 @@ class NormBound(FedAvg):
     """
 
     def __init__(
-        self, bound: float | None = None, *, times: float = 2.0, clip: bool = False, weight_by_samples: bool = True
+        self, bound: float | None = None, *, times: float = 1.5, clip: bool = False, weight_by_samples: bool = True
     ) -> None:
         super().__init__(weight_by_samples=weight_by_samples)
         check_above_zero("times", times)
