@@ -74,6 +74,15 @@ def test_poisons_move_the_mean_and_not_the_median() -> None:
         assert abs(numbers(mean)[0] - numbers(clean)[0]) > abs(numbers(median)[0] - GOAL)
 
 
+def test_a_hostile_update_that_is_not_finite_is_refused_and_the_round_goes_through() -> None:
+    for factor in (float("nan"), float("inf"), 1e9):
+        (outcome,) = federation(poisons={"c9": scale_by(factor)}).run(1)
+        assert outcome.state is RoundState.DONE
+        assert set(outcome.refused) == {"c9"}
+        assert outcome.refused["c9"].startswith("invalid: array 'a' has a value")
+        assert outcome.counts["accepted"] == 9
+
+
 def test_late_answers_count_in_later_rounds_where_the_settings_allow_it() -> None:
     def delay(name: str, _number: int) -> int:
         return 2 if name in ("c0", "c1") else 0

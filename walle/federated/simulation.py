@@ -12,7 +12,7 @@ from walle.errors import ConfigError
 from walle.federated.aggregation import AggregationReport, Aggregator
 from walle.federated.cohort import draw_number
 from walle.federated.coordinator import Coordinator
-from walle.federated.errors import UpdateRefusedError
+from walle.federated.errors import UpdateError, UpdateRefusedError
 from walle.federated.memory_store import MemoryStore
 from walle.federated.round import RoundSettings, RoundState
 from walle.federated.update import Trained, Update
@@ -48,7 +48,7 @@ class SimulatedRound:
     state: RoundState
     reason: str
     counts: Mapping[str, int]
-    refused: Mapping[str, str]  # cause by client
+    refused: Mapping[str, str]  # cause by client; "invalid: ..." for a body that does not fit
     report: AggregationReport | None  # None for a round that failed
     model: Weights  # the global model after the round
 
@@ -133,6 +133,8 @@ class Federation:
                 self.coordinator.deliver(client, body, self._now_s)
             except UpdateRefusedError as error:
                 refused[client] = error.cause
+            except UpdateError as error:
+                refused[client] = f"invalid: {error}"
         state = self.coordinator.advance(self._now_s)
         if not state.terminal:
             self._now_s = current.deadline_s
