@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -127,6 +128,59 @@ def test_a_failed_aggregation_leaves_the_state_of_the_aggregator() -> None:
     one.model = weights(3e38)
     assert one.advance(1.0) is RoundState.FAILED
     assert aggregator.state() == {}
+
+
+def test_an_aggregator_that_raises_fails_the_round_with_the_reason() -> None:
+    class Broken(FedAvg):
+        def combine(self) -> Any:
+            raise KeyError("loss")
+
+    one = coordinator(MemoryStore(), Broken())
+    one.begin(DEVICES, 0.0)
+    for device in DEVICES[:3]:
+        one.deliver(device, body(device, 1), 1.0)
+    assert one.advance(1.0) is RoundState.FAILED
+    assert one.round is not None
+    assert one.round.reason == "the aggregator raised KeyError: 'loss'"
+
+
+class FullStore(MemoryStore):
+    """A store whose disk is full when it writes a given record."""
+
+    full_at = 0  # number of the record that fails, from 1; 0 for none
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        self.full_at -= 1
+        if self.full_at == 0:
+            raise OSError("disk full")
+        super().append(record)
+
+
+def test_a_store_that_fails_changes_nothing_and_the_next_call_goes_through() -> None:
+    models = []
+    for fails in (False, True):
+        store = FullStore()
+        one = coordinator(store, FedAdam())
+        for number in (1, 2):
+            actions: list[Callable[[], Any]] = [
+                partial(one.begin, DEVICES, 0.0),
+                *(partial(one.deliver, device, body(device, number), 1.0) for device in DEVICES[:3]),
+                partial(one.advance, 1.0),
+            ]
+            for action in actions:
+                for records in (1, 2) if fails else ():  # the end of a round writes two
+                    store.full_at = records
+                    try:
+                        action()
+                        break
+                    except OSError:
+                        assert one.round == replay(store.records)
+                else:
+                    action()
+                store.full_at = 0
+        assert one.version == 2
+        models.append(one.model.identity)
+    assert models[0] == models[1]
 
 
 def test_a_stopped_round_fails_with_the_reason() -> None:

@@ -11,7 +11,7 @@ from tests.federated.small_models import LAYOUT, numbers, weights
 from walle import nn, np
 from walle.engine_ext.errors import DTypeError
 from walle.federated import Layout, Weights, WeightsError
-from walle.federated.framing import frame
+from walle.federated.framing import MAX_HEADER_BYTES, frame
 
 
 def test_arrays_come_back_by_name_and_cannot_be_written_to() -> None:
@@ -103,6 +103,16 @@ def test_a_file_with_infinity_or_of_something_else_is_refused() -> None:
         Weights.of_bytes(b"WFU1" + weights(1).to_bytes()[4:])
     with pytest.raises(WeightsError, match="expected a map"):
         Weights.of_bytes(b"WFM1" + (1).to_bytes(4, "little") + msgpack.packb(1) + bytes(55))
+
+
+def test_a_file_has_one_form() -> None:
+    file = weights(1).to_bytes()
+    end = 8 + int.from_bytes(file[4:8], "little")
+    with pytest.raises(WeightsError, match="padding after the header is not zero"):
+        Weights.of_bytes(file[:end] + b"x" + file[end + 1 :])
+    length = MAX_HEADER_BYTES + 1
+    with pytest.raises(WeightsError, match=f"the header has {length} bytes"):
+        Weights.of_bytes(b"WFM1" + length.to_bytes(4, "little") + bytes(2 * length))
 
 
 def test_a_module_keeps_what_is_not_float32() -> None:

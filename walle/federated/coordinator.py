@@ -9,8 +9,9 @@ Memory is O(model) where the aggregator's is: bodies are read one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, Self
 
 from walle.federated.aggregation import AggregationReport, Aggregator
@@ -160,18 +161,33 @@ class Coordinator:
 
     def _aggregate(self, current: Round, at_s: float) -> None:
         aggregator, before = self._aggregator, self._aggregator.state()
-        aggregator.begin(self.model, current.number)
         try:
-            for device, digest in current.accepted.items():
-                aggregator.add(device, decode_update(self._store.update(digest), self.model.layout, self._limits))
-            model, report = aggregator.finish()
+            model, report = self._combined(current)
+            self._store.put_model(current.number, model, aggregator.state())
+            self._write(current.finish(model.identity, at_s, report.to_plain()))
         except AggregationError as error:
             aggregator.load_state(before)
             self._write(current.fail(str(error), at_s))
-            return
-        self._store.put_model(current.number, model, aggregator.state())
-        self._write(current.finish(model.identity, at_s, report.to_plain()))
-        self.model, self.version, self.report = model, current.number, report
+        except BaseException:  # the store failed: the next call aggregates again
+            aggregator.load_state(before)
+            raise
+        else:
+            self.model, self.version, self.report = model, current.number, report
+
+    def _combined(self, current: Round) -> tuple[Weights, AggregationReport]:
+        """Return the next model and the report of the accepted updates.
+
+        Raises:
+            AggregationError: the aggregator refuses them or raises something else: it may be a user's own.
+        """
+        with _aggregation_errors():
+            self._aggregator.begin(self.model, current.number)
+        for device, digest in current.accepted.items():
+            update = decode_update(self._store.update(digest), self.model.layout, self._limits)
+            with _aggregation_errors():
+                self._aggregator.add(device, update)
+        with _aggregation_errors():
+            return self._aggregator.finish()
 
     def _current(self) -> Round:
         if self.round is None:
@@ -181,3 +197,14 @@ class Coordinator:
     def _write(self, record: Mapping[str, Any]) -> None:
         self._store.append(record)
         self._current().apply(record)
+
+
+@contextlib.contextmanager
+def _aggregation_errors() -> Iterator[None]:
+    """Convert the errors of an aggregator."""
+    try:
+        yield
+    except AggregationError:
+        raise
+    except Exception as error:
+        raise AggregationError(f"the aggregator raised {type(error).__name__}: {error}") from error
