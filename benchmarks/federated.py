@@ -44,18 +44,27 @@ def _picture(result: dict[str, Any], out: Path) -> None:
 
     rows = [row for row in result.get("accuracy", []) if row["seed"] == 0]
     poisoned = result.get("hostile", [])
-    figure, axes = plt.subplots(1, 1 + len(poisoned), figsize=(5 * (1 + len(poisoned)), 4), squeeze=False)
-    for place, row in enumerate(rows):
-        label = f"{TITLES[row['data']]}, {row['algorithm']}"
-        numbers = range(1, len(row["walle"]) + 1)
-        axes[0][0].plot(numbers, row["walle"], color=f"C{place}", lw=1, label=label)
-        if "flower" in row:
-            axes[0][0].plot(numbers, row["flower"], "x", color=f"C{place}", ms=4)
-    axes[0][0].set_xlabel("round; crosses: Flower")
-    axes[0][0].set_ylabel("accuracy")
-    if rows:
-        axes[0][0].legend(fontsize=6)
-    for axis, row in zip(axes[0][1:], poisoned, strict=True):
+    panels = bool(rows) + len(poisoned)
+    if not panels:
+        return
+    columns = min(panels, 4)
+    lines = -(-panels // columns)
+    figure, grid = plt.subplots(lines, columns, figsize=(5 * columns, 4 * lines), squeeze=False)
+    axes = list(grid.flat)
+    for axis in axes[panels:]:
+        axis.set_axis_off()
+    first = axes.pop(0) if rows else None
+    if first is not None:
+        for place, row in enumerate(rows):
+            label = f"{TITLES[row['data']]}, {row['algorithm']}"
+            numbers = range(1, len(row["walle"]) + 1)
+            first.plot(numbers, row["walle"], color=f"C{place}", lw=1, label=label)
+            if "flower" in row:
+                first.plot(numbers, row["flower"], "x", color=f"C{place}", ms=4)
+        first.set_xlabel("round; crosses: Flower")
+        first.set_ylabel("accuracy")
+        first.legend(fontsize=6)
+    for axis, row in zip(axes, poisoned, strict=False):
         for place, kind in enumerate(hostile.AGGREGATORS):
             points = [row["points"][attack][kind] for attack in hostile.ATTACKS]
             axis.bar([one + 0.16 * place for one in range(len(points))], points, 0.15, label=kind)
