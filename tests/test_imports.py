@@ -42,5 +42,18 @@ def test_the_commands_are_imported_without_what_one_of_them_needs() -> None:
     assert not loaded_after("import walle.cli") & heavy
 
 
+def test_a_device_that_sends_updates_loads_no_aggregation() -> None:
+    loaded = loaded_after("import walle.federated.update_codec; from walle.federated import Trained")
+    assert not loaded & {"walle.federated.aggregation", "walle.federated.coordinator", "walle.nn", "numpy"}
+
+
+def test_every_public_name_of_federated_rounds_exists() -> None:
+    from walle import federated
+
+    assert sorted(federated.__all__) == federated.__all__ == list(federated._MODULES)
+    for name in federated.__all__:
+        assert getattr(federated, name).__name__ == name
+
+
 def test_a_device_that_shares_models_loads_no_algorithm_of_adaptation() -> None:
     assert not loaded_after("import walle.device") & {"walle.adapt.adaptation", "walle.adapt.executor"}

@@ -6,6 +6,7 @@ WalleError
 ├── VMError          a task that raised, ran too long or broke a limit             (engine_ext)
 ├── PipelineError    an event, condition, stored feature or tunnel that is wrong   (pipeline)
 ├── DeployError      a task repo, bundle, signature, policy or release             (deploy)
+├── FederatedError   a model, update, aggregation or round of federated learning   (federated)
 └── ConfigError      a setting, a file or an argument given by a person
 
 `walle.protocol.ProtocolError` is outside the tree: that module imports nothing of walle. Code that catches it converts
@@ -38,6 +39,10 @@ class PipelineError(WalleError):
 
 class DeployError(WalleError):
     """A task repository, bundle, signature, policy or release that is wrong."""
+
+
+class FederatedError(WalleError):
+    """A model, an update, an aggregation or a round of federated learning that is wrong."""
 
 
 class ConfigError(WalleError):
