@@ -46,7 +46,7 @@ def losses(trainer: MaskedTrainer, monkeypatch: pytest.MonkeyPatch) -> list[floa
     return given
 
 
-@pytest.mark.parametrize(("loss", "steps"), [(0.1, 20), (0.35, 25), (0.6, 50), (5.0, 80)])
+@pytest.mark.parametrize(("loss", "steps"), [(0.1, 20), (0.35, 20), (0.6, 40), (5.0, 80)])
 def test_a_goal_takes_steps_for_the_loss_that_its_cut_has_added(
     trainer: MaskedTrainer, losses: list[float], loss: float, steps: int
 ) -> None:

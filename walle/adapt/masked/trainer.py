@@ -22,6 +22,7 @@ _CERTAIN = 8.0  # a gate's number whose chance is 0.9997
 _PROBE_STEPS = 5  # first steps of a training, whose loss says how much a cut has added
 _LAST_STEPS = 10  # last steps of a training, whose loss later ones are compared with
 _LEAST_STEPS = 20  # training after any cut
+_FOR_A_NAT = 0.8  # part of the steps of the settings for each nat of loss that a cut has added
 _SETTLING = 512  # training samples that give a network its running statistics
 
 
@@ -77,8 +78,7 @@ class MaskedTrainer:
     def settle(self, most: int) -> int:
         """Train a goal's model as `train` does, set its running statistics, and return the steps.
 
-        The first goal takes `most`. A later one takes those of the settings for each nat of loss that the cut before
-        has added, at least `_LEAST_STEPS`, within `most`; with a loss of the user's own, whose scale is not known, it
+        The first goal takes `most`. A later one takes steps by the loss that the cut before has added, within `most`; with a loss of the user's own, whose scale is not known, it
         takes `most`.
         """
         losses = self._settle(most, lambda probed: self._needed(statistics.mean(probed), most))
@@ -108,7 +108,7 @@ class MaskedTrainer:
         added = loss - self.settled_loss
         if not (self.settings.objective.is_distilled and math.isfinite(added)):
             return most
-        return min(most, max(_LEAST_STEPS, round(self.settings.training.steps * added)))
+        return min(most, max(_LEAST_STEPS, round(_FOR_A_NAT * self.settings.training.steps * added)))
 
     def _take_step(self, rate: float | None = None) -> float:
         if rate is not None:
