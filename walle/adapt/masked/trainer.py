@@ -78,8 +78,8 @@ class MaskedTrainer:
     def settle(self, most: int) -> int:
         """Train a goal's model as `train` does, set its running statistics, and return the steps.
 
-        The first goal takes `most`. A later one takes steps by the loss that the cut before has added, within `most`; with a loss of the user's own, whose scale is not known, it
-        takes `most`.
+        The first goal takes `most`. A later one takes steps by the loss that the cut before has added, within `most`;
+        with a loss of the user's own, whose scale is not known, it takes `most`.
         """
         losses = self._settle(most, lambda probed: self._needed(statistics.mean(probed), most))
         if losses:
