@@ -175,3 +175,11 @@ def test_one_outlier_does_not_move_the_median() -> None:
     for at, took_ms in enumerate([100.0, 100.0, 9_000.0, 100.0]):
         record.saw_transfer(100_000, took_ms, at / 10)
     assert record.conditions().bytes_per_ms == pytest.approx(1_000.0)
+
+
+def test_a_run_without_time_on_the_device_says_nothing_of_its_speed() -> None:
+    record = Record()
+    record.saw_device(30.0, 10_000.0, 0.0)
+    for second in range(50):
+        record.saw_device(0.0, 20.0, second)
+    assert record.conditions().device_slower == pytest.approx(3.0)

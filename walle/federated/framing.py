@@ -17,7 +17,10 @@ from typing import Any
 
 import msgpack
 
+from walle.engine_ext._core import packed_values
+
 MAX_HEADER_BYTES = 4 << 20  # 65,536 arrays with names of 40 characters
+_MAX_HEADER_VALUES = 1 << 19  # with those in containers: an empty map has 1 byte, in Python 64
 _ALIGNMENT = 64
 _START = struct.Struct("<4sI")
 
@@ -46,6 +49,8 @@ def parse_frame(magic: bytes, body: bytes, fail: Callable[[str], Exception]) -> 
         raise fail(f"the header has {length} bytes by its length; {min(len(body), MAX_HEADER_BYTES)} are possible")
     if any(body[end:first]):
         raise fail("the padding after the header is not zero")
+    if (values := packed_values(body[_START.size : end])) > _MAX_HEADER_VALUES:
+        raise fail(f"the header has {values} values, more than {_MAX_HEADER_VALUES}")
     try:
         header = msgpack.unpackb(body[_START.size : end], raw=False, strict_map_key=True)
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:

@@ -96,8 +96,8 @@ class Record:
         self._paces.add(beyond_ms / size_bytes, now_s, min(size_bytes, _MOST_WEIGHT_BYTES))
 
     def saw_device(self, took_ms: float, expected_us: float, now_s: float) -> None:
-        """Record a run on the device, and the time that the cuts have for it."""
-        if expected_us > 0:
+        """Record a run on the device, and the time that the cuts have for it; one without either says nothing."""
+        if expected_us > 0 and took_ms > 0:
             self._device.add(1e3 * took_ms / expected_us, now_s)
 
     def saw_cloud(self, took_ms: float, waited_ms: float, expected_us: float, now_s: float) -> None:
@@ -112,11 +112,11 @@ class Record:
 
     def conditions(self) -> Conditions:
         """Return the medians of all that is recorded."""
-        pace = self._paces.quantile()
+        pace, device, cloud = self._paces.quantile(), self._device.quantile(), self._cloud.quantile()
         return Conditions(
             self._round_trips.quantile(),
             None if pace is None else 1 / max(pace, _LEAST_PACE),
-            self._device.quantile() or 1.0,
-            self._cloud.quantile() or 1.0,
+            1.0 if device is None else device,
+            1.0 if cloud is None else cloud,
             self._waits.quantile() or 0.0,
         )

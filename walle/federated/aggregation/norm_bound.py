@@ -20,13 +20,14 @@ class NormBound(FedAvg):
     Args:
         bound: the fixed bound; None for `times` the median norm of the round.
         clip: shorten longer updates instead of excluding them.
+        weight_by_samples: weight updates by the samples that devices claim, which no bound of the norm limits.
 
     Raises:
         ConfigError: a setting is not above 0.
     """
 
     def __init__(
-        self, bound: float | None = None, *, times: float = 1.5, clip: bool = False, weight_by_samples: bool = True
+        self, bound: float | None = None, *, times: float = 1.5, clip: bool = False, weight_by_samples: bool = False
     ) -> None:
         super().__init__(weight_by_samples=weight_by_samples)
         check_above_zero("times", times)

@@ -46,7 +46,10 @@ class PoissonSampling:
 
 @dataclass(frozen=True)
 class FixedSampling:
-    """Each round draws this many of the clients without replacement.
+    """Each round draws this many of the clients without replacement, by a seed that nobody outside knows.
+
+    `cohort` is all devices that a round draws, with those that it draws too many, and `population` the fewest that are
+    eligible in any round. The sum must not be weighted by samples, nor devices be carried from round to round.
 
     Epsilon is for a client whose data are replaced by any others: the sum changes by twice the clip norm.
     """

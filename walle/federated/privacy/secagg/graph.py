@@ -1,8 +1,8 @@
 """Graph of neighbours, who mask with each other and hold each other's shares; the number of shares that open a seed.
 
 The graph is the Harary graph C(n, k) on a ring in random order: each client's neighbours are the k/2 before it and the
-k/2 after it. The order is that of hashes with the digest of the roster, so that everybody computes the same ring and
-nobody chooses it alone.
+k/2 after it. The order is that of hashes with the digest of the roster, so that everybody computes the same ring. The
+server, which sees all keys first, can try rosters until a ring suits it.
 
 Source: Bell et al. 2020, section 3.1 (random k-regular graph, its degree) and theorem 3.10 (hypergeometric bounds).
 Departure: the threshold is higher than in the paper's protocol for honest servers. More than half of a client's

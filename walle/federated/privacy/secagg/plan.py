@@ -25,7 +25,7 @@ class SecAggPlan:
 
     round_name: str  # name of fleet, task and round; never used for two rounds
     values: int  # length of each client's vector
-    minimum: int  # clients whose vectors must be in the sum; below it nobody unmasks
+    minimum: int  # clients whose vectors must be in the sum that the server tells of
     dropout: float = 0.3  # part of the clients that may be lost
     corrupt: float = 0.05  # part of the clients that may work with the server
 
