@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.split.models import saved, shaped, shrinking, two_ends
+from walle import np
 from walle.engine_ext.errors import ModelError, UnsupportedError
 from walle.engine_ext.model import GraphBuilder
 from walle.split.chooser import choose
@@ -71,6 +72,20 @@ def test_a_value_that_shapes_decide_does_not_pass(tmp_path: Path) -> None:
 def test_the_cloud_sends_back_only_what_it_computed(tmp_path: Path) -> None:
     found = find_cuts(two_ends(tmp_path / "two.walle"), {"x": (1, 6)})
     assert {one.down_bytes for one in found.cuts} == {48, 24, 0}
+
+
+def test_with_all_there_the_device_computes_nothing_also_where_an_input_changes_its_layout(tmp_path: Path) -> None:
+    graph = GraphBuilder("packed")
+    weights = np.ones((16, 16, 3, 3), "float32")
+    x = graph.input("x", (1, 16, 32, 32))
+    y = graph.op("Conv", [x, graph.constant("weights", weights)], pads=[1, 1, 1, 1])
+    pooled = graph.op("MaxPool", [x], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    graph.output("y", graph.op("Relu", [graph.op("Add", [y, pooled])]))
+    path = tmp_path / "packed.walle"
+    graph.save(path)
+    cuts = find_cuts(path).cuts
+    assert cuts[0].device_us == 0
+    assert cuts[-1].device_us > 0
 
 
 def test_control_flow_is_refused(tmp_path: Path) -> None:

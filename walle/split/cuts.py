@@ -150,6 +150,8 @@ def _times_before(graph: Graph, inputs: Sequence[Any], times: Times) -> dict[int
         place = graph.past_normalization(int(step.name) + 1) if step.name.isdecimal() else place
         spent[place] = spent.get(place, 0.0) + us
     places = sorted(spent)
+    spent[places[1]] += spent[0]  # steps before the first node run with it
+    spent[0] = 0.0
     return dict(zip(places, accumulate(spent[one] for one in places), strict=True))
 
 
