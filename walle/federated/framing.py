@@ -20,7 +20,7 @@ import msgpack
 from walle.engine_ext._core import packed_values
 
 MAX_HEADER_BYTES = 4 << 20  # 65,536 arrays with names of 40 characters
-_MAX_HEADER_VALUES = 1 << 19  # with those in containers: an empty map has 1 byte, in Python 64
+_MAX_HEADER_VALUES = 1 << 19  # nested values too: an empty map has 1 byte, in Python 64
 _ALIGNMENT = 64
 _START = struct.Struct("<4sI")
 
